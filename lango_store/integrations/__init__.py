@@ -1,1 +1,1 @@
-"""Other frameworks' own interfaces on our store, one module a framework, each needing its extra."""
+"""Adapters: storage interfaces of agent frameworks, implemented on a `Store`. Each adapter requires its own extra."""

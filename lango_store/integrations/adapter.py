@@ -1,4 +1,4 @@
-"""The base of the adapters for frameworks: a store given by the caller, or opened for a URL and closed again."""
+"""Base class of the adapters, and helpers for their transactions."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,25 +14,31 @@ _TRIES: Final = 100
 
 
 class Adapter:
-    """A framework's storage class on a `Store`.
+    """Base class of the storage classes for frameworks.
 
-    Takes a `Store`, an `AsyncStore`, or a URL, also one of asyncpg or aiosqlite, with `options` of `Store`. It closes
-    only a store that it opened, and is not bound to an event loop.
+    An adapter is not bound to an event loop.
+
+    Args:
+        store: A `Store`, an `AsyncStore`, or the URL of a database. URLs for asyncpg and aiosqlite are accepted too.
+        options: Options of `Store`; only with a URL.
+
+    Raises:
+        TypeError: `options` are given together with a store.
     """
 
     def __init__(self, store: Store | AsyncStore | str | sa.URL, **options: Any) -> None:
         if options and isinstance(store, Store | AsyncStore):
-            raise TypeError(f"{', '.join(options)}: options are for a URL; this store has its own already")
+            raise TypeError(f"{', '.join(options)}: options can only be given with a URL, not with a store")
         self._closes = not isinstance(store, AsyncStore)
         self._awaited = store if isinstance(store, AsyncStore) else AsyncStore(store, **options)
 
     @property
     def store(self) -> Store:
-        """The store that everything is in."""
+        """The synchronous store that the adapter uses."""
         return self._awaited.store
 
     async def close(self) -> None:
-        """Close what this adapter made: its threads, and its store if it was given a URL."""
+        """Close the adapter's threads, and its store if the adapter opened it for a URL."""
         if self._closes:
             await self._awaited.close()
 
@@ -44,7 +50,7 @@ class Adapter:
 
 
 def create_session(tx: Store, key: str, **fields: Any) -> Session:
-    """Create a session inside a transaction, in the place of an expired one too."""
+    """Create a session in a transaction. An expired session with the key is replaced."""
     with suppress(SessionNotFound):
         expired = tx.info(key, expired=True)
         if not tx.exists(key):
@@ -53,7 +59,7 @@ def create_session(tx: Store, key: str, **fields: Any) -> Session:
 
 
 def retry_conflicts(call: Callable[[], R], *errors: type[LangoStoreError]) -> R:
-    """Call again, at most 100 times, while another writer was first: on `Conflict`, or one of the other errors."""
+    """Repeat a call, at most 100 times, while another writer commits first: on `Conflict` or one of `errors`."""
     for _ in range(_TRIES - 1):
         with suppress(Conflict, *errors):
             return call()

@@ -1,7 +1,7 @@
-"""nanobot's sessions in a `Store`: give `LangoSessionStore(store)` to its `SessionManager`.
+"""Sessions of nanobot in a `Store`: `SessionManager(workspace, store=LangoSessionStore(store))`.
 
-nanobot keeps sessions in memory and saves each as a whole. The adapter remembers the last state that was
-loaded or saved: a save writes only the difference, and detects commits of other writers.
+nanobot keeps sessions in memory and saves each as a whole. The adapter remembers the state that was last loaded or
+saved, so that a save writes only the difference, and detects commits of other writers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nanobot.session.manager import (
     SessionInfo,
     SessionMetadataPayload,
     SessionPayload,
-    _message_preview_text,  # our lists have to look like nanobot's own, whose version the extra pins
+    _message_preview_text,  # for previews equal to nanobot's own; the extra pins the version
     _metadata_title,
 )
 
@@ -47,22 +47,36 @@ _TRIES: Final = 100
 
 
 class LangoSessionStore:
-    """A store for nanobot: `SessionManager(workspace, store=LangoSessionStore(store))`.
+    """A session store for nanobot: `SessionManager(workspace, store=LangoSessionStore(store))`.
 
-    A save appends the new lines, or rewrites from the first line that changed. If another writer changed messages since
-    the session was loaded, a save that changes messages raises `Conflict` and writes nothing. `on_conflict` is then
-    called with the key; set it to `SessionManager.invalidate`, so that the next turn loads the session again. Metadata
-    is merged key by key. A session that was deleted or has expired is created again, as by nanobot's own store.
+    A save appends new lines, or rewrites the session from the first changed line. If another writer has changed
+    messages since the session was loaded, a save that changes messages raises `Conflict` and writes nothing. Metadata
+    is merged key by key. As with nanobot's own store, a session that was deleted or has expired is created again.
+
+    Args:
+        store: The store. The adapter does not close it.
+        on_conflict: Called with the session key before a save raises `Conflict`. Set it to
+            `SessionManager.invalidate`, so that the next turn loads the session again.
     """
 
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
         self.on_conflict = on_conflict
         self._store = store
-        # By identity: sessions are mutable and have no hash.
+        # Keyed by identity, because sessions are mutable and not hashable.
         self._known: dict[int, tuple[weakref.ref[Session], _Synced]] = {}
 
     def load(self, key: str) -> Session | None:
-        """Load a live session; None if there is none."""
+        """Load a live session.
+
+        Args:
+            key: The session key.
+
+        Returns:
+            The session, None if it does not exist.
+
+        Raises:
+            DamagedMessage: A message cannot be read.
+        """
         stored = self._read(key)
         if stored is None:
             return None
@@ -71,7 +85,17 @@ class LangoSessionStore:
         return session
 
     def save(self, session: Session, *, fsync: bool = False) -> None:
-        """Write what changed since the session was loaded or saved; on return it is on disk, `fsync` or not."""
+        """Write the changes since the session was loaded or last saved.
+
+        Args:
+            session: The session.
+            fsync: Has no effect: the changes are always on disk when the method returns.
+
+        Raises:
+            Conflict: Another writer has changed the messages, or set a metadata key to another value. Nothing was
+                written.
+            InvalidMessage: A message cannot be stored. Nothing was written.
+        """
         state = _State.of(session)
         reference, known = self._known.get(id(session), (None, None))
         if reference is not None and reference() is not session:
@@ -87,11 +111,28 @@ class LangoSessionStore:
         self._remember(session, known)
 
     def delete(self, key: str) -> bool:
-        """Delete a session; False if there was none."""
+        """Delete a session.
+
+        Args:
+            key: The session key.
+
+        Returns:
+            True if the session existed.
+        """
         return self._store.delete(key)
 
     def read(self, key: str) -> SessionPayload | None:
-        """Read a session as plain values, without the provider's private state."""
+        """Read a session as plain values, without the private state of the provider.
+
+        Args:
+            key: The session key.
+
+        Returns:
+            The session with its messages, None if it does not exist.
+
+        Raises:
+            DamagedMessage: A message cannot be read.
+        """
         stored = self._read(key)
         if stored is None:
             return None
@@ -99,12 +140,28 @@ class LangoSessionStore:
         return {**_public(session), "messages": session.messages}
 
     def read_metadata(self, key: str) -> SessionMetadataPayload | None:
-        """Read a session without its messages and the provider's private state."""
+        """Read a session without its messages and without the private state of the provider.
+
+        Args:
+            key: The session key.
+
+        Returns:
+            The metadata of the session, None if it does not exist.
+        """
         stored = self._read(key, messages=False)
         return None if stored is None else _public(stored.session())
 
     def update_metadata(self, key: str, updates: dict[str, Any], *, fsync: bool = False) -> bool:
-        """Replace these keys of a session's metadata; return False if the session does not exist."""
+        """Set some keys of the metadata of a session.
+
+        Args:
+            key: The session key.
+            updates: The metadata keys to set. Other keys are not changed.
+            fsync: Has no effect: the changes are always on disk when the method returns.
+
+        Returns:
+            False if the session does not exist.
+        """
 
         def update() -> bool:
             if (stored := self._read(key, messages=False)) is None:
@@ -121,7 +178,7 @@ class LangoSessionStore:
         return retry_conflicts(update, SessionNotFound)
 
     def list_sessions(self) -> list[SessionInfo]:
-        """List live sessions, the last updated first, each with its title and the start of its first user message."""
+        """List the live sessions, the most recently updated first, with their titles and previews."""
         listed: list[tuple[datetime, str, SessionInfo]] = []
         path = self._store.engine.url.set(query={}).render_as_string(hide_password=True)
         for info in self._store.iter_sessions():
@@ -135,7 +192,7 @@ class LangoSessionStore:
                     "preview": self._preview(info.key),
                     "path": path,
                 }
-            except SessionNotFound:  # deleted since it was listed
+            except SessionNotFound:  # deleted after it was listed
                 continue
             listed.append((session.updated_at.astimezone(), info.key, item))
         return [item for *_, item in sorted(listed, key=lambda each: each[:2], reverse=True)]
@@ -146,8 +203,8 @@ class LangoSessionStore:
         return _text_of(lines, "user") or _text_of(lines, "assistant")
 
     def _remember(self, session: Session, known: _Synced) -> None:
-        place = id(session)
-        self._known[place] = weakref.ref(session, lambda _: self._known.pop(place, None)), known
+        identity = id(session)
+        self._known[identity] = weakref.ref(session, lambda _: self._known.pop(identity, None)), known
 
     def _read(self, key: str, *, messages: bool = True) -> _Stored | None:
         try:
@@ -167,7 +224,7 @@ class LangoSessionStore:
             write = partial(_write, session, state, base, metadata, None if stored is None else stored.info.revision)
             try:
                 return self._store.transact(write)
-            except (Conflict, SessionExists, SessionNotFound):  # another writer committed since the session was read
+            except (Conflict, SessionExists, SessionNotFound):  # another writer committed after the session was read
                 if not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
@@ -175,7 +232,7 @@ class LangoSessionStore:
 
 @dataclass(frozen=True)
 class _State:
-    """A session in memory: digests of its lines, the number of consolidated lines, and the rest as text."""
+    """State of a session in memory: digests of its lines, the number of consolidated lines, and the rest as text."""
 
     lines: list[bytes]
     consolidated: int
@@ -190,7 +247,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Synced:
-    """A session in the database: its state, the seq of each line, and its revision."""
+    """State of a session in the database: its lines, the seq of each line, its revision and its metadata."""
 
     state: _State
     seqs: list[int]
@@ -198,15 +255,15 @@ class _Synced:
     metadata: dict[str, str]
 
     def same_lines(self, state: _State) -> int:
-        """Count the first lines that are still the same, up to where a stored message ends."""
+        """Count the first lines that have not changed, without a partial stored message at their end."""
         pairs = enumerate(zip(self.state.lines, state.lines, strict=False))
-        same = next((place for place, (old, new) in pairs if old != new), min(len(self.seqs), len(state.lines)))
+        same = next((index for index, (old, new) in pairs if old != new), min(len(self.seqs), len(state.lines)))
         while 0 < same < len(self.seqs) and self.seqs[same] == self.seqs[same - 1]:
             same -= 1
         return same
 
     def merged(self, session: Session, stored: Line) -> Line:
-        """Return the metadata with the changes of both writers; `Conflict` if they changed one key to two values."""
+        """Return the metadata with the changes of both writers. Raises `Conflict` if their values of a key differ."""
         ours, theirs, before = _texts(session.metadata), _texts(stored), self.metadata
         if theirs == before:
             return session.metadata
@@ -227,7 +284,7 @@ _NOTHING: Final = _Synced(_State([], 0, ""), [], None, {})
 
 @dataclass(frozen=True)
 class _Stored:
-    """A stored session without its records, which nanobot does not have."""
+    """A stored session. nanobot has no records, so they are left out of its session."""
 
     info: StoredInfo
     raw: Line
@@ -243,7 +300,7 @@ class _Stored:
         return mapping(self.raw.get("metadata"))
 
     def session(self) -> Session:
-        """Return nanobot's session."""
+        """Convert to a session of nanobot."""
         info, head = self.info, self._head
         messages = [message for message in self.log if message.role is not MessageRole.RECORD]
         updated_at = head.get("updated_at") if moment(self.raw.get("updated_at")) == info.updated_at else None
@@ -255,8 +312,8 @@ class _Stored:
             metadata=self.metadata,
             last_consolidated=sum(
                 len(lines_from_message(message))
-                for place, message in enumerate(messages)
-                if place < info.last_consolidated or message.seq <= info.summarized_upto
+                for index, message in enumerate(messages)
+                if index < info.last_consolidated or message.seq <= info.summarized_upto
             ),
             provider_state=ProviderConversationState.from_private_record(
                 mapping(self.raw.get("provider_state")).get("state")
@@ -264,20 +321,20 @@ class _Stored:
         )
 
     def known(self) -> _Synced:
-        """Return what is to be remembered of the session."""
+        """Return the state to remember for the next save."""
         session = self.session()
         seqs = [each.seq for each in self.log if each.role is not MessageRole.RECORD for _ in lines_from_message(each)]
         return _Synced(_State.of(session), seqs, self.info.revision, _texts(session.metadata))
 
 
 def _base(stored: _Stored, state: _State, known: _Synced | None) -> _Synced:
-    """Return what a save starts from; `Conflict` if it would overwrite messages of another writer."""
+    """Return the state that a save starts from. Raises `Conflict` if it would overwrite another writer's messages."""
     if known is not None and known.revision == stored.info.revision:
         return known
-    there, before = stored.known(), known or _NOTHING
-    # The first lines are stored already if nanobot created the session again, or if a commit was not acknowledged.
-    if there.state.lines in (state.lines[: len(there.state.lines)], before.state.lines):
-        return replace(there, metadata=before.metadata)
+    current, before = stored.known(), known or _NOTHING
+    # The first lines are already stored if nanobot created the session again, or if a commit was not acknowledged.
+    if current.state.lines in (state.lines[: len(current.state.lines)], before.state.lines):
+        return replace(current, metadata=before.metadata)
     if known is None or (known.state.lines, known.state.consolidated) != (state.lines, state.consolidated):
         expected = before.seqs[-1] if before.seqs else 0
         raise Conflict(stored.info.key, expected=expected, last_seq=stored.info.last_seq)
@@ -285,9 +342,9 @@ def _base(stored: _Stored, state: _State, known: _Synced | None) -> _Synced:
 
 
 def _write(session: Session, state: _State, base: _Synced, metadata: Line, expect: int | None, tx: Store) -> _Synced:
-    """Write what differs from the session stored at a revision, or create it; return what is to be remembered."""
+    """Write the differences from the stored session, or create it. Returns the state to remember."""
     key, seqs, same = session.key, base.seqs, base.same_lines(state)
-    is_current = base.revision == expect  # else the messages of another writer are left alone
+    is_current = base.revision == expect  # otherwise another writer's messages must not be changed
     if expect is None:
         create_session(tx, key)
     if not same == len(seqs) == len(state.lines):
@@ -312,24 +369,24 @@ def _write(session: Session, state: _State, base: _Synced, metadata: Line, expec
 
 
 def _raw(store: Store, key: str) -> Line:
-    """Return what is stored of nanobot's own lines besides the messages; a fork has none of its origin's."""
+    """Return nanobot's stored lines except messages. A fork does not use those of its origin."""
     value = mapping(store.values(key, prefix=NAME).get(NAME))
     return mapping(value.get("extra")) if value.get("key") == key else {}
 
 
 def _value(key: str, raw: Line) -> Line:
-    return {NAME: {"key": key, "extra": raw}}  # as an import stores it
+    return {NAME: {"key": key, "extra": raw}}  # the same form as an import stores
 
 
 def _time(text: object, stored: datetime) -> datetime:
-    """Return a time as nanobot wrote it; if that is not known, the stored time as nanobot writes it."""
+    """Return a time as nanobot wrote it, or else the stored time in nanobot's form, local without a zone."""
     if isinstance(text, str) and moment(text, local=True) is not None:
         return datetime.fromisoformat(text)
     return stored.astimezone().replace(tzinfo=None)
 
 
 def _head(session: Session, metadata: Line) -> Line:
-    """Return the first line of nanobot's own file."""
+    """Return the metadata line of nanobot's own file."""
     return {
         "_type": "metadata",
         "key": session.key,
@@ -342,7 +399,7 @@ def _head(session: Session, metadata: Line) -> Line:
 
 
 def _private(session: Session) -> Line | None:
-    """Return the line of the provider's private state."""
+    """Return the line with the private state of the provider, None if there is no state."""
     state = session.provider_state
     return None if state is None else {"_type": "provider_state", "state": state.to_private_record()}
 
@@ -357,5 +414,5 @@ def _text_of(lines: Sequence[Line], role: str) -> str:
 
 
 def _texts(metadata: Line) -> dict[str, str]:
-    """Return each value as text, to compare it with later."""
+    """Return each value as text, for later comparison."""
     return {name: json.dumps(value) for name, value in metadata.items()}

@@ -1,11 +1,16 @@
-"""Conversion between one entry of a transcript and one message.
+"""Lossless conversion between one entry of a transcript and one message.
 
-Content, tool calls and results are stored in the message's fields, the rest in its `extra` under the SDK's name, as an
-object with these members: `entry` and `message` hold the other fields of the entry and of its message, `block` and
-`result` those of the block that held the content, `calls` those of each call, `places` the positions of the calls
-among the blocks, and `untimed` is set if the entry had no timestamp. An entry that is not from a user, a model or a
-tool becomes a record whose content is the entry without `uuid` and `timestamp`; so does an entry that would not
-survive the conversion.
+Content, tool calls and results are stored in the fields of the message. The rest is stored in its `extra` under
+`claude_agent_sdk`, as an object with these members:
+
+- `entry` and `message`: the other fields of the entry, and of the message in it;
+- `block` and `result`: the other fields of the block that held the content;
+- `calls`: the other fields of each tool call or result;
+- `places`: the positions of the calls among the blocks;
+- `untimed`: True if the entry had no timestamp.
+
+An entry that is not from a user, a model or a tool becomes a record: its content is the entry without `uuid` and
+`timestamp`. So does an entry that the conversion would not restore exactly.
 """
 
 import json
@@ -21,14 +26,14 @@ from lango_store.integrations.fields import same_json, storable_id, storable_tex
 from lango_store.window import as_prompt
 
 NAME: Final = "claude_agent_sdk"
-"""The name in `extra` for the parts of an entry without a field of ours."""
+"""The name under which the rest of an entry is stored in `extra`."""
 
-_NOTHING: Final = "(no content)"  # the model's interface refuses a block of empty text
-_WORDS: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.ASSISTANT: "assistant"}
+_NO_CONTENT: Final = "(no content)"  # the API of the model rejects a block of empty text
+_ENTRY_TYPES: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.ASSISTANT: "assistant"}
 
 
 class Parts(NamedTuple):
-    """An entry in our fields, its calls as plain dicts, and what these do not say."""
+    """The fields of a message for an entry, with calls as plain dicts, and the rest of the entry."""
 
     role: MessageRole
     content: Any
@@ -44,15 +49,15 @@ class Parts(NamedTuple):
 
 
 def message_of(entry: Any) -> Message:
-    """Return the message that an entry is stored as; `InvalidMessage` for anything but an entry."""
+    """Convert an entry to a message. Raises `InvalidMessage` if the value is not an entry."""
     if not isinstance(entry, dict):
-        raise InvalidMessage("entry", f"is {type(entry).__name__}, not a dict: an entry is an object of JSON")
-    parts = _said(entry)
+        raise InvalidMessage("entry", f"is {type(entry).__name__}, not a dict: an entry is a JSON object")
+    parts = _parts_of(entry)
     if parts is not None:
         try:
             if same_json(entry_of(parts), entry):
                 return _message(parts)
-        except ValidationError:  # half a surrogate pair in the name of a tool, say
+        except ValidationError:  # for example a lone surrogate in the name of a tool
             pass
     content = {"type": entry["type"], **entry} if "type" in entry else dict(entry)  # type first, for readers
     return _message(Parts(MessageRole.RECORD, content, {}, *_typed(content)))
@@ -66,10 +71,10 @@ def _message(parts: Parts) -> Message:
     return Message(**fields, tool_calls=calls, extra={NAME: rest})
 
 
-def _said(entry: dict[str, Any]) -> Parts | None:
-    """Return the parts of what a user, a model or a tool said; None for any other entry."""
-    word, message = entry.get("type"), entry.get("message")
-    if word not in ("user", "assistant") or type(message) is not dict or message.get("role") != word:
+def _parts_of(entry: dict[str, Any]) -> Parts | None:
+    """Return the parts of an entry from a user, a model or a tool, and None for any other entry."""
+    entry_type, message = entry.get("type"), entry.get("message")
+    if entry_type not in ("user", "assistant") or type(message) is not dict or message.get("role") != entry_type:
         return None
     fields = {name: value for name, value in entry.items() if name != "message"}
     del fields["type"]
@@ -83,8 +88,8 @@ def _said(entry: dict[str, Any]) -> Parts | None:
     rest: dict[str, Any] = {name: value for name, value in (("entry", fields), ("message", others)) if value}
     content = message.get("content")
     if type(content) is not list:
-        return Parts(MessageRole(word), content, rest, id, created_at, author)
-    blocks, calls, places = _without_calls(content, word)
+        return Parts(MessageRole(entry_type), content, rest, id, created_at, author)
+    blocks, calls, places = _split_calls(content, entry_type)
     if calls:
         if any(more := [_others(content[place], "id", "name", "input") for place in places]):
             rest["calls"] = more
@@ -92,13 +97,13 @@ def _said(entry: dict[str, Any]) -> Parts | None:
             rest["places"] = places
         content = _text(blocks, rest) if blocks else None
         return Parts(MessageRole.ASSISTANT, content, rest, id, created_at, author, None, calls)
-    if word == "user" and content and all(_is_result(block) for block in content):
+    if entry_type == "user" and content and all(_is_result(block) for block in content):
         return _results(content, Parts(MessageRole.TOOL, None, rest, id, created_at, author))
-    return Parts(MessageRole(word), _text(content, rest), rest, id, created_at, author)
+    return Parts(MessageRole(entry_type), _text(content, rest), rest, id, created_at, author)
 
 
 def _typed(fields: dict[str, Any]) -> tuple[str | None, datetime | None]:
-    """Remove the id and the time from an entry's fields, unless they would not survive the conversion."""
+    """Remove id and time from an entry's fields, unless the conversion would not restore them exactly."""
     id, timestamp = storable_id(fields.get("uuid")), fields.get("timestamp")
     if id is not None:
         del fields["uuid"]
@@ -121,9 +126,9 @@ def timestamp_of(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _without_calls(content: list[Any], word: str) -> tuple[list[Any], list[dict[str, Any]], list[int]]:
-    """Split the blocks of a model into content and calls; return both, and the positions of the calls."""
-    if word != "assistant":
+def _split_calls(content: list[Any], entry_type: str) -> tuple[list[Any], list[dict[str, Any]], list[int]]:
+    """Split the blocks of a model into content and calls. Returns both, and the positions of the calls."""
+    if entry_type != "assistant":
         return content, [], []
     blocks, calls, places = [], [], []
     for place, block in enumerate(content):
@@ -149,14 +154,14 @@ def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
         return parts._replace(calls=calls)
     if others[0]:
         rest["result"] = others[0]
-    answer = content[0].get("content")
+    result = content[0].get("content")
     return parts._replace(
-        content=_text(answer, rest) if type(answer) is list else answer, tool_call_id=content[0]["tool_use_id"]
+        content=_text(result, rest) if type(result) is list else result, tool_call_id=content[0]["tool_use_id"]
     )
 
 
 def _text(blocks: list[Any], rest: dict[str, Any]) -> Any:
-    """Return the text of a single block of text, and keep the block's other fields; return other blocks unchanged."""
+    """Return the text of a single text block, and store its other fields in `rest`. Return other blocks unchanged."""
     block = blocks[0] if len(blocks) == 1 else None
     if isinstance(block, dict) and block.get("type") == "text" and type(block.get("text")) is str:
         rest["block"] = _others(block, "text")
@@ -164,8 +169,8 @@ def _text(blocks: list[Any], rest: dict[str, Any]) -> Any:
     return blocks
 
 
-def _others(block: Mapping[str, Any], *taken: str) -> dict[str, Any]:
-    return {name: value for name, value in block.items() if name != "type" and name not in taken}
+def _others(block: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if name != "type" and name not in names}
 
 
 def _is_result(block: Any) -> bool:
@@ -176,7 +181,7 @@ def _is_result(block: Any) -> bool:
 
 
 def entry_of_message(message: Message) -> dict[str, Any]:
-    """Return the entry that a message was made of."""
+    """Return the entry that was stored as this message."""
     names = ("role", "content", "id", "created_at", "author", "tool_call_id")
     fields: dict[str, Any] = {name: getattr(message, name) for name in names}
     calls = [call.model_dump() for call in message.tool_calls]
@@ -184,14 +189,14 @@ def entry_of_message(message: Message) -> dict[str, Any]:
 
 
 def entry_of(parts: Parts) -> dict[str, Any]:
-    """Return the entry that a message was made of."""
+    """Return the entry with these parts."""
     rest = parts.rest
     if parts.role is MessageRole.RECORD:
         entry: dict[str, Any] = dict(parts.content)
     else:
-        word = _WORDS[parts.role]
-        message = {"role": word, "content": _content(parts), **rest.get("message", {})}
-        entry = {"type": word, "message": message, **rest.get("entry", {})}
+        entry_type = _ENTRY_TYPES[parts.role]
+        message = {"role": entry_type, "content": _content(parts), **rest.get("message", {})}
+        entry = {"type": entry_type, "message": message, **rest.get("entry", {})}
         if parts.author is not None:
             entry["agentId"] = parts.author
     if parts.id is not None:
@@ -206,45 +211,45 @@ def _content(parts: Parts) -> Any:
     if "block" in rest:
         content = [{"type": "text", "text": content, **rest["block"]}]
     if parts.tool_call_id is not None:
-        answer = {} if content is None else {"content": content}
-        return [{"type": "tool_result", "tool_use_id": parts.tool_call_id, **answer, **rest.get("result", {})}]
+        result = {} if content is None else {"content": content}
+        return [{"type": "tool_result", "tool_use_id": parts.tool_call_id, **result, **rest.get("result", {})}]
     if not parts.calls:
         return content
     others = rest.get("calls") or [{}] * len(parts.calls)
     if parts.role is MessageRole.TOOL:
         return [
-            {"type": "tool_result", "tool_use_id": call["id"], **_given(call, "output", "content"), **more}
+            {"type": "tool_result", "tool_use_id": call["id"], **_renamed(call, "output", "content"), **more}
             for call, more in zip(parts.calls, others, strict=True)
         ]
     blocks = list(content or ())
     places = rest.get("places") or range(len(blocks), len(blocks) + len(parts.calls))
     for place, call, more in zip(places, parts.calls, others, strict=True):
-        named = {"id": call["id"], "name": call["name"], **_given(call, "arguments", "input")}
+        named = {"id": call["id"], "name": call["name"], **_renamed(call, "arguments", "input")}
         blocks.insert(place, {"type": "tool_use", **named, **more})
     return blocks
 
 
-def _given(call: Mapping[str, Any], name: str, word: str) -> dict[str, Any]:
-    return {word: call[name]} if name in call else {}
+def _renamed(call: Mapping[str, Any], name: str, new_name: str) -> dict[str, Any]:
+    return {new_name: call[name]} if name in call else {}
 
 
 # Messages that the SDK did not write, or that were redacted
 
 
 def entries_of_other_program(key: str, message: Message, parent: str | None, **fields: Any) -> Iterator[dict[str, Any]]:
-    """Yield what a user, a model or a tool said in a message, each after the entry whose `uuid` is `parent`."""
+    """Yield entries for a message of another program, each following the entry whose `uuid` is `parent`."""
     moment = message.created_at
-    said = [each for each in as_prompt([message], nested=False) if MessageRole(each["role"]) in _WORDS]
-    for number, each in enumerate(said):
-        own = f"{key}/{message.seq}/{number}"
-        id = (_uuid(message.id) if number == 0 else None) or str(uuid.uuid5(uuid.NAMESPACE_OID, own))
-        word = _WORDS[MessageRole(each["role"])]
-        response = {"id": f"msg_{id}"} if word == "assistant" else {}  # those of one response are put together
+    prompt = [each for each in as_prompt([message], nested=False) if MessageRole(each["role"]) in _ENTRY_TYPES]
+    for number, each in enumerate(prompt):
+        name = f"{key}/{message.seq}/{number}"
+        id = (_uuid(message.id) if number == 0 else None) or str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+        entry_type = _ENTRY_TYPES[MessageRole(each["role"])]
+        response = {"id": f"msg_{id}"} if entry_type == "assistant" else {}  # the SDK joins the entries of one response
         yield {
             "parentUuid": parent,
             "isSidechain": False,
-            "type": word,
-            "message": {**response, "role": word, "content": _content_blocks(each)},
+            "type": entry_type,
+            "message": {**response, "role": entry_type, "content": _content_blocks(each)},
             "uuid": id,
             **({} if moment is None else {"timestamp": timestamp_of(moment)}),
             **fields,
@@ -259,13 +264,13 @@ def _uuid(id: str | None) -> str | None:
         return None
 
 
-def _content_blocks(said: dict[str, Any]) -> Any:
-    content, calls = said["content"], said.get("tool_calls") or []
-    if said["role"] == "tool":
-        return [{"type": "tool_result", "tool_use_id": said.get("tool_call_id", ""), "content": content or ""}]
-    if said["role"] == "user":
-        return content or _NOTHING
-    text = content or ("" if calls else _NOTHING)
+def _content_blocks(message: dict[str, Any]) -> Any:
+    content, calls = message["content"], message.get("tool_calls") or []
+    if message["role"] == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.get("tool_call_id", ""), "content": content or ""}]
+    if message["role"] == "user":
+        return content or _NO_CONTENT
+    text = content or ("" if calls else _NO_CONTENT)
     blocks = text if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
     return blocks + [
         {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call.get("arguments"))}
@@ -275,7 +280,7 @@ def _content_blocks(said: dict[str, Any]) -> Any:
 
 def _input(arguments: Any) -> Any:
     try:
-        found = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except ValueError:
         return {"arguments": arguments}
-    return found if isinstance(found, dict) else {} if found is None else {"arguments": found}
+    return value if isinstance(value, dict) else {} if value is None else {"arguments": value}

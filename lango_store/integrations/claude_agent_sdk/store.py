@@ -1,4 +1,4 @@
-"""The store itself: the six methods that the SDK asks for."""
+"""`LangoSessionStore`, with the six methods that the SDK calls."""
 
 from __future__ import annotations
 
@@ -26,14 +26,23 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _REMEMBERED: Final = 1_000
+"""The maximum number of sessions whose last response is remembered."""
 
 
 class LangoSessionStore(Adapter):
-    """Sessions of the Claude Agent SDK: `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
+    """A session store for the Claude Agent SDK: `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
 
-    Takes a `Store`, an `AsyncStore` or a URL, as `Adapter` does. A transcript is the session with the key
-    `project_key:session_id`, that of a subagent `project_key:session_id:subpath`, after the `prefix` if there is one.
-    Sessions that it makes are those of `user_id`. It works under asyncio and under trio.
+    A transcript is stored as a session with the key `project_key:session_id`; the transcript of a subagent as
+    `project_key:session_id:subpath`. The store works with asyncio and with trio.
+
+    Args:
+        store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
+        prefix: A prefix of all session keys.
+        user_id: The user id of the sessions that this object creates.
+        options: Options of `Store`; only with a URL.
+
+    Raises:
+        TypeError: `options` are given together with a store.
     """
 
     def __init__(
@@ -47,10 +56,18 @@ class LangoSessionStore(Adapter):
         super().__init__(store, **options)
         self._prefix = prefix
         self._fields: dict[str, Any] = {} if user_id is None else {"user_id": user_id}
-        self._seen: dict[str, str | None] = {}  # sessions that were written to, and the last response in each
+        self._seen: dict[str, str | None] = {}  # recently written sessions, with the id of the last response
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Append entries, all or none; one whose `uuid` is stored already is not stored again."""
+        """Append entries to a transcript, all or none. Creates the session if it does not exist.
+
+        Args:
+            key: The project, the session and, for a subagent, the subpath.
+            entries: The entries. An entry whose `uuid` is already stored is not stored again.
+
+        Raises:
+            InvalidMessage: An entry cannot be stored. No entry was appended.
+        """
         if not entries:
             return
         name = self._key(key)
@@ -62,35 +79,69 @@ class LangoSessionStore(Adapter):
             del self._seen[next(iter(self._seen))]
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Return the entries of a transcript, each equal to what was appended; None if there are none."""
+        """Return the entries of a transcript, each equal to the appended entry.
+
+        Args:
+            key: The project, the session and, for a subagent, the subpath.
+
+        Returns:
+            The entries in order, None if the session does not exist or has no entries.
+
+        Raises:
+            DamagedMessage: An entry cannot be read.
+        """
         name, session_id = self._key(key), key["session_id"]
-        found = await self._run(lambda store: transcripts.load(store, name, session_id))
-        return cast("list[SessionStoreEntry]", found) or None
+        entries = await self._run(lambda store: transcripts.load(store, name, session_id))
+        return cast("list[SessionStoreEntry]", entries) or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """List the live sessions of a project, without their subpaths."""
+        """List the live sessions of a project, without the transcripts of subagents.
+
+        Args:
+            project_key: The project.
+
+        Returns:
+            The id of each session and the time of its last write, in milliseconds since 1970.
+        """
         project = self._project(project_key)
-        found = await self._run(lambda store: list(transcripts.below(store, project)))
-        return [{"session_id": transcripts.last_part(info), "mtime": transcripts.milliseconds(info)} for info in found]
+        infos = await self._run(lambda store: list(transcripts.children(store, project)))
+        return [{"session_id": transcripts.last_part(info), "mtime": transcripts.milliseconds(info)} for info in infos]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        """Return the summaries of the live sessions of a project; what came since they were asked for is folded now."""
+        """Return the summaries of the live sessions of a project.
+
+        Summaries are stored. Each call adds the entries that were appended since the previous call.
+
+        Args:
+            project_key: The project.
+
+        Returns:
+            The summary of each session, as the SDK's `fold_session_summary` creates it.
+        """
         project = self._project(project_key)
         return await self._run(lambda store: list(transcripts.summaries(store, project, project_key)))
 
     async def delete(self, key: SessionKey) -> None:
-        """Delete a transcript; that of a session with all its subpaths, in one transaction."""
+        """Delete a transcript. The transcript of a session is deleted with those of its subagents, in one transaction.
+
+        Args:
+            key: The project, the session and, to delete only one subagent's transcript, the subpath.
+        """
         name, whole = self._key(key), key.get("subpath") is None
         await self._run(lambda store: store.transact(lambda tx: _delete(tx, name, whole=whole)))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """List the live subpaths of a session, its subagents' transcripts."""
+        """List the subpaths of a session, which are the live transcripts of its subagents.
+
+        Args:
+            key: The project and the session.
+        """
         session = self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
-        found = await self._run(lambda store: list(transcripts.below(store, session)))
-        return [transcripts.last_part(info) for info in found]
+        infos = await self._run(lambda store: list(transcripts.children(store, session)))
+        return [transcripts.last_part(info) for info in infos]
 
     async def close(self) -> None:
-        """Close what this adapter made: its threads, and its store if it was given a URL."""
+        """Close the adapter's threads, and its store if the adapter opened it for a URL."""
         if _runs_asyncio():
             await super().close()
         else:  # trio
@@ -107,7 +158,7 @@ class LangoSessionStore(Adapter):
     async def _run(self, call: Callable[[Store], R]) -> R:
         if _runs_asyncio():
             return await self._awaited.run_sync(call)
-        return await anyio.to_thread.run_sync(call, self.store)  # trio: a cancelled call is waited for
+        return await anyio.to_thread.run_sync(call, self.store)  # trio waits for a cancelled call
 
 
 def _runs_asyncio() -> bool:

@@ -1,4 +1,4 @@
-"""Transcripts of a store: appended, loaded, listed and summarized."""
+"""Append, load, list and summarize transcripts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Entry = dict[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLDED: Final = f"{NAME}.summary"
-"""The value of a session that holds its summary, and which part of the session it was folded from."""
+"""The name of the session value that holds the summary, and the position up to which entries are included."""
 
 _WEIGHTS: Final = {"customTitle": 3, "aiTitle": 2, "summary": 1}
-"""The fields of entries that name a session; the higher number wins."""
+"""The fields of entries that contain a title of the session. The field with the highest number takes precedence."""
 
 _TITLED: Final = f"{NAME}.title"
-"""The value of a session that names the field its title came from."""
+"""The name of the session value that holds the field from which the title was taken."""
 
 
 class Response(NamedTuple):
-    """A response of the model: the position of its first entry in a batch, and its usage, which all entries repeat."""
+    """A response of the model: the position of its first entry in a batch, and its usage, repeated in every entry."""
 
     position: int
     usage: dict[str, Any]
@@ -47,7 +47,10 @@ class Response(NamedTuple):
 
 
 def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: dict[str, Any]) -> str | None:
-    """Append entries to a session, created with `fields` if missing; take and return the id of the last response."""
+    """Append entries to a session; create it with `fields` if needed. `last` is the id of the last response.
+
+    Returns the new id of the last response.
+    """
     responses, last = _responses(entries, last)
     messages = [message_of(entry) for entry in entries]
     for response in responses:
@@ -67,32 +70,32 @@ def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fie
 
 
 def _responses(entries: Sequence[Any], last: str | None) -> tuple[list[Response], str | None]:
-    """Return the responses that begin in a batch, and the id of the last response."""
-    begun: dict[str | int, Response] = {}
+    """Return the responses that start in a batch, and the id of the last response."""
+    started: dict[str | int, Response] = {}
     for position, entry in enumerate(entries):
         message = entry.get("message") if isinstance(entry, dict) and entry.get("type") == "assistant" else None
         if not isinstance(message, dict) or not isinstance(usage := message.get("usage"), dict):
             continue
         id = message.get("id") if isinstance(message.get("id"), str) else None
         name = position if id is None else id
-        if name in begun:
-            begun[name] = begun[name]._replace(usage=usage)
+        if name in started:
+            started[name] = started[name]._replace(usage=usage)
             continue
-        block = entry.get("apiBlockIndex")  # not in all versions
+        block = entry.get("apiBlockIndex")  # only some versions of the SDK write this field
         continues = block != 0 if type(block) is int else id is not None and id == last
         last = id
         if not continues:
-            begun[name] = Response(position, usage)
-    return list(begun.values()), last
+            started[name] = Response(position, usage)
+    return list(started.values()), last
 
 
 def _title(entries: Sequence[Any]) -> tuple[str, str | None] | None:
-    """Return the field of most weight that names the session in these entries, and the last name in it."""
-    found: dict[str, str] = {}
+    """Return the title field of highest weight in these entries, with its last text; None if there is no title."""
+    titles: dict[str, str] = {}
     for entry in entries:
         if isinstance(entry, dict):
-            found |= {field: entry[field] for field in _WEIGHTS if field in entry and _is_title(entry[field])}
-    return next(((field, found[field] or None) for field in _WEIGHTS if field in found), None)
+            titles |= {field: entry[field] for field in _WEIGHTS if field in entry and _is_title(entry[field])}
+    return next(((field, titles[field] or None) for field in _WEIGHTS if field in titles), None)
 
 
 def _is_title(name: Any) -> bool:
@@ -107,7 +110,7 @@ def _set_title(tx: Store, key: str, field: str, text: str | None) -> None:
 
 
 def load(store: Store, key: str, session_id: str) -> list[Entry]:
-    """Load the entries of a live session in order; an empty list without a session."""
+    """Load the entries of a live session in order. The list is empty if the session does not exist."""
     try:
         return _entries(key, session_id, store.conversation(key).all_messages())
     except SessionNotFound:
@@ -122,16 +125,18 @@ def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Ent
             try:
                 entries.append(entry_of_message(message))
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise DamagedMessage(key, message.seq, f"extra.{NAME}", f"holds no entry ({error!r})") from None
+                raise DamagedMessage(
+                    key, message.seq, f"extra.{NAME}", f"does not contain an entry ({error!r})"
+                ) from None
         else:
             entries += entries_of_other_program(key, message, leaf, sessionId=session_id)
         leaf = entries[-1].get("uuid", leaf) if entries else leaf
     return entries
 
 
-def below(store: Store, key: str, *, expired: bool | None = False) -> Iterator[SessionInfo]:
-    """Yield the sessions of a project, or the subpaths of a session."""
-    # Keys are joined with ":", so that what is further below has one more of them.
+def children(store: Store, key: str, *, expired: bool | None = False) -> Iterator[SessionInfo]:
+    """Yield the sessions of a project, or the transcripts of subagents of a session."""
+    # The parts of a key are joined with ":", so the key of a grandchild has one more of them.
     prefix = f"{key}:"
     for info in store.iter_sessions(key_prefix=prefix, expired=expired):
         if ":" not in info.key[len(prefix) :]:
@@ -139,32 +144,32 @@ def below(store: Store, key: str, *, expired: bool | None = False) -> Iterator[S
 
 
 def milliseconds(info: SessionInfo) -> int:
-    """Return the time of a session's last write."""
+    """Return the time of a session's last write, in milliseconds since 1970."""
     return (info.updated_at - _EPOCH) // timedelta(milliseconds=1)
 
 
 def last_part(info: SessionInfo) -> str:
-    """Return the last of the ids that the key of a session was joined of."""
+    """Return the last id in the key of a session."""
     return split_key(info.key)[-1]
 
 
 def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
-    """Yield the summary of each session of a project, with what was appended since the last call folded into it."""
-    for info in below(store, key):
+    """Yield the summary of each session of a project, including the entries appended since the last call."""
+    for info in children(store, key):
         names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
         try:
             data = _folded(store, info, names)
-        except SessionNotFound:  # deleted since it was listed
+        except SessionNotFound:  # deleted after it was listed
             continue
         yield {"session_id": names["session_id"], "mtime": milliseconds(info), "data": data}
 
 
 def _folded(store: Store, info: SessionInfo, names: SessionKey) -> Entry:
-    # A session that was created again under its key, or that lost messages, is folded from its start.
+    # If the session was created again, or messages were removed, the summary is computed from the start.
     life = [info.created_at.isoformat(), info.last_seq - info.message_count - info.record_count]
-    found: Any = store.values(info.key, prefix=_FOLDED).get(_FOLDED)
-    is_current = isinstance(found, dict) and found.get("life") == life
-    data, folded = (found["data"], found["seq"]) if is_current else ({}, 0)
+    stored: Any = store.values(info.key, prefix=_FOLDED).get(_FOLDED)
+    is_current = isinstance(stored, dict) and stored.get("life") == life
+    data, folded = (stored["data"], stored["seq"]) if is_current else ({}, 0)
     if folded >= info.last_seq:
         return cast("Entry", data)
     messages = store.conversation(info.key).all_messages(after=folded)

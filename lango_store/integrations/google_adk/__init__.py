@@ -1,4 +1,4 @@
-"""Google ADK's sessions in a `Store`: give `LangoSessionService(store)` to its `Runner`."""
+"""Sessions for Google ADK in a `Store`: `Runner(…, session_service=LangoSessionService(store))`."""
 
 from lango_store.integrations.google_adk.service import LangoSessionService, StaleSessionError
 

@@ -1,8 +1,8 @@
-"""Conversion between ADK's events and messages. Every event survives the round trip, compared as JSON.
+"""Lossless conversion between ADK's events and messages; events are compared as JSON.
 
-Text and other parts become the content of a message, unchanged, and a single text becomes that text. Calls and
-responses of functions become tool calls. The usage of an event becomes that of a turn, and `extra` holds the rest. An
-event without parts, such as a change of the state, becomes a record.
+Text and other parts become the content of a message; a single text part becomes a plain text. Function calls and
+responses become tool calls. The usage of an event becomes the usage of a turn. The rest of the event is stored in
+`extra`. An event without parts, such as a change of the state, becomes a record.
 """
 
 import json
@@ -26,15 +26,15 @@ from lango_store.integrations.fields import escaped, mapping, same_json, storabl
 logger = logging.getLogger("lango_store")
 
 NAME: Final = "google_adk"
-"""The name of the rest of an event in a message's `extra`."""
+"""The name under which the rest of an event is stored in `extra`."""
 
 _ESCAPED: Final = re.compile("[%\0\ud800-\udfff]")
 _EMPTY: Final = "%"
-"""The name of the empty key. No other key has it, since `%` is escaped."""
+"""The name of a value whose key is empty. No other key can have this name, since `%` is escaped."""
 
 _ROLES: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.MODEL: "model"}
 _FIELDS: Final = {"function_call": ("args", "arguments"), "function_response": ("response", "output")}
-"""The kinds of parts that become tool calls: the name of the value in the part, and in the call."""
+"""The kinds of parts that become tool calls: the name of the value in the part, and its name in the call."""
 
 
 class NewEvent(NamedTuple):
@@ -45,7 +45,7 @@ class NewEvent(NamedTuple):
     usage: dict[str, Any] | None
 
     def equals(self, message: Message, usage: Mapping[str, Any] | None) -> bool:
-        """Return whether a stored message is this event."""
+        """Return True if a stored message is this event."""
         return same_json(_event_json(message, usage), self.json)
 
 
@@ -53,14 +53,14 @@ class NewEvent(NamedTuple):
 
 
 def new_event(event: Event) -> NewEvent:
-    """Return what to store of an event; `InvalidMessage` for an event that cannot be written as JSON."""
+    """Convert an event to a message. Raises `InvalidMessage` if the event cannot be written as JSON."""
     data = event_json(event)
     usage = mapping(data.get("usage_metadata")) or None
     columns = {"id", "author", "timestamp"} | ({"usage_metadata"} if usage else set())
     rest = {name: value for name, value in data.items() if name not in columns}
     new = NewEvent(data, _message(data, {}, role=MessageRole.RECORD, content=rest), usage)
     if mapping(rest.get("content")).get("parts"):
-        with suppress(ValidationError):  # for instance a call whose name is not a text: the event becomes a record
+        with suppress(ValidationError):  # for example a call whose name is not a text; the event then becomes a record
             message = _message_of_parts(data, rest, usage)
             if new.equals(message, usage):
                 new = new._replace(message=message)
@@ -68,7 +68,7 @@ def new_event(event: Event) -> NewEvent:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as JSON, without temporary state and defaults; `InvalidMessage` if that is not possible."""
+    """Return an event as JSON without temporary state and defaults. Raises `InvalidMessage` if that is impossible."""
     try:
         data: dict[str, Any] = as_json(event.model_dump(exclude_none=True, exclude_defaults=True))
     except (ValueError, RecursionError) as error:
@@ -85,17 +85,17 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as JSON, without temporary keys; a value that is not JSON becomes its text, with a warning."""
+    """Return a state as JSON without temporary keys. A value that is not JSON becomes its text, with a warning."""
     return state_delta(event_json(Event(actions=EventActions(state_delta=dict(state)))))
 
 
 def state_delta(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of the state in the JSON of an event."""
+    """Return the state changes of an event, given as JSON."""
     return mapping(mapping(data.get("actions")).get("state_delta"))
 
 
 def _message(data: Mapping[str, Any], rest: dict[str, Any], **fields: Any) -> Message:
-    """Return a message with the id, author and time of an event; what no column can hold is added to the rest."""
+    """Return a message with id, author and time of an event. Values that no column can hold are added to `extra`."""
     author = storable_text(data["author"])
     others = {} if author == data["author"] else {"author": data["author"]}
     created_at = _created_at(data["timestamp"])
@@ -109,14 +109,14 @@ def _created_at(timestamp: float | str) -> datetime | None:
         moment = datetime.fromtimestamp(float(timestamp), UTC)
     except (OverflowError, ValueError, OSError):
         return None
-    return moment if 2 <= moment.year <= 9998 else None  # the first and last years do not exist in every time zone
+    return moment if 2 <= moment.year <= 9998 else None  # other years may not exist in every time zone
 
 
 def _message_of_parts(data: Mapping[str, Any], rest: dict[str, Any], usage: Mapping[str, Any] | None) -> Message:
     content = rest["content"]
     blocks: list[dict[str, Any]] = []
     calls: list[ToolCall] = []
-    layout: list[dict[str, Any] | None] = []  # for a block None, for a call the rest of its part
+    layout: list[dict[str, Any] | None] = []  # None for a block, the rest of the part for a call
     for part in content["parts"]:
         if kind := next((kind for kind in _FIELDS if kind in part), None):
             call, remaining = _call(part, kind)
@@ -125,13 +125,15 @@ def _message_of_parts(data: Mapping[str, Any], rest: dict[str, Any], usage: Mapp
         else:
             blocks.append(part)
             layout.append(None)
-    theirs = content.get("role", "user" if data["author"] == "user" else "model")
-    is_answer = bool(calls) and all(call.answered for call in calls)
-    role = MessageRole.TOOL if is_answer else MessageRole.USER if theirs == "user" else MessageRole.MODEL
-    kept = {} if content.get("role") == _ROLES[role] else {"role": content.get("role")}
+    adk_role = content.get("role", "user" if data["author"] == "user" else "model")
+    is_response = bool(calls) and all(call.answered for call in calls)
+    role = MessageRole.TOOL if is_response else MessageRole.USER if adk_role == "user" else MessageRole.MODEL
+    structure = {} if content.get("role") == _ROLES[role] else {"role": content.get("role")}
     if layout != [None] * len(blocks) + [{}] * len(calls):
-        kept["parts"] = layout
-    rest = {name: value for name, value in rest.items() if name != "content"} | ({"content": kept} if kept else {})
+        structure["parts"] = layout
+    rest = {name: value for name, value in rest.items() if name != "content"}
+    if structure:
+        rest["content"] = structure
     is_text = len(blocks) == 1 and blocks[0].keys() == {"text"}
     return _message(
         data,
@@ -144,10 +146,10 @@ def _message_of_parts(data: Mapping[str, Any], rest: dict[str, Any], usage: Mapp
 
 
 def _call(part: Mapping[str, Any], kind: str) -> tuple[ToolCall, dict[str, Any]]:
-    """Return a part as a tool call, and the rest of the part."""
+    """Convert a part to a tool call; return the call and the rest of the part."""
     body = dict(part[kind])
-    theirs, ours = _FIELDS[kind]
-    value = {ours: body.pop(theirs)} if theirs in body else {}
+    adk_name, call_name = _FIELDS[kind]
+    value = {call_name: body.pop(adk_name)} if adk_name in body else {}
     call = ToolCall(id=body.pop("id", ""), name=body.pop("name", ""), **value)
     return call, {name: each for name, each in part.items() if name != kind} | ({kind: body} if body else {})
 
@@ -156,16 +158,16 @@ def _call(part: Mapping[str, Any], kind: str) -> tuple[ToolCall, dict[str, Any]]
 
 
 def is_event(message: Message) -> bool:
-    """Return whether a message is an event: any message is, except records of other programs."""
+    """Return True if a message is an event of ADK: every message is one, except records of other programs."""
     return message.role is not MessageRole.RECORD or NAME in message.extra
 
 
 def event_of(key: str, message: Message, usage: Mapping[str, Any] | None) -> Event:
-    """Return a message as an event; `DamagedMessage` if the rest in its `extra` does not fit."""
+    """Convert a message to an event. Raises `DamagedMessage` if its `extra` does not match the message."""
     try:
         return Event.model_validate(_event_json(message, usage))
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-        fault = repr(error).partition("\n")[0]  # pydantic's next lines have the content of the message
+        fault = repr(error).partition("\n")[0]  # the following lines of pydantic's error contain message content
         raise DamagedMessage(key, message.seq, "extra", f"does not make an event: {fault}") from None
 
 
@@ -180,9 +182,9 @@ def _event_json(message: Message, usage: Mapping[str, Any] | None) -> dict[str, 
         data["usage_metadata"] = usage
     if message.role is MessageRole.RECORD:
         return {**data, **message.content, **rest}
-    kept = rest.get("content", {})
-    role = kept.get("role", _ROLES.get(message.role, "user"))
-    content = {"parts": _parts(message, kept.get("parts"))} | ({} if role is None else {"role": role})
+    structure = rest.get("content", {})
+    role = structure.get("role", _ROLES.get(message.role, "user"))
+    content = {"parts": _parts(message, structure.get("parts"))} | ({} if role is None else {"role": role})
     return data | rest | {"content": content}
 
 
@@ -192,17 +194,17 @@ def _parts(message: Message, layout: list[dict[str, Any] | None] | None) -> list
     if layout is None:
         return blocks + [_part(call, {}) for call in message.tool_calls]
     if len(layout) != len(blocks) + len(message.tool_calls):
-        raise ValueError("another number of parts than the message has")
+        raise ValueError("the number of parts differs from the message")
     block, call = iter(blocks), iter(message.tool_calls)
     return [next(block) if rest is None else _part(next(call), rest) for rest in layout]
 
 
 def _part(call: ToolCall, rest: Mapping[str, Any]) -> dict[str, Any]:
     kind = "function_response" if call.answered else "function_call"
-    theirs, ours = _FIELDS[kind]
+    adk_name, call_name = _FIELDS[kind]
     body = {name: value for name, value in (("id", call.id), ("name", call.name)) if value}
-    if ours in call.model_fields_set:
-        body[theirs] = getattr(call, ours)
+    if call_name in call.model_fields_set:
+        body[adk_name] = getattr(call, call_name)
     return {**rest, kind: body | rest.get(kind, {})}
 
 
@@ -210,7 +212,7 @@ def _part(call: ToolCall, rest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _foreign_json(message: Message) -> dict[str, Any]:
-    """Return the JSON of an event for a message of another program, without id and time."""
+    """Return the JSON of an event, without id and time, for a message of another program."""
     role = "model" if message.role.canonical is MessageRole.ASSISTANT else "user"
     parts = _foreign_parts(message)
     return {"author": message.author or role, "content": {"role": role, "parts": parts} if parts else None}
@@ -234,14 +236,14 @@ def _foreign_part(call: ToolCall) -> dict[str, Any]:
     return {"function_call": named | {"args": _arguments(call.arguments)}}
 
 
-def _arguments(given: Any) -> dict[str, Any]:
-    """Return arguments as a dict; OpenAI's are the text of one."""
-    if isinstance(given, str):
+def _arguments(arguments: Any) -> dict[str, Any]:
+    """Return arguments as a dict. OpenAI's arguments are JSON text."""
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except ValueError:
-            return {"arguments": given}
-    return given if isinstance(given, dict) else {} if given is None else {"arguments": given}
+            return {"arguments": arguments}
+    return arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments}
 
 
 def _foreign_text(block: Any) -> str:
@@ -253,7 +255,7 @@ def _foreign_text(block: Any) -> str:
 
 
 def values_by_prefix(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return a state as values by name, for each prefix of its keys; `""` for those of the session."""
+    """Return a state as values by name, for each prefix of keys. The prefix of the session's own values is ""."""
     values: dict[str, dict[str, Any]] = {}
     for key, value in state.items():
         prefix = next((each for each in (State.APP_PREFIX, State.USER_PREFIX) if key.startswith(each)), "")
@@ -262,7 +264,7 @@ def values_by_prefix(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def keyed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values as a part of a state, whose keys begin with a prefix."""
+    """Return values as a part of a state, with a prefix before each key."""
     return {
         prefix + ("" if name == _EMPTY else unquote(name, errors="surrogatepass")): value
         for name, value in values.items()
@@ -270,8 +272,8 @@ def keyed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON; what is not JSON is written as pydantic does, or else as its text, with a warning."""
-    kind = type(value)  # pydantic alone replaces a lone surrogate in a key, and writes NaN as null
+    """Return a value as JSON. Other values are converted by pydantic, or replaced with their text and a warning."""
+    kind = type(value)  # pydantic alone would replace a lone surrogate in a key, and write NaN as null
     if value is None or kind in (str, bool, int):
         return value
     if kind is dict:
@@ -289,5 +291,5 @@ def _as_key(key: Any) -> str:
 
 
 def _as_text(value: object) -> str:
-    logger.warning("%s is no JSON: its text is stored", type(value).__name__)
+    logger.warning("a value of type %s is not JSON: its text is stored", type(value).__name__)
     return str(value)

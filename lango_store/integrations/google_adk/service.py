@@ -1,4 +1,4 @@
-"""The session service that ADK's runner, its command line and its web server call."""
+"""`LangoSessionService`, for the runner, the command line and the web server of ADK."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from lango_store.integrations.google_adk.events import (
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError
-except ImportError:  # its place is private
+except ImportError:  # the module is private
 
     class StaleSessionError(ValueError):  # type: ignore[no-redef]
-        """Raised when a session was written to since it was read."""
+        """The session was changed in the store after it was read."""
 
 
 __all__ = ["LangoSessionService", "StaleSessionError"]
@@ -53,7 +53,7 @@ _SHARED: Final = "google_adk/"
 
 
 class Ids(NamedTuple):
-    """The three ids of a session."""
+    """The three ids that identify a session of ADK."""
 
     app_name: str
     user_id: str
@@ -61,23 +61,23 @@ class Ids(NamedTuple):
 
     @classmethod
     def of_key(cls, key: str) -> Ids | None:
-        """Return the ids that a key consists of; None if the session is not one of ADK."""
+        """Return the ids in a session key, None if it is not the key of a session of ADK."""
         parts = split_key(key)
         return cls(*parts) if len(parts) == 3 and key == ":".join(map(escaped, parts)) else None
 
     @property
     def key(self) -> str:
-        """The key of the session."""
+        """The session key in the store."""
         return joined_key(*self)
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the session by which lists are filtered."""
+        """The session fields that filter lists."""
         return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
 
     @property
     def scopes(self) -> dict[str, str]:
-        """The scopes of shared state, by the prefix of its keys in a session's state."""
+        """The scopes of shared values, by the prefix that their keys have in a session's state."""
         return {
             State.APP_PREFIX: joined_key(self.app_name, prefix=_SHARED),
             State.USER_PREFIX: joined_key(self.app_name, self.user_id, prefix=_SHARED),
@@ -85,12 +85,21 @@ class Ids(NamedTuple):
 
 
 class LangoSessionService(Adapter, BaseSessionService):
-    """A session service for ADK: `Runner(…, session_service=LangoSessionService(store))`.
+    """A session service for Google ADK: `Runner(…, session_service=LangoSessionService(store))`.
 
-    Takes a `Store`, an `AsyncStore` or a URL, with `options` of `Store`; or as `uri` the URI given to ADK's command
-    line, `lango+postgresql://…` or `lango+sqlite:///…`. Any number of services may append to one session. With
-    `check_stale`, an append to a session whose last event has changed since it was read raises `StaleSessionError` and
-    writes nothing. `close()` closes a store opened for a URL: a `Runner` does not call it.
+    Any number of services, in any number of processes, may append to one session. A `Runner` does not close its
+    service: call `close()`, or use the service as an asynchronous context manager.
+
+    Args:
+        store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
+        check_stale: Reject an append to a session object that is outdated: if the last event has changed since the
+            session was read, `append_event` raises `StaleSessionError` and writes nothing.
+        uri: The URI of ADK's command line, `lango+postgresql://…` or `lango+sqlite:///…`, instead of a store.
+        agents_dir: Not used. ADK passes it to every service.
+        options: Options of `Store`; only with a URL or a URI.
+
+    Raises:
+        TypeError: Both or neither of `store` and `uri` are given, or `options` are given with a store.
     """
 
     def __init__(
@@ -102,16 +111,29 @@ class LangoSessionService(Adapter, BaseSessionService):
         agents_dir: str | None = None,  # passed by ADK to every service
         **options: Any,
     ) -> None:
-        given = store if uri is None else uri.removeprefix("lango+")
-        if given is None or (store is not None and uri is not None):
-            raise TypeError("give a store or a uri, and only one of them: LangoSessionService(store)")
-        super().__init__(given, **options)
+        source = store if uri is None else uri.removeprefix("lango+")
+        if source is None or (store is not None and uri is not None):
+            raise TypeError("give either a store or a uri: LangoSessionService(store)")
+        super().__init__(source, **options)
         self._check_stale = check_stale
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        """Create a session, under a new UUID if no id is given; `AlreadyExistsError` if a live session has the id."""
+        """Create a session. An expired session with the id is replaced.
+
+        Args:
+            app_name: The name of the app.
+            user_id: The id of the user.
+            state: The first state. Keys with the prefixes `app:` and `user:` set shared state; `temp:` is not stored.
+            session_id: The id of the session; by default a new UUID.
+
+        Returns:
+            The session with its state, including the state of the app and the user.
+
+        Raises:
+            AlreadyExistsError: A live session with the id exists.
+        """
         ids = Ids(app_name, user_id, (session_id or "").strip() or str(uuid.uuid4()))
         first = state_json(state or {})
         try:
@@ -122,7 +144,21 @@ class LangoSessionService(Adapter, BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """Return a session with its state and the events that `config` asks for; None if no live session has the id."""
+        """Return a session with its state and events.
+
+        Args:
+            app_name: The name of the app.
+            user_id: The id of the user.
+            session_id: The id of the session.
+            config: Limits the events: the last `num_recent_events`, or the events since `after_timestamp`. By default,
+                all events of the window are returned.
+
+        Returns:
+            The session, None if no live session has the id.
+
+        Raises:
+            DamagedMessage: An event cannot be read.
+        """
         ids = Ids(app_name, user_id, session_id.strip())
         try:
             return await self._awaited.run_sync(_find, ids, config or GetSessionConfig())
@@ -130,32 +166,54 @@ class LangoSessionService(Adapter, BaseSessionService):
             return None
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """List the live sessions of an app, or of a user in it, without events, the one updated last at the end."""
+        """List the live sessions of an app, without their events.
+
+        Args:
+            app_name: The name of the app.
+            user_id: List only the sessions of this user.
+
+        Returns:
+            The sessions with their state, the most recently updated session last.
+        """
         return ListSessionsResponse(sessions=await self._awaited.run_sync(_find_all, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete a session, if there is one; what it shares with others stays."""
+        """Delete a session, if it exists. The state of the app and the user is kept."""
         await self._awaited.delete(Ids(app_name, user_id, session_id.strip()).key)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """Return the state that all sessions of a user in an app share, its keys without `user:`."""
+        """Return the state that all sessions of a user in an app share. Keys have no prefix `user:`."""
         return keyed(await self._awaited.shared_values(Ids(app_name, user_id, "").scopes[State.USER_PREFIX]))
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Append an event to a live session and to the one in hand, with what it changes of the state; return it.
+        """Append an event to a session, and apply its state changes.
 
-        A partial event is not stored, and the same event again only once. An expired session is replaced by a new one.
-        `SessionNotFoundError` if there is none, and with `check_stale` `StaleSessionError` if another write came first.
+        The session object is updated too. A partial event is not stored. An event whose id is already stored is not
+        stored again. If the session has expired, a new session is created for the event.
+
+        Args:
+            session: A session that this service returned.
+            event: The event.
+
+        Returns:
+            The event.
+
+        Raises:
+            SessionNotFoundError: The session does not exist.
+            StaleSessionError: With `check_stale`: the session has changed since it was read. Nothing was written.
+            InvalidMessage: The event cannot be written as JSON, or another event has its id. Nothing was written.
         """
         if event.partial:
             return event
         ids = Ids(session.app_name, session.user_id, session.id)
-        seen = session if self._check_stale else None
+        unchanged = session if self._check_stale else None
         new = new_event(event)
         try:
-            replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new, seen))
+            replayed = await self._awaited.transact(lambda tx: _append(tx, ids, new, unchanged))
         except Conflict as conflict:
-            raise StaleSessionError(f"{conflict.fact}: read the session again, and append to that") from conflict
+            raise StaleSessionError(
+                f"{conflict.fact}: read the session again, then append to the new object"
+            ) from conflict
         except SessionNotFound as error:
             raise SessionNotFoundError(f"session {session.id!r} of user {session.user_id!r} does not exist") from error
         if replayed and any(same_json(event_json(each), new.json) for each in session.events if each.id == event.id):
@@ -165,11 +223,11 @@ class LangoSessionService(Adapter, BaseSessionService):
         return event
 
 
-# Called in a thread of the store
+# These functions run in a thread of the store.
 
 
 def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
-    """Read a live session with the events that `config` asks for; `SessionNotFound` if there is none."""
+    """Read a live session with the events that `config` selects."""
     last, since = config.num_recent_events, config.after_timestamp
     with store.snapshot() as view:
         conversation = view.conversation(ids.key)
@@ -187,7 +245,7 @@ def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
 
 
 def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]:
-    """Read the live sessions of an app, or of a user in it, without events, ordered by their last update."""
+    """Read the live sessions of an app, optionally of one user, without events, in the order of their last update."""
     prefix = "".join(f"{escaped(part)}:" for part in (app_name, user_id) if part is not None)
     sessions = []
     with store.snapshot() as view:
@@ -199,7 +257,7 @@ def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]
 
 
 def _session_of(store: Store, ids: Ids, info: SessionInfo, messages: Sequence[Message], events: list[Event]) -> Session:
-    """Return a session with its state and some events; its last message says when it was updated."""
+    """Return a session with its state and some events. The time of its last message is the time of its update."""
     app_name, user_id, id = ids
     state = keyed(store.values(info.key))
     for prefix, scope in ids.scopes.items():
@@ -220,11 +278,14 @@ def _create(tx: Store, ids: Ids, state: dict[str, Any]) -> Session:
     return _session_of(tx, ids, tx.info(ids.key, expired=True), [], [])
 
 
-def _append(tx: Store, ids: Ids, new: NewEvent, seen: Session | None) -> bool:
-    """Append an event and change the state; return whether it was stored already. `seen` must not be stale."""
+def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bool:
+    """Append an event and apply its state changes; return True if the event was already stored.
+
+    Raises `StaleSessionError` if the session in the store is newer than `unchanged`.
+    """
     conversation = tx.conversation(ids.key)
     try:
-        expected = None if seen is None else _checked_revision(tx, ids, new, seen)
+        expected = None if unchanged is None else _checked_revision(tx, ids, new, unchanged)
         replayed = _put(conversation, new, expect=expected)
     except SessionExpired:
         replayed = _put(conversation, new, create=True, **ids.fields)
@@ -233,20 +294,22 @@ def _append(tx: Store, ids: Ids, new: NewEvent, seen: Session | None) -> bool:
     return replayed
 
 
-def _checked_revision(tx: Store, ids: Ids, new: NewEvent, seen: Session) -> int:
-    """Return the revision of a session that is not stale, or that has the event already."""
+def _checked_revision(tx: Store, ids: Ids, new: NewEvent, session: Session) -> int:
+    """Return the revision of the stored session, if `session` is not stale or the event is already stored."""
     conversation = tx.conversation(ids.key)
     revision = conversation.info().revision  # read first: a write that is committed after this is a Conflict
     stored = _find(tx, ids, GetSessionConfig(num_recent_events=1))
-    last, last_seen = ([event.id for event in each.events[-1:]] for each in (stored, seen))
-    is_stale = stored.last_update_time != seen.last_update_time or (last_seen and last_seen != last)
+    last_stored, last = ([event.id for event in each.events[-1:]] for each in (stored, session))
+    is_stale = stored.last_update_time != session.last_update_time or (last and last != last_stored)
     if is_stale and conversation.find_message(str(new.message.id)) is None:
-        raise StaleSessionError(f"session {seen.id!r} has newer events: read the session again, and append to that")
+        raise StaleSessionError(
+            f"session {session.id!r} has newer events: read the session again, then append to the new object"
+        )
     return revision
 
 
 def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
-    """Append an event; return whether it was stored already. `InvalidMessage` if another event has its id."""
+    """Append an event; return True if it was already stored. Raises `InvalidMessage` if another event has its id."""
     if new.usage is None:
         message = conversation.append_message(new.message, **options)
         replayed = message.replayed
@@ -263,7 +326,7 @@ def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
 
 def _set_values(tx: Store, ids: Ids, state: Mapping[str, Any]) -> None:
     values = values_by_prefix(state)
-    for prefix in sorted(values):  # in one order, so that two writers never deadlock
+    for prefix in sorted(values):  # a fixed order, so that two writers cannot deadlock
         if prefix:
             tx.set_shared_values(ids.scopes[prefix], values[prefix])
         else:

@@ -1,4 +1,4 @@
-"""OpenAI Agents' sessions in a `Store`: `Runner.run(agent, "Hello", session=LangoSession("user-123", store))`."""
+"""Sessions for OpenAI Agents in a `Store`: `Runner.run(agent, "Hello", session=LangoSession("user-123", store))`."""
 
 from lango_store.integrations.openai_agents.session import LangoSession
 

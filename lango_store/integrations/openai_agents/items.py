@@ -1,7 +1,7 @@
-"""Conversion between items of OpenAI's Responses API and messages. Every item survives the round trip, as JSON.
+"""Lossless conversion between items of OpenAI's Responses API and messages.
 
-Role, content, tool calls and outputs are stored in the fields of a message, the rest of the item in `extra`.
-Any other item, such as a model's reasoning, is the content of a record.
+Role, content, tool calls and outputs are stored in the fields of a message, and the rest of the item in `extra`. Any
+other item, such as a model's reasoning, becomes the content of a record.
 """
 
 import json
@@ -13,7 +13,7 @@ from lango_store.integrations.fields import storable_text
 from lango_store.window import as_prompt
 
 NAME: Final = "openai_agents"
-"""The name of the rest of an item in a message's `extra`, and the author of a record."""
+"""The name under which the rest of an item is stored in `extra`, and the author of records."""
 
 Item = Any
 
@@ -30,7 +30,7 @@ _TEXT_BLOCKS: Final = {"input_text", "output_text", "text"}
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
-    """Return the messages to store for items, one for consecutive calls. `InvalidMessage` for what is not JSON."""
+    """Convert items to messages. Consecutive calls become one message. Raises `InvalidMessage` if one is not JSON."""
     messages: list[Message] = []
     calls: list[Item] = []
     names: dict[str, str] = {}
@@ -40,14 +40,14 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
             names[item["call_id"]] = item["name"]
             continue
         if calls:
-            messages.append(_calling(calls))
+            messages.append(_message_of_calls(calls))
             calls = []
         messages.append(_message_of(item, names))
-    return [*messages, _calling(calls)] if calls else messages
+    return [*messages, _message_of_calls(calls)] if calls else messages
 
 
 def _as_json(item: Item, field: str) -> Item:
-    """Return an item as its JSON is read: tuples are lists, keys are texts."""
+    """Return an item as its JSON would be read: tuples become lists, and keys become texts."""
     try:
         return json.loads(json.dumps(item, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def _is_call(item: Item) -> bool:
     return argument is not None and all(isinstance(item.get(name), str) for name in ("call_id", "name", argument))
 
 
-def _calling(items: Sequence[Item]) -> Message:
+def _message_of_calls(items: Sequence[Item]) -> Message:
     calls = [
         ToolCall(
             id=item["call_id"],
@@ -76,21 +76,21 @@ def _calling(items: Sequence[Item]) -> Message:
 def _message_of(item: Item, names: Mapping[str, str]) -> Message:
     kind, role = _text(item, "type"), _SPEAKERS.get(_text(item, "role"))
     if kind in _OUTPUTS and isinstance(item.get("call_id"), str) and "output" in item:
-        return _answering(item, names.get(item["call_id"], ""))
+        return _message_of_output(item, names.get(item["call_id"], ""))
     if role is not None and "content" in item and item.get("type", "message") == "message":
-        return _saying(item, role)
-    extra = {NAME: None} if item is None else {}  # a record that was redacted has neither content nor extra
+        return _message_of_text(item, role)
+    extra = {NAME: None} if item is None else {}  # distinguishes the item None from a redacted record
     return Message(role=MessageRole.RECORD, author=NAME, name=storable_text(kind), content=item, extra=extra)
 
 
-def _answering(item: Mapping[str, Any], name: str) -> Message:
+def _message_of_output(item: Mapping[str, Any], name: str) -> Message:
     extra = _CUSTOM if item["type"] == "custom_tool_call_output" else {}
     call = ToolCall(id=item["call_id"], name=name, output=item["output"], extra=extra)
     rest = _without(item, "call_id", "output")
     return Message.tool(tool_call_id=storable_text(call.id), tool_calls=[call], extra={NAME: [rest]})
 
 
-def _saying(item: Mapping[str, Any], role: MessageRole) -> Message:
+def _message_of_text(item: Mapping[str, Any], role: MessageRole) -> Message:
     content, rest = item["content"], _without(item, "role", "content")
     if isinstance(content, list) and len(content) == 1 and _text(content[0], "type") in _TEXT_BLOCKS:
         (block,) = content
@@ -113,15 +113,15 @@ def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def items_of(message: Message) -> list[Item]:
-    """Return the items of a message, one at least.
+    """Return the items of a message, at least one.
 
-    A message of another writer becomes what was said, what was called, and what the tools answered.
+    A message of another writer becomes items for its text, its tool calls and its tool outputs.
     """
     if message.role is MessageRole.RECORD:
         is_redacted = message.content is None and NAME not in message.extra
         return [{"role": "assistant", "content": ""} if is_redacted else message.content]
     if NAME not in message.extra:
-        return _items_of_others(message)
+        return _items_of_other_writer(message)
     rests = message.extra[NAME]
     if message.tool_calls:
         return [_item_of_call(call, rest) for call, rest in zip(message.tool_calls, rests, strict=True)]
@@ -136,7 +136,7 @@ def _item_of_call(call: ToolCall, rest: Mapping[str, Any]) -> Item:
     return {**rest, "call_id": call.id, "name": call.name, _ARGUMENTS[rest["type"]]: call.arguments}
 
 
-def _items_of_others(message: Message) -> list[Item]:
+def _items_of_other_writer(message: Message) -> list[Item]:
     if isinstance(message.content, str) and not message.tool_calls and message.role.value in _SPEAKERS:
         return [{"role": message.role.value, "content": message.content}]
     custom = {call.id for call in message.tool_calls if call.extra.get("type") == "custom"}

@@ -1,4 +1,4 @@
-"""Items of a stored session: loaded, removed and replaced. The functions run in a thread of the store."""
+"""Load, remove and replace the items of a stored session. The functions run in threads of the store."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,26 +20,26 @@ from lango_store.integrations.openai_agents.items import NAME, Item, items_of, m
 
 
 class Row(NamedTuple):
-    """A stored message: its `seq`, and its items, one at least."""
+    """A stored message: its `seq`, and its items (at least one)."""
 
     seq: int
     items: list[Item]
 
 
 class Window(NamedTuple):
-    """The window of a session when it was read, to be replaced later."""
+    """The window of a session at the time it was read, to be replaced later."""
 
     pending: PendingCompaction
     rows: list[Row]
 
 
 def load_items(store: Store, key: str, limit: int | None) -> list[Item]:
-    """Load the items of a session, or the last ones; an empty list without a session."""
+    """Load the items of a session, or the last `limit` items. The list is empty if the session does not exist."""
     conversation = store.conversation(key)
     try:
         messages = conversation.messages(last=limit, records=True)
         rows = _rows(key, messages)
-        if limit is not None and len(rows) < len(messages):  # records of other writers were counted
+        if limit is not None and len(rows) < len(messages):  # the limit included records of other writers
             rows = _rows(key, conversation.messages(records=True))
     except SessionNotFound:
         return []
@@ -65,7 +65,7 @@ def items_in(rows: Sequence[Row]) -> list[Item]:
 
 
 def load_turns(store: Store, key: str) -> list[Turn]:
-    """Load the turns of a session; an empty list without a session."""
+    """Load the turns of a session. The list is empty if the session does not exist."""
     try:
         return store.conversation(key).turns()
     except SessionNotFound:
@@ -73,13 +73,13 @@ def load_turns(store: Store, key: str) -> list[Turn]:
 
 
 def clear(store: Store, key: str) -> None:
-    """Remove all items of a session, if there is one."""
+    """Remove all items of a session, if the session exists."""
     with suppress(SessionNotFound):
         store.conversation(key).clear()
 
 
 def pop_item(store: Store, key: str) -> Item | None:
-    """Remove the last item of a session and return it; None if there is none."""
+    """Remove and return the last item of a session; return None if the session has no items."""
 
     def pop(tx: Store) -> Item | None:
         info = tx.info(key)
@@ -99,7 +99,7 @@ def pop_item(store: Store, key: str) -> Item | None:
 
 
 def read_window(store: Store, key: str) -> Window | None:
-    """Read the window of a session; None if it is empty."""
+    """Read the window of a session; return None if it is empty."""
     try:
         pending = store.conversation(key).begin_compaction(records=True)
     except SessionNotFound:
@@ -107,31 +107,28 @@ def read_window(store: Store, key: str) -> Window | None:
     return None if pending is None else Window(pending, _rows(key, pending.session.messages))
 
 
-def replace_window(store: Store, seen: Window, output: Sequence[Item]) -> None:
-    """Replace a window with a summary, before later items; `Conflict` if it was compacted or cut since."""
-    store.conversation(seen.pending.session.key).finish_compaction(seen.pending, messages_of(output))
+def replace_window(store: Store, window: Window, output: Sequence[Item]) -> None:
+    """Replace a window with a summary. Items added meanwhile follow it. Raises `Conflict` if the window was cut."""
+    store.conversation(window.pending.session.key).finish_compaction(window.pending, messages_of(output))
 
 
-def replace_end(store: Store, seen: Window, start: int, output: Sequence[Item]) -> None:
-    """Replace the items at the end of a window from a position on; `Conflict` if the session has changed since."""
-    left = list(seen.rows)
-    while len(left) > 1 and start >= len(left[0].items):
-        start -= len(left.pop(0).items)
-    session = seen.pending.session
-    new = [*left[0].items[:start], *output]
-    store.transact(lambda tx: _replace_rows(tx.conversation(session.key), left, new, session))
+def replace_end(store: Store, window: Window, start: int, output: Sequence[Item]) -> None:
+    """Replace the items of a window from position `start`. Raises `Conflict` if the session has changed meanwhile."""
+    remaining = list(window.rows)
+    while len(remaining) > 1 and start >= len(remaining[0].items):
+        start -= len(remaining.pop(0).items)
+    session = window.pending.session
+    new = [*remaining[0].items[:start], *output]
+    store.transact(lambda tx: _replace_rows(tx.conversation(session.key), remaining, new, session))
 
 
-def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequence[Item], seen: SessionInfo) -> None:
-    """Put items in the place of the last rows; `Conflict` if the session has changed since it was seen.
-
-    Needs a transaction.
-    """
-    expect: int | None = seen.revision
+def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequence[Item], info: SessionInfo) -> None:
+    """Replace the last rows with items, in a transaction. Raises `Conflict` if the session has changed since `info`."""
+    expect: int | None = info.revision
     for row in rows:
         conversation.delete_message(row.seq, expect=expect)
         expect = None
-    if seen.summarized_upto and conversation.info().summarized_upto < seen.summarized_upto:
-        conversation.compact(lambda _: [])  # a session of the framework never gets back what a summary replaced
+    if info.summarized_upto and conversation.info().summarized_upto < info.summarized_upto:
+        conversation.compact(lambda _: [])  # deleting a summary must not bring back the messages that it replaced
     if items:
         conversation.append_messages(messages_of(items))

@@ -1,4 +1,4 @@
-"""A session for OpenAI Agents' runner, stored in a `Store`."""
+"""`LangoSession`, a session for the runner of OpenAI Agents."""
 
 from __future__ import annotations
 
@@ -28,21 +28,33 @@ Wrapper: TypeAlias = RunContextWrapper[Any]
 
 
 class LangoSession(Adapter):
-    """A session of OpenAI Agents in a `Store`: `Runner.run(agent, "Hello", session=LangoSession("user-123", store))`.
+    """A session of OpenAI Agents, stored in a `Store`.
 
-    The first item creates the session; an expired session counts as absent, and the next item creates a new one. The
-    usage of a run is stored with the items that it adds.
+    The session is created when its first item is added. An expired session counts as missing; the next item creates a
+    new session with the same key. The usage of a run is stored with the items of the run.
 
     Args:
-        session_id: The key of the session, after `prefix`. `%` and `/` in it are percent-escaped in the key.
-        store: A `Store`, an `AsyncStore` or a URL, also one of asyncpg or aiosqlite. For a URL, each session opens
-            its own connections: share a store among many sessions.
-        engine: An `AsyncEngine` in place of a store. Only its URL is used, with separate connections.
-        session_settings: `session_settings.limit` is the number of items that `get_items` returns by default.
-        create_tables: Bring the schema of a URL or an engine up to date.
-        prefix: Put in front of `session_id`.
-        engine_kwargs: Options of `lango_store.create_engine` for a URL.
-        ensure_ascii: Accepted as by `SQLAlchemySession`, without effect: texts are stored unchanged.
+        session_id: The id of the session. Its key in the store is `prefix` followed by the id, in which `%` and `/` are
+            percent-escaped.
+        store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
+            With a URL, every `LangoSession` opens its own connections, so share one store among many sessions.
+        engine: An `AsyncEngine`, instead of a store. Only its URL is used, with separate connections.
+        session_settings: Settings of the framework. `session_settings.limit` is the number of items that `get_items`
+            returns by default.
+        create_tables: Create or upgrade the schema of the database; only with a URL or an engine.
+        prefix: A prefix of the session key.
+        engine_kwargs: Options of `lango_store.create_engine`; only with a URL.
+        ensure_ascii: Has no effect; accepted for compatibility with `SQLAlchemySession`. Texts are stored unchanged.
+
+    Raises:
+        TypeError: Both or neither of `store` and `engine` are given, or an option requires a URL.
+        InvalidKey: The session key is empty or longer than 512 bytes.
+
+    Example:
+        ```python
+        session = LangoSession("user-123", store)
+        result = await Runner.run(agent, "Hello", session=session)
+        ```
     """
 
     session_settings: SessionSettings | None
@@ -74,25 +86,34 @@ class LangoSession(Adapter):
         super().__init__(store)
         self._closes = opens
         key = level_key(session_id, prefix) if isinstance(session_id, str) else session_id
-        self._key = self._awaited.conversation(key).key  # which refuses what is not a key
+        self._key = self._awaited.conversation(key).key  # raises InvalidKey
         self._usage = RunUsage()
         self._usage_lock = threading.Lock()
 
     @classmethod
     def from_url(cls, session_id: str, *, url: str | sa.URL, **options: Any) -> Self:
-        """Create a session in the database of a URL, with the options of the constructor."""
+        """Create a session in the database of a URL.
+
+        Args:
+            session_id: The id of the session.
+            url: The URL of the database.
+            options: Other arguments of the constructor.
+
+        Returns:
+            The session. Call `close()` to close its connections.
+        """
         return cls(session_id, url, **options)
 
     @property
     def engine(self) -> AsyncEngine:
-        """The engine that was given; for a URL, a new engine for your queries, with separate connections.
+        """The `AsyncEngine` of the constructor; with a URL, a new engine for your own queries.
 
         Raises:
-            LangoStoreError: The session is in a store: `session.store.engine` is its engine.
+            LangoStoreError: The session was created with a store. Use `session.store.engine`.
         """
         if self._engine is None:
             if not self._closes:
-                raise LangoStoreError("this session is in a store, which has no AsyncEngine: use session.store.engine")
+                raise LangoStoreError("this session uses a store, which has no AsyncEngine: use session.store.engine")
             from sqlalchemy.ext.asyncio import create_async_engine
 
             url = self.store.engine.url
@@ -101,7 +122,7 @@ class LangoSession(Adapter):
         return self._engine
 
     async def close(self) -> None:
-        """Close what the session opened; a store that was given stays open."""
+        """Close the connections that the session opened. A store passed to the constructor stays open."""
         await super().close()
         if self._closes and self._engine not in _sync_engines:
             self.store.engine.dispose()
@@ -109,30 +130,47 @@ class LangoSession(Adapter):
     # Items
 
     async def get_items(self, limit: int | None = None, *, wrapper: Wrapper | None = None) -> list[TResponseInputItem]:
-        """Return the items, or the last `limit` of them, in their order; `session_settings.limit` if None is given.
+        """Return the items of the session in order.
 
-        0 is none, a negative number all. `DamagedMessage` for an item that cannot be read.
+        Args:
+            limit: Return only this many of the last items. None means `session_settings.limit`, by default all. A
+                negative number means all items.
+            wrapper: The context of the current run, passed by the runner.
+
+        Returns:
+            The items. The list is empty if the session does not exist.
+
+        Raises:
+            DamagedMessage: An item cannot be read.
         """
         if limit is None:
             limit = getattr(self.session_settings, "limit", None)
         return await self._awaited.run_sync(self._load, None if limit is None or limit < 0 else limit, wrapper)
 
     async def add_items(self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None) -> None:
-        """Add items at the end, all or none; `InvalidMessage` names an item that is not JSON."""
+        """Add items at the end of the session, all or none. Creates the session if it does not exist.
+
+        Args:
+            items: The items.
+            wrapper: The context of the current run, passed by the runner. Its new usage is stored with the items.
+
+        Raises:
+            InvalidMessage: An item is not JSON. No item was added.
+        """
         if items:
             await self._awaited.run_sync(self._add, messages_of(items), wrapper)
 
     async def pop_item(self, *, wrapper: Wrapper | None = None) -> TResponseInputItem | None:
-        """Remove the last item and return it, None if there is none."""
+        """Remove and return the last item; return None if the session has no items."""
         return await self._awaited.run_sync(rows.pop_item, self._key)
 
     async def clear_session(self, *, wrapper: Wrapper | None = None) -> None:
-        """Remove all items and their usage; the session keeps its title, its user and so on."""
+        """Remove all items and their usage. The session itself, with title, user and metadata, is kept."""
         await self._awaited.run_sync(rows.clear, self._key)
 
     def _load(self, store: Store, limit: int | None, wrapper: Wrapper | None) -> list[Item]:
         if wrapper is not None:
-            self._meet(store, wrapper)
+            self._register(store, wrapper)
         return [] if limit == 0 else rows.load_items(store, self._key, limit)
 
     def _add(self, store: Store, new: Sequence[Message], wrapper: Wrapper | None) -> None:
@@ -140,23 +178,23 @@ class LangoSession(Adapter):
         if wrapper is None:
             conversation.append_messages(new, create=True)
             return
-        self._meet(store, wrapper)
-        with self._usage_lock:  # or two writers at once would both store what the run has spent
+        self._register(store, wrapper)
+        with self._usage_lock:  # otherwise two concurrent writers would store the same usage twice
             added = self._usage.added(wrapper)
             if added:
                 conversation.save_turn(new, as_usage(added), create=True)
             else:
                 conversation.append_messages(new, create=True)
-            self._usage.note(wrapper, added)
+            self._usage.mark_stored(wrapper, added)
 
-    def _meet(self, store: Store, wrapper: Wrapper) -> None:
+    def _register(self, store: Store, wrapper: Wrapper) -> None:
         with self._usage_lock:
-            self._usage.meet(wrapper, lambda: rows.load_turns(store, self._key))
+            self._usage.register(wrapper, lambda: rows.load_turns(store, self._key))
 
     # OpenAIResponsesCompactionSession requires these methods of the session that it wraps
 
     async def _get_compaction_snapshot(self, limit: int, **_: Any) -> SimpleNamespace | None:
-        """Return the last items, with a function that replaces them in one transaction."""
+        """Return the last items, and a function that replaces them in one transaction."""
         seen = await self._awaited.run_sync(rows.read_window, self._key)
         if seen is None:
             return None
@@ -176,7 +214,7 @@ class LangoSession(Adapter):
         return SimpleNamespace(items=rows.items_in(end.rows), complete=complete, replace_suffix=replace)
 
     async def _read_compaction_items(self, limit: int | None) -> tuple[list[TResponseInputItem], bool]:
-        """Return the items to compact, and whether these are all."""
+        """Return the items to compact, and True if these are all items of the session."""
         if limit is None:
             limit = getattr(self.session_settings, "limit", None)
         seen = await self._awaited.run_sync(rows.read_window, self._key)
@@ -186,7 +224,7 @@ class LangoSession(Adapter):
         return shown, len(shown) == len(items)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """Replace the items that this compaction has read, else all; `Conflict` if some were removed since."""
+        """Replace the items that this compaction has read, by default all. Raises `Conflict` if some were removed."""
         reader, seen = _last_read.get()
         _last_read.set((None, None))
         if reader is not self:
@@ -201,7 +239,7 @@ class LangoSession(Adapter):
 _last_read: Final[ContextVar[tuple[LangoSession | None, rows.Window | None]]] = ContextVar(
     "_last_read", default=(None, None)
 )
-"""The items that the current compaction has read: a session may have several concurrent compactions."""
+"""The session and the window that the current compaction has read; a session can have concurrent compactions."""
 
 
 # Connections
@@ -211,12 +249,12 @@ _sync_engines: Final[weakref.WeakKeyDictionary[Any, sa.Engine]] = weakref.WeakKe
 
 
 def _async_store(store: Store) -> AsyncStore:
-    """Return one `AsyncStore` for all sessions of a store, so that they share its threads."""
-    return _async_stores.setdefault(id(store), AsyncStore(store))  # an entry lives as long as its store
+    """Return one `AsyncStore` for all sessions of a store, so that the sessions share its threads."""
+    return _async_stores.setdefault(id(store), AsyncStore(store))  # the entry exists as long as the store
 
 
 def _engine_for(engine: AsyncEngine | None, url: str | sa.URL | None, options: dict[str, Any]) -> sa.Engine:
-    """Return an engine for a URL, or the one for all sessions of an asynchronous engine: it may be in memory."""
+    """Return a new engine for a URL, or one shared engine for an `AsyncEngine`, whose database may be in memory."""
     if engine is None:
         return create_engine(url, **options)  # type: ignore[arg-type]
     if engine not in _sync_engines:

@@ -1,4 +1,4 @@
-"""The usage of runs. The framework reports the sum of a run so far; each write stores what was added since the last."""
+"""Usage of runs. The framework reports the total of a run; each write stores the increase since the last write."""
 
 import weakref
 from collections import Counter
@@ -10,41 +10,42 @@ from pydantic_core import to_jsonable_python
 from lango_store import Turn
 
 Counts = Counter[str]
-"""Numbers by name, those of details as `input_tokens_details.cached_tokens`; only what is above 0."""
+"""Positive numbers by name. Names of details have a prefix: `input_tokens_details.cached_tokens`."""
 
 
 class RunUsage:
-    """The stored usage of each run, for as long as the run exists."""
+    """The usage of each run that is already stored. An entry exists as long as the run."""
 
     def __init__(self) -> None:
         self._stored: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
 
-    def meet(self, wrapper: Any, turns: Callable[[], Sequence[Turn]]) -> None:
-        """Note what is stored of a run that is seen for the first time: nothing, unless its last turns are stored."""
+    def register(self, wrapper: Any, turns: Callable[[], Sequence[Turn]]) -> None:
+        """Set the stored usage of a new run: its usage so far, or the sum of the last turns if these belong to it."""
         if wrapper not in self._stored:
             usage = to_jsonable_python(wrapper.usage)
             counts = _counts(usage)
             self._stored[wrapper] = counts and _stored_before(usage, turns(), counts)
 
     def added(self, wrapper: Any) -> Counts:
-        """Return what a run's usage has grown by since it was stored."""
+        """Return the usage that a run has added since its usage was last stored."""
         return _counts(to_jsonable_python(wrapper.usage)) - self._stored[wrapper]
 
-    def note(self, wrapper: Any, added: Counts) -> None:
-        """Note that more usage is stored."""
+    def mark_stored(self, wrapper: Any, added: Counts) -> None:
+        """Add to the stored usage of a run."""
         self._stored[wrapper] = self._stored[wrapper] + added
 
 
-def _stored_before(usage: Mapping[str, Any], turns: Sequence[Turn], otherwise: Counts) -> Counts:
+def _stored_before(usage: Mapping[str, Any], turns: Sequence[Turn], default: Counts) -> Counts:
+    """Return the sum of the last turns if it equals the usage of the first requests of the run, else the default."""
     steps = [_counts(step) + Counter(requests=1) for step in usage.get("request_usage_entries", ())]
-    stored, found = Counter[str](), otherwise
+    stored, result = Counter[str](), default
     for turn in reversed(turns):
         stored = stored + _counts(turn.usage)
         if stored["requests"] > len(steps):
             break
         if stored and stored == sum(steps[: stored["requests"]], Counter()):
-            found = stored
-    return found
+            result = stored
+    return result
 
 
 def _counts(usage: Mapping[str, Any]) -> Counts:
@@ -58,7 +59,7 @@ def _counts(usage: Mapping[str, Any]) -> Counts:
 
 
 def as_usage(counts: Counts) -> dict[str, Any]:
-    """Return counts as the usage of a turn."""
+    """Convert counts to the usage of a turn."""
     usage: dict[str, Any] = {}
     for name, count in counts.items():
         outer, _, detail = name.partition(".")

@@ -1,4 +1,4 @@
-"""pydantic-ai on a `Store`: `LangoConversationStore` where its `ConversationStore` is asked for."""
+"""Conversations of pydantic-ai in a `Store`: `LangoConversationStore` implements its `ConversationStore`."""
 
 from lango_store.integrations.pydantic_ai.store import LangoConversationStore
 

@@ -1,7 +1,7 @@
-"""A message of pydantic-ai as a `Message`: texts, tool calls, tokens and time in our fields, the rest in `extra`.
+"""Lossless conversion between messages of pydantic-ai and messages of the store.
 
-`extra["pydantic_ai"]` holds the `item` as the framework dumps it and its `parts`, without nulls and without what our
-fields hold.
+Texts, tool calls, tokens and times are stored in the fields of a message. `extra["pydantic_ai"]` holds the rest: the
+`item` as the framework dumps it, and its `parts`, without nulls and without the values stored in fields.
 """
 
 import json
@@ -22,59 +22,67 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 NAME: Final = "pydantic_ai"
-"""The adapter's name in a message's `extra` and among a session's values."""
+"""The name of the adapter's data in the `extra` of a message and in the values of a session."""
 
 USAGE: Final = TypeAdapter(RunUsage)
 DEFERRED: Final = TypeAdapter(DeferredToolRequests)
 
-_SPEECH: Final = {
+_TEXT_PARTS: Final = {
     MessageRole.ASSISTANT: "text",
     MessageRole.USER: "user-prompt",
     MessageRole.TOOL: "user-prompt",
     MessageRole.SYSTEM: "system-prompt",
     MessageRole.DEVELOPER: "system-prompt",
 }
-"""The parts whose content is the message's, by its role."""
+"""For each role, the kind of part whose content is stored as the content of the message."""
 
 _CALLS: Final = ("tool-call", "builtin-tool-call")
 
 
 def messages_of(messages: Sequence[ModelMessage], ids: Sequence[str]) -> list[Message]:
-    """Return the messages that store those of the framework."""
+    """Convert messages of the framework to messages of the store."""
     items = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
     return [_message_of(item, id) for item, id in zip(items, ids, strict=True)]
 
 
 def _message_of(item: Json, id: str) -> Message:
     role = _role_of(item)
-    only = sum(part["part_kind"] == _SPEECH[role] for part in item["parts"]) == 1
-    said: list[Any] = []
+    text_part = _TEXT_PARTS[role]
+    only = sum(part["part_kind"] == text_part for part in item["parts"]) == 1
+    texts: list[Any] = []
     calls: list[ToolCall] = []
-    own: Json = {"parts": [_take(part, _SPEECH[role], said, calls, only=only) for part in item["parts"]]}
+    rest: Json = {"parts": [_take(part, text_part, texts, calls, only=only) for part in item["parts"]]}
     tokens = None
     usage = {name: value for name, value in mapping(item.get("usage")).items() if value}
     if role is MessageRole.ASSISTANT:
         tokens = usage.pop("output_tokens", 0) if usage.get("output_tokens", 0) < 2**53 else 0
     if usage:
-        own["usage"] = usage
-    left = {name: item[name] for name in item.keys() - {"kind", "parts", "usage", "timestamp"}}
-    own["item"] = {name: value for name, value in left.items() if value is not None}
+        rest["usage"] = usage
+    others = {name: item[name] for name in item.keys() - {"kind", "parts", "usage", "timestamp"}}
+    rest["item"] = {name: value for name, value in others.items() if value is not None}
     time = datetime.fromisoformat(item["timestamp"]) if item.get("timestamp") else None
     created_at = None if time is None or time.tzinfo is None else time
     if created_at is None or _time_text(created_at) != item["timestamp"]:
-        own["item"]["timestamp"] = item.get("timestamp")
-    content = said[0] if len(said) == 1 else [_block(text) for text in said] or None
-    about: Json = {"tokens": tokens, "id": id, "extra": {NAME: own}, "created_at": created_at}
-    return Message(role=role, content=content, tool_calls=calls, **about)
+        rest["item"]["timestamp"] = item.get("timestamp")
+    content = texts[0] if len(texts) == 1 else [_block(text) for text in texts] or None
+    return Message(
+        role=role,
+        content=content,
+        tool_calls=calls,
+        tokens=tokens,
+        id=id,
+        extra={NAME: rest},
+        created_at=created_at,
+    )
 
 
-def _take(part: Json, speech: str, said: list[Any], calls: list[ToolCall], *, only: bool) -> Json:
-    """Take what our fields hold of a part, and return the rest."""
+def _take(part: Json, text_part: str, texts: list[Any], calls: list[ToolCall], *, only: bool) -> Json:
+    """Add the text or the call of a part to `texts` or `calls`, and return the rest of the part."""
     kind, content, call_id, name = (part.get(each) for each in ("part_kind", "content", "tool_call_id", "tool_name"))
-    asked = next((call for call in calls if call.id == call_id), None)
+    request = next((call for call in calls if call.id == call_id), None)
     taken: tuple[str, ...] = ()
-    if kind == speech and (isinstance(content, str) or (only and _is_blocks(content))):
-        said.append(list(map(_block, content)) if isinstance(content, list) else content)
+    if kind == text_part and (isinstance(content, str) or (only and _is_blocks(content))):
+        texts.append(list(map(_block, content)) if isinstance(content, list) else content)
         taken = ("content",)
     elif kind in _CALLS:
         calls.append(ToolCall(id=call_id, name=name, arguments=part["args"]))
@@ -82,8 +90,8 @@ def _take(part: Json, speech: str, said: list[Any], calls: list[ToolCall], *, on
     elif kind == "tool-return":
         calls.append(ToolCall(id=call_id, name=name, output=content))
         taken = ("tool_name", "tool_call_id", "content")
-    elif kind == "builtin-tool-return" and asked is not None and asked.name == name and not asked.answered:
-        asked.output = content
+    elif kind == "builtin-tool-return" and request is not None and request.name == name and not request.answered:
+        request.output = content
         taken = ("tool_name", "content")
     rest = {each: part[each] for each in part if each not in taken}
     return {each: value for each, value in rest.items() if value is not None or each == "content"}
@@ -99,7 +107,7 @@ def _role_of(item: Json) -> MessageRole:
 
 
 def model_messages(key: str, messages: Sequence[Message]) -> list[ModelMessage]:
-    """Return stored messages as the framework's; `DamagedMessage` names the first that the framework does not read."""
+    """Convert stored messages to messages of the framework. Raises `DamagedMessage` if one is not valid there."""
     items = []
     for message in messages:
         try:
@@ -109,12 +117,12 @@ def model_messages(key: str, messages: Sequence[Message]) -> list[ModelMessage]:
     try:
         return ModelMessagesTypeAdapter.validate_python(items)
     except ValidationError as error:
-        place = error.errors(include_url=False, include_input=False)[0]["loc"][0]
-        raise DamagedMessage(key, messages[int(place)].seq, f"extra.{NAME}", _fault(error)) from None
+        index = error.errors(include_url=False, include_input=False)[0]["loc"][0]
+        raise DamagedMessage(key, messages[int(index)].seq, f"extra.{NAME}", _fault(error)) from None
 
 
 def loaded(key: str, name: str, adapter: TypeAdapter[T], value: Any) -> T:
-    """Return a value of its JSON; `DamagedMessage` if the framework does not read it."""
+    """Parse the JSON of a stored value. Raises `DamagedMessage` if it is not valid in the framework."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -127,58 +135,59 @@ def _fault(error: ValidationError) -> str:
 
 
 def _item_of(message: Message) -> Json:
-    own = mapping(message.extra.get(NAME))
+    rest = mapping(message.extra.get(NAME))
     is_response = message.role.canonical is MessageRole.ASSISTANT
     item: Json = {"kind": "response" if is_response else "request"}
     if message.created_at is not None:
         item["timestamp"] = _time_text(message.created_at)
     if is_response:
-        item["usage"] = {"output_tokens": message.tokens or 0} | own.get("usage", {})
-    if "parts" not in own:
+        item["usage"] = {"output_tokens": message.tokens or 0} | rest.get("usage", {})
+    if "parts" not in rest:
         return item | {"parts": list(_foreign_parts(message))}
-    taken = [part for part in own["parts"] if part["part_kind"] == _SPEECH[message.role] and "content" not in part]
-    said = iter([message.content] if len(taken) == 1 else map(_text, message.content or ()))
+    text_part = _TEXT_PARTS[message.role]
+    taken = [part for part in rest["parts"] if part["part_kind"] == text_part and "content" not in part]
+    texts = iter([message.content] if len(taken) == 1 else map(_text, message.content or ()))
     calls = iter(message.tool_calls)
-    return item | own["item"] | {"parts": [_part_of(part, message, said, calls) for part in own["parts"]]}
+    return item | rest["item"] | {"parts": [_part_of(part, message, texts, calls) for part in rest["parts"]]}
 
 
-def _part_of(part: Json, message: Message, said: Iterator[Any], calls: Iterator[ToolCall]) -> Json:
+def _part_of(part: Json, message: Message, texts: Iterator[Any], calls: Iterator[ToolCall]) -> Json:
     kind = part["part_kind"]
-    if kind == _SPEECH[message.role] and "content" not in part:
-        content = next(said)
+    if kind == _TEXT_PARTS[message.role] and "content" not in part:
+        content = next(texts)
         return part | {"content": list(map(_text, content)) if isinstance(content, list) else content}
     if kind == "builtin-tool-return" and "content" not in part:
         call = next(call for call in message.tool_calls if call.id == part["tool_call_id"])
         return part | {"tool_name": call.name, "content": call.output}
     if (kind in _CALLS or kind == "tool-return") and "tool_call_id" not in part:
         call = next(calls)
-        what = {"args": call.arguments} if kind in _CALLS else {"content": call.output}
-        return part | {"tool_name": call.name, "tool_call_id": call.id} | what
+        value = {"args": call.arguments} if kind in _CALLS else {"content": call.output}
+        return part | {"tool_name": call.name, "tool_call_id": call.id} | value
     return part
 
 
 def _foreign_parts(message: Message) -> Iterator[Json]:
-    """Yield what a message of another writer says: its text, calls, and a tool's answers."""
-    is_answer = message.role.canonical is MessageRole.TOOL
+    """Yield parts for the text, the calls and the tool outputs of another writer's message."""
+    is_output = message.role.canonical is MessageRole.TOOL
     is_response = message.role.canonical is MessageRole.ASSISTANT
     time = {} if is_response or message.created_at is None else {"timestamp": _time_text(message.created_at)}
     for entry in as_prompt([message], nested=False):
         content, call_id = entry["content"], entry.get("tool_call_id")
         if entry["role"] == MessageRole.TOOL:
-            if is_answer and (call_id or content is not None):
+            if is_output and (call_id or content is not None):
                 names = {"tool_name": entry.get("name", ""), "tool_call_id": call_id or ""}
                 yield {"part_kind": "tool-return", "content": content, **names, **time}
             continue
         if content is not None:
             text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-            yield {"part_kind": _SPEECH[MessageRole(entry["role"])], "content": text, **time}
+            yield {"part_kind": _TEXT_PARTS[MessageRole(entry["role"])], "content": text, **time}
         for call in entry.get("tool_calls", ()):
             names = {"tool_name": call["name"], "tool_call_id": call["id"]}
             yield {"part_kind": "tool-call", "args": call["arguments"], **names}
 
 
 def _is_blocks(content: Any) -> bool:
-    """Return whether a prompt is a list of texts and other parts that survive the round trip."""
+    """Return True if a prompt is a list of texts and other parts that the conversion restores exactly."""
     return isinstance(content, list) and all(isinstance(each, str) or _text(each) is each for each in content)
 
 
@@ -187,11 +196,11 @@ def _block(part: Any) -> Any:
 
 
 def _text(block: Any) -> Any:
-    """Return the text of a block that holds nothing else; return other blocks unchanged."""
+    """Return the text of a block with no other data; return other blocks unchanged."""
     is_text = isinstance(block, dict) and block.keys() == {"type", "text"} and block["type"] == "text"
     return block["text"] if is_text and isinstance(block["text"], str) else block
 
 
 def _time_text(time: datetime) -> str:
-    """Write a time as the framework does."""
+    """Return a time in the format of the framework."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,10 +1,12 @@
-"""Conversations in sessions: entries as messages, records as fields of a session and its value `pydantic_ai`.
+"""Entries and records of conversations, read from sessions.
 
-The window is the current history: there an entry follows the one before it. What a branch leaves stays in the log as
-records of ours; each says which role it had, and which entry it follows.
+An entry is a message. The window of the session is the current history: each message is the parent of the next one.
+Entries that a branch has left remain in the log as messages with the role `record`; their `extra` holds their original
+role and the seq of their parent.
 
-The value holds the framework's revision, the log's counters at that revision, the usage, the requests that a run waits
-for, and the branches. If another writer changed the log, the revision differs.
+A record of the framework is stored in the fields of the session and in its value `pydantic_ai`. The value holds the
+framework's revision, the counters of the log at that revision, the usage, the requests that a run waits for, and the
+branches. If the counters have changed, another program wrote to the session; the record then gets another revision.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from lango_store.integrations.fields import level_id, level_key, mapping, storab
 from lango_store.integrations.pydantic_ai.items import DEFERRED, NAME, USAGE, loaded, model_messages
 
 _LEFT: Final = "left"
-"""Names the role that an entry had before its branch was left."""
+"""The name in `extra` of the role that an entry had before its branch was left."""
 
 _PARENT: Final = "parent"
-"""Names the seq of the entry that it follows; 0 is none."""
+"""The name in `extra` of the seq of the parent entry; 0 means no parent."""
 
 _USAGE_FIELDS: Final = frozenset(USAGE.dump_python(RunUsage(), mode="json"))
 
@@ -34,79 +36,79 @@ _USAGE_FIELDS: Final = frozenset(USAGE.dump_python(RunUsage(), mode="json"))
 
 
 class EntryId(str):
-    """An entry's id with the key of a session that has the entry: the text alone does not name it."""
+    """The id of an entry, with the key of a session that contains the entry. Another session may contain a copy."""
 
     key: str
 
     @classmethod
     def of(cls, id: str, key: str) -> EntryId:
-        """Return an id as it was read."""
-        known = cls(id)
-        known.key = key
-        return known
+        """Return the id of an entry that was read from the session with this key."""
+        entry_id = cls(id)
+        entry_id.key = key
+        return entry_id
 
 
 def entry_id(key: str, message: Message) -> str:
-    """Return the id of an entry: its message's, or one made of its seq if another writer stored it without."""
+    """Return the id of an entry: the message id, or an id made of the seq if another writer stored no id."""
     return message.id or f"{key}#{message.seq}"
 
 
 class Log:
-    """The log of a live session: its window, and what its branches left."""
+    """The log of a live session: its window, and the entries that its branches left."""
 
     def __init__(self, view: Store, key: str) -> None:
         self.key = key
         summarized_upto = view.info(key).summarized_upto
         messages = view.conversation(key).all_messages()
-        self._by_seq = {each.seq: each for each in messages if not _is_record(each) or _LEFT in _own(each)}
+        self._by_seq = {each.seq: each for each in messages if not _is_record(each) or _LEFT in _extra(each)}
         self.by_id = {entry_id(key, each): each for each in self._by_seq.values()}
         self.summarized = {id for id, each in self.by_id.items() if each.seq <= summarized_upto}
         self.window = view.messages(key)
-        shown = {each.seq for each in self.window}
-        summed_up = [each for each in messages if not _is_record(each) and each.seq not in shown]
-        self._lines = {each.seq: (line, place) for line in (self.window, summed_up) for place, each in enumerate(line)}
+        in_window = {each.seq for each in self.window}
+        summarized = [each for each in messages if not _is_record(each) and each.seq not in in_window]
+        self._lines = {each.seq: (line, index) for line in (self.window, summarized) for index, each in enumerate(line)}
 
-    def way(self, id: str) -> list[Message]:
-        """Return the messages from the first one to an entry; KeyError if the entry or one before it is not there."""
+    def path(self, id: str) -> list[Message]:
+        """Return the messages from the first one to an entry. Raises KeyError if one of them does not exist."""
         message = self.by_id[id]
-        way: list[Message] = []
+        branch: list[Message] = []
         while message.seq not in self._lines:
-            way.append(message)
-            parent = _own(message).get(_PARENT, 0)
+            branch.append(message)
+            parent = _extra(message).get(_PARENT, 0)
             if not parent:
-                return way[::-1]
-            if parent not in self._by_seq or len(way) == len(self._by_seq):
-                raise KeyError(f"entry {id!r} of session {self.key!r} comes after message {parent}, which is gone")
+                return branch[::-1]
+            if parent not in self._by_seq or len(branch) == len(self._by_seq):
+                raise KeyError(f"entry {id!r} of session {self.key!r} follows message {parent}, which does not exist")
             message = self._by_seq[parent]
-        line, place = self._lines[message.seq]
-        return line[: place + 1] + way[::-1]
+        line, index = self._lines[message.seq]
+        return line[: index + 1] + branch[::-1]
 
     def moved(self, history: Collection[str]) -> list[Message]:
-        """Return the messages that a new history takes up again, and as records those that it leaves."""
+        """Return the entries that a new history leaves, as records, and the records that it includes, as messages."""
         parents = [0, *(each.seq for each in self.window)]
         pairs = zip(self.window, parents, strict=False)
-        gone = [as_left(each, parent) for each, parent in pairs if entry_id(self.key, each) not in history]
-        back = [as_shown(each) for id, each in self.by_id.items() if _is_record(each) and id in history]
-        return gone + back
+        removed = [as_left(each, parent) for each, parent in pairs if entry_id(self.key, each) not in history]
+        included = [as_shown(each) for id, each in self.by_id.items() if _is_record(each) and id in history]
+        return removed + included
 
 
 def as_left(message: Message, parent: int) -> Message:
-    """Return an entry as the record that it becomes when its branch is left."""
-    own = _own(message) | {_LEFT: message.role.value, _PARENT: parent}
-    return message.model_copy(update={"role": MessageRole.RECORD, "extra": message.extra | {NAME: own}})
+    """Convert an entry to a record, because its branch is left."""
+    extra = _extra(message) | {_LEFT: message.role.value, _PARENT: parent}
+    return message.model_copy(update={"role": MessageRole.RECORD, "extra": message.extra | {NAME: extra}})
 
 
 def as_shown(message: Message) -> Message:
-    """Return an entry in the role that it has in a history."""
-    own = _own(message)
-    if _LEFT not in own:
+    """Return an entry with the role that it has in a history."""
+    own_extra = _extra(message)
+    if _LEFT not in own_extra:
         return message
-    rest = {name: value for name, value in own.items() if name not in (_LEFT, _PARENT)}
+    rest = {name: value for name, value in own_extra.items() if name not in (_LEFT, _PARENT)}
     extra = {name: value for name, value in message.extra.items() if name != NAME} | ({NAME: rest} if rest else {})
-    return message.model_copy(update={"role": MessageRole(own[_LEFT]), "extra": extra})
+    return message.model_copy(update={"role": MessageRole(own_extra[_LEFT]), "extra": extra})
 
 
-def _own(message: Message) -> dict[str, Any]:
+def _extra(message: Message) -> dict[str, Any]:
     return mapping(message.extra.get(NAME))
 
 
@@ -115,17 +117,17 @@ def _is_record(message: Message) -> bool:
 
 
 def history(view: Store, prefix: str, id: str, limit: int | None) -> list[ConversationEntry]:
-    """Return the entries up to one, or the last `limit` of them; KeyError if no live conversation has it."""
+    """Return the entries up to an entry, or the last `limit` of them. Raises KeyError if the entry does not exist."""
     if isinstance(id, EntryId):
         with suppress(SessionNotFound):
             window = view.conversation(id.key).messages(last=None if limit is None else limit + 1)
-            if window and entry_id(id.key, window[-1]) == id:  # it is still the head
+            if window and entry_id(id.key, window[-1]) == id:  # the entry is still the head
                 return _entries(id.key, window, limit)
-    return _entries(*way_to(view, prefix, id), limit)
+    return _entries(*path_to(view, prefix, id), limit)
 
 
-def way_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
-    """Return the key of a session that has an entry, and the way to the entry; KeyError if no live session has it."""
+def path_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
+    """Return the key of a live session with an entry, and the path to the entry. Raises KeyError if there is none."""
     if isinstance(id, EntryId):
         keys = [id.key]
     else:
@@ -136,7 +138,7 @@ def way_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
         with suppress(SessionNotFound):
             log = Log(view, key)
             if id in log.by_id:
-                return key, log.way(id)
+                return key, log.path(id)
     raise KeyError(id)
 
 
@@ -152,7 +154,7 @@ def _entries(key: str, messages: list[Message], limit: int | None) -> list[Conve
 
 
 def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, SessionInfo] | None:
-    """Return the record of a live session, and the session; None if there is none."""
+    """Return the record of a live session, and the session; return None if the session does not exist."""
     try:
         info = view.info(key)
     except SessionNotFound:
@@ -161,23 +163,23 @@ def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, Sessio
 
 
 def at_revision(tx: Store, prefix: str, id: str, revision: str) -> tuple[ConversationRecord, SessionInfo]:
-    """Return a record that is at a revision, and its session; `ConversationConflict` if there is none."""
-    found = read(tx, prefix, level_key(id, prefix))
-    if found is None or found[0].revision != revision:
+    """Return a record and its session. Raises `ConversationConflict` if the record does not have this revision."""
+    stored = read(tx, prefix, level_key(id, prefix))
+    if stored is None or stored[0].revision != revision:
         raise ConversationConflict(id)
-    return found
+    return stored
 
 
 def read_many(view: Store, prefix: str, scope: str | None, limit: int | None) -> list[ConversationRecord]:
-    """Return the records of live sessions that have one, of a scope if given, the newest first."""
-    which: dict[str, Any] = {} if scope is None else {"user_id": scope}
-    infos = _sessions(view, prefix, **which)
+    """Return the stored records of live sessions, optionally of one scope, the most recently updated first."""
+    filters: dict[str, Any] = {} if scope is None else {"user_id": scope}
+    infos = _sessions(view, prefix, **filters)
     records = [_record(view, prefix, info, value) for info in infos if (value := _value(view, info.key))]
     return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
 
 def _sessions(view: Store, prefix: str, **filters: Any) -> Iterator[SessionInfo]:
-    """Yield the live sessions whose key is an id after the prefix, none of a level below."""
+    """Yield the live sessions whose key is the prefix and one id."""
     return (info for info in view.iter_sessions(key_prefix=prefix, **filters) if level_id(info.key, prefix) is not None)
 
 
@@ -193,12 +195,12 @@ def _record(view: Store, prefix: str, info: SessionInfo, value: dict[str, Any]) 
         last = view.conversation(key).messages(last=1)
         head = entry_id(key, last[0]) if last else None
     usage = value.get("usage")
-    if value.get("turns") != info.turn_count:  # another writer saved a turn, too
+    if value.get("turns") != info.turn_count:  # another writer saved a turn
         total = view.conversation(key).total_usage()
         usage = {name: each for name, each in total.items() if name in _USAGE_FIELDS}
     moved = [value.get("revision", ""), info.created_at.isoformat(), *log[1:]]
     forked = mapping(value.get("forked"))
-    if info.forked_from is not None:  # a copy that `Conversation.fork` made
+    if info.forked_from is not None:  # a fork made by `Conversation.fork`
         forked = {"from": level_id(info.forked_from, prefix) or info.forked_from}
     deferred = value.get("deferred")
     return ConversationRecord(
@@ -216,7 +218,7 @@ def _record(view: Store, prefix: str, info: SessionInfo, value: dict[str, Any]) 
 
 
 def value_of(record: ConversationRecord, info: SessionInfo) -> dict[str, Any]:
-    """Return the session's value for a record that was written, and for the session after that."""
+    """Return the value of the session that stores a record. `info` is the session after the write."""
     value: dict[str, Any] = {
         "revision": record.revision,
         "log": _log(info),
@@ -235,27 +237,27 @@ def value_of(record: ConversationRecord, info: SessionInfo) -> dict[str, Any]:
 
 
 def _log(info: SessionInfo) -> list[Any]:
-    """Return what changes with every append, removal and branch, and with no title or TTL."""
+    """Return counters that change with every append, removal and branch, but not with title or TTL."""
     return [info.key, info.last_seq, info.message_count, info.record_count]
 
 
 def added_usage(record: ConversationRecord, before: ConversationRecord | None) -> dict[str, Any]:
-    """Return the usage of a save's turn: what the conversation cost since it was saved before."""
+    """Return the usage that a conversation has added since the record `before` was saved."""
     usage = USAGE.dump_python(record.usage, mode="json")
-    return usage if before is None else _grown(usage, USAGE.dump_python(before.usage, mode="json"))
+    return usage if before is None else _increase(usage, USAGE.dump_python(before.usage, mode="json"))
 
 
-def _grown(usage: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by how much a usage grew: numbers by their differences; of what is none, a cost, the new one."""
-    grown: dict[str, Any] = {}
+def _increase(usage: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the increase of a usage: the differences of numbers, and new values that are not numbers."""
+    increase: dict[str, Any] = {}
     for name in {**before, **usage}:
         value, old = usage.get(name), before.get(name)
         if isinstance(value, dict) or isinstance(old, dict):
-            difference: Any = _grown(mapping(value), mapping(old))
+            difference: Any = _increase(mapping(value), mapping(old))
         elif isinstance(value, int | float) or isinstance(old, int | float):
             difference = (value or 0) - (old or 0)
         else:
             difference = None if value == old else value
         if difference:
-            grown[name] = difference
-    return grown
+            increase[name] = difference
+    return increase

@@ -1,4 +1,4 @@
-"""pydantic-ai's conversations in a `Store`."""
+"""`LangoConversationStore`, the conversation store for pydantic-ai."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,38 +16,65 @@ from lango_store.integrations.adapter import Adapter, create_session, retry_conf
 from lango_store.integrations.fields import level_key
 from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.items import NAME, messages_of
-from lango_store.integrations.pydantic_ai.records import Log, as_left, as_shown, entry_id, history, way_to
+from lango_store.integrations.pydantic_ai.records import Log, as_left, as_shown, entry_id, history, path_to
 
 R = TypeVar("R")
 
 Parents = dict[str, str | None]
-"""The ids of entries about to be stored, and of the entries before them."""
+"""The parent id of each entry that is about to be stored, by the entry's id."""
 
 
 class LangoConversationStore(Adapter, ConversationStore):
-    """A `ConversationStore` on SQLite or PostgreSQL: a conversation is a session, its id the key, its scope `user_id`.
+    """A `ConversationStore` of pydantic-ai on SQLite or PostgreSQL.
 
-    Takes a `Store`, an `AsyncStore` or a URL with the options of `Store`; closed, it closes what it made. `prefix` goes
-    before each id in the key, and `%` and `/` of the id are percent-escaped there. An entry is a message of the
-    session, its id the message's. The window is the current history; what a branch leaves stays in the log as records.
-    A fork has copies of its entries, so that `delete` erases all of a conversation and nothing of its forks. An expired
-    conversation is one that is not there.
+    A conversation is stored as a session, and its entries as messages with the same ids. The key of the session is the
+    id of the conversation, and its user is the scope. The window of the session is the current history. Entries that a
+    branch leaves remain in the log as records. A fork has copies of its entries, so deleting a conversation does not
+    affect its forks. An expired conversation counts as missing.
+
+    Args:
+        store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
+        prefix: A prefix of all session keys. `%` and `/` of the conversation id are percent-escaped in the key.
+        options: Options of `Store`; only with a URL.
+
+    Raises:
+        TypeError: `options` are given together with a store.
     """
 
     def __init__(self, store: Store | AsyncStore | str | sa.URL, *, prefix: str = "", **options: Any) -> None:
         super().__init__(store, **options)
-        self._key_prefix = prefix  # no name of a member that the framework's class has, nor one it may have soon
+        self._key_prefix = prefix  # a name that the framework's class is unlikely to use
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record of a conversation, None if there is none; of another writer's session it is made up."""
+        """Return the record of a conversation.
+
+        If another program wrote to the session, the record is derived from its messages.
+
+        Args:
+            conversation_id: The id of the conversation.
+
+        Returns:
+            The record, None if the conversation does not exist.
+
+        Raises:
+            DamagedMessage: The record cannot be read.
+        """
         prefix = self._key_prefix
-        found = await self._read_in_snapshot(
+        stored = await self._read_in_snapshot(
             lambda view: records.read(view, prefix, level_key(conversation_id, prefix))
         )
-        return None if found is None else found[0]
+        return None if stored is None else stored[0]
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
-        """Return the records that were written, or those with a scope, newest `updated_at` first, at most `limit`."""
+        """Return the records of conversations that this adapter wrote, the most recently updated first.
+
+        Args:
+            scope: Return only the records with this scope.
+            limit: The maximum number of records; by default all.
+
+        Returns:
+            The records.
+        """
         return await self._read_in_snapshot(lambda view: records.read_many(view, self._key_prefix, scope, limit))
 
     async def write_record(
@@ -57,19 +84,62 @@ class LangoConversationStore(Adapter, ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Store a record and its new entries, all or nothing; `ConversationConflict` if another writer was first."""
+        """Store a record and its new entries, all or nothing.
+
+        Args:
+            record: The record.
+            new_entries: The entries to append.
+            expected_revision: The revision of the stored record; None if the conversation must not exist yet.
+
+        Raises:
+            ConversationConflict: The stored record has another revision, or an entry's id is already stored. Nothing
+                was written.
+            LangoStoreError: The new history would need an entry whose branch was left before a summary. Fork the
+                conversation instead. Nothing was written.
+        """
         await self._awaited.run_sync(_save, self._key_prefix, record, new_entries, expected_revision)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
-        """Delete a conversation with all its entries; `ConversationConflict` if it is not stored at that revision."""
+        """Delete a conversation with all its entries.
+
+        Args:
+            conversation_id: The id of the conversation.
+            expected_revision: The revision of the stored record.
+
+        Raises:
+            ConversationConflict: The conversation does not exist, or has another revision. Nothing was deleted.
+        """
         await self._awaited.run_sync(_delete, self._key_prefix, conversation_id, expected_revision)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
-        """Return an entry; KeyError if no live conversation has it."""
+        """Return an entry.
+
+        Args:
+            entry_id: The id of the entry.
+
+        Returns:
+            The entry.
+
+        Raises:
+            KeyError: No live conversation has the entry.
+            DamagedMessage: The entry cannot be read.
+        """
         return (await self.read_history(entry_id, limit=1))[0]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        """Return the entries up to `head_id` in order, or the last `limit` of them; KeyError if it does not exist."""
+        """Return the history of an entry: all entries from the first one to it.
+
+        Args:
+            head_id: The id of the last entry. None returns an empty list.
+            limit: Return only this many of the last entries.
+
+        Returns:
+            The entries in order.
+
+        Raises:
+            KeyError: No live conversation has the entry, or an entry before it was deleted.
+            DamagedMessage: An entry cannot be read.
+        """
         if head_id is None or limit == 0:
             return []
         return await self._read_in_snapshot(lambda view: history(view, self._key_prefix, head_id, limit))
@@ -82,7 +152,7 @@ class LangoConversationStore(Adapter, ConversationStore):
         return await self._awaited.run_sync(run)
 
 
-# Writes, called in a thread of the store
+# These functions write, in a thread of the store.
 
 
 def _save(
@@ -92,7 +162,7 @@ def _save(
     entries: Sequence[ConversationEntry],
     expected_revision: str | None,
 ) -> None:
-    """Write a record and its new entries; `ConversationConflict` if it is not at that revision."""
+    """Write a record and its new entries. Raises `ConversationConflict` if the stored revision differs."""
     key = level_key(record.conversation_id, prefix)
     messages = messages_of([entry.message for entry in entries], [str(entry.id) for entry in entries])
     parents: Parents = {str(entry.id): entry.parent_id for entry in entries}
@@ -105,12 +175,14 @@ def _save(
             before, info = records.at_revision(tx, prefix, record.conversation_id, expected_revision)
             tx.update(key, activity=True, expect=info.revision, user_id=record.scope)  # locks the session
         head = None if before is None else before.head_id
-        follows = [*parents.values(), record.head_id] == [head, *parents]
-        new = messages if follows else _branched(tx, prefix, record, messages, dict(parents))
+        is_linear = [*parents.values(), record.head_id] == [head, *parents]
+        new = messages if is_linear else _branch(tx, prefix, record, messages, dict(parents))
         usage = records.added_usage(record, before)
         if new or usage or before is None:
             turn = tx.conversation(key).save_turn(new, usage)
-            if turn.replayed or any(message.replayed for message in turn.messages):  # an entry's id is taken
+            if turn.replayed or any(
+                message.replayed for message in turn.messages
+            ):  # the id of an entry is already stored
                 raise ConversationConflict(record.conversation_id)
         tx.set_values(key, {NAME: records.value_of(record, tx.info(key))})
 
@@ -118,7 +190,7 @@ def _save(
 
 
 def _delete(store: Store, prefix: str, conversation_id: str, expected_revision: str) -> None:
-    """Delete a conversation and all of its entries; `ConversationConflict` if it is not at that revision."""
+    """Delete a conversation and its entries. Raises `ConversationConflict` if the stored revision differs."""
 
     def write(tx: Store) -> None:
         _, info = records.at_revision(tx, prefix, conversation_id, expected_revision)
@@ -129,15 +201,18 @@ def _delete(store: Store, prefix: str, conversation_id: str, expected_revision: 
 
 def _transact(store: Store, write: Callable[[Store], None], conversation_id: str) -> None:
     try:
-        return retry_conflicts(lambda: store.transact(write))  # which asks again whether the record is at its revision
+        return retry_conflicts(lambda: store.transact(write))  # each try checks the revision again
     except (SessionExists, SessionNotFound) as error:
         raise ConversationConflict(conversation_id) from error
 
 
-def _branched(
+def _branch(
     tx: Store, prefix: str, record: ConversationRecord, messages: Sequence[Message], parents: Parents
 ) -> list[Message]:
-    """Return the messages to append; what the new history leaves becomes records, what it takes up, messages."""
+    """Change to a new history, and return the messages to append.
+
+    Stored entries that the new history leaves become records, and entries that it includes again become messages.
+    """
     key = level_key(record.conversation_id, prefix)
     log = Log(tx, key)
     try:
@@ -148,8 +223,8 @@ def _branched(
     moved = log.moved(new_history)
     if moved and (summarized := log.summarized & new_history):
         raise LangoStoreError(
-            f"entry {min(summarized)!r} of session {key!r} was left before a summary took the place of what came then: "
-            "fork the conversation from it"
+            f"entry {min(summarized)!r} of session {key!r} belongs to a branch that was left before a summary: "
+            "fork the conversation from this entry"
         )
     for message in moved:
         tx.conversation(key).update_message(message.seq, message)
@@ -160,19 +235,19 @@ def _branched(
 
 
 def _entries_of_others(tx: Store, prefix: str, record: ConversationRecord, log: Log, parents: Parents) -> list[Message]:
-    """Return copies of what the new history shares with another conversation, and add them to `parents`."""
+    """Return copies of entries that the new history shares with another conversation, and add them to `parents`."""
     copies: list[Message] = []
     for id in [*parents.values(), record.head_id]:
         if id is None or id in log.by_id or id in parents:
             continue
-        other, way = way_to(tx, prefix, id)
+        other_key, path = path_to(tx, prefix, id)
         parent: str | None = None
-        for message in way:
-            own = entry_id(other, message)
-            if own not in log.by_id and own not in parents:
-                copies.append(as_shown(message).model_copy(update={"id": own, "seq": 0, "turn_no": None}))
-                parents[own] = parent
-            parent = own
+        for message in path:
+            copy_id = entry_id(other_key, message)
+            if copy_id not in log.by_id and copy_id not in parents:
+                copies.append(as_shown(message).model_copy(update={"id": copy_id, "seq": 0, "turn_no": None}))
+                parents[copy_id] = parent
+            parent = copy_id
     return copies
 
 
@@ -183,4 +258,4 @@ def _history(record: ConversationRecord, log: Log, parents: Parents) -> set[str]
     while id is not None and id in parents and id not in history:
         history.add(id)
         id = parents[id]
-    return history | ({entry_id(log.key, message) for message in log.way(id)} if id is not None else set())
+    return history | ({entry_id(log.key, message) for message in log.path(id)} if id is not None else set())

@@ -63,5 +63,5 @@ def test_adk_web_server_stores_its_sessions_in_the_store(url: str, tmp_path: Pat
 
 @pytest.mark.parametrize("both", [True, False])
 def test_service_needs_either_a_store_or_a_uri(url: str, both: bool) -> None:
-    with pytest.raises(TypeError, match="give a store or a uri"):
+    with pytest.raises(TypeError, match="give either a store or a uri"):
         LangoSessionService(url if both else None, uri=url if both else None)

@@ -51,7 +51,7 @@ async def test_value_that_is_not_json_becomes_text_with_a_warning(
 ) -> None:
     session = await service.create_session(**WHERE, state={"first": Unknown()})
     assert (await stored(service, session)).state == {"first": "an unknown"}
-    assert "Unknown is no JSON" in caplog.text
+    assert "type Unknown is not JSON" in caplog.text
     caplog.clear()
     delta = {"a": Unknown(), "user:b": [float("nan")], "c": 1, "when": datetime(2026, 1, 1, tzinfo=UTC), "t": (1, {2})}
     event = said(actions=EventActions(state_delta=delta))
@@ -61,8 +61,8 @@ async def test_value_that_is_not_json_becomes_text_with_a_warning(
     expected = {"a": "an unknown", "user:b": ["nan"], "c": 1, "when": "2026-01-01T00:00:00Z", "t": [1, [2]]}
     assert found.state == {"first": "an unknown"} | expected
     assert found.events[0].actions.state_delta == expected
-    assert "Unknown is no JSON" in caplog.text
-    assert "float is no JSON" in caplog.text
+    assert "type Unknown is not JSON" in caplog.text
+    assert "type float is not JSON" in caplog.text
 
 
 async def test_what_is_nested_deeper_than_json_may_be_is_refused_and_nothing_is_written(
