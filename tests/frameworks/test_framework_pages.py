@@ -51,6 +51,22 @@ def test_program_prints_what_the_page_says(
     assert key in started(*sessions, "list", "--url", url, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("page", "key", "name", "messages"),
+    [
+        (ADK, "weather:ann:trip", "adk.db", 4),
+        (OPENAI, "user-123", "agents.db", 6),
+        (PYDANTIC, "chat-1", "agents.db", 8),
+    ],
+)
+def test_second_run_continues_the_session(page: str, key: str, name: str, messages: int, tmp_path: Path) -> None:
+    program = blocks(page, "python")[0]
+    for run_number in (1, 2):
+        started("-c", program, folder=tmp_path, timeout=200)
+        with Store(f"sqlite:///{tmp_path / name}") as store:
+            assert store.info(key).message_count == messages * run_number
+
+
 def test_programs_for_the_claude_agent_sdk_print_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 def started(*words: str, folder: Path, timeout: float = 100) -> str:
     """Run Python with these words, and return what it prints."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "80"}
     command = [sys.executable, *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
@@ -20,8 +20,8 @@ def started(*words: str, folder: Path, timeout: float = 100) -> str:
 
 def run_replacement(page: str, folder: Path, first: str = "") -> None:
     """Run what a page replaces in a program, and what it replaces it with, each after these first lines."""
-    (diff,) = blocks(page, "diff")
-    for sign in "-+":
-        lines = [line[1:] for line in diff.splitlines() if line.startswith(sign)]
-        assert lines
-        started("-c", "\n".join([first, *lines]), folder=folder, timeout=200)
+    for diff in blocks(page, "diff"):
+        for sign in "-+":
+            lines = [line[1:] for line in diff.splitlines() if line.startswith((sign, " "))]
+            assert any(line.startswith(sign) for line in diff.splitlines())
+            started("-c", "\n".join([first, *lines]), folder=folder, timeout=200)

@@ -14,7 +14,7 @@ PAGE = "docs/frameworks/google-adk.md"
 
 @pytest.mark.timeout(400)
 def test_adk_command_has_the_option_on_the_page(tmp_path: Path) -> None:
-    (_, script) = blocks(PAGE, "sh")
+    _, script, _ = blocks(PAGE, "sh")
     ((program, command, service, _),) = commands(script)
     assert program == "adk"
     told = started("-c", "from google.adk.cli import main; main()", command, "--help", folder=tmp_path, timeout=200)
