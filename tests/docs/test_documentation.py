@@ -1,6 +1,7 @@
 """The reference names everything that is public, and pages refer only to things that exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,11 @@ def test_promises_name_existing_tests() -> None:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), (file, name)
     rows = [line for line in (DOCS / "why" / "promises.md").read_text().splitlines() if line.startswith("| ")]
     assert all("::test_" in row for row in rows[1:] if not row.startswith("|---"))
+
+
+def test_landing_page_shows_the_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (DOCS / "index.md").read_text().startswith(f"# lango_store {project['version']}\n")
 
 
 def test_site_configuration_is_strict() -> None:
