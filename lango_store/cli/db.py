@@ -44,7 +44,10 @@ def downgrade(
     lock_timeout: LockTimeout = LOCK_TIMEOUT,
     yes: YesOption = False,
 ) -> None:
-    """Downgrade the schema to a migration revision. This deletes tables and columns that newer revisions added."""
+    """Downgrade the schema to a migration revision.
+
+    This deletes the tables and columns that newer revisions added.
+    """
     with open_store(url) as store:
         loss = (
             f"all {quantity(store.count(expired=None), 'session')}"
@@ -92,7 +95,10 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 @app.command(epilog=example("db check --url sqlite:///agent.db"))
 def check(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Compare the schema with the one this release needs. Exit code 1 if they differ."""
+    """Compare the schema with the one that this release needs.
+
+    Exit code 1 if they differ.
+    """
     differences = schema.check(database(url))
     if as_json:
         print(json.dumps({"ok": not differences, "differences": differences}))

@@ -30,10 +30,11 @@ def import_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be imported. Write nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Import sessions from a file or a folder. Exit code 1 if a file cannot be imported.
+    """Import sessions from a file or a folder.
 
-    Nothing of such a file is written. Existing sessions are never changed.
-    If the command is interrupted, run it again.
+    Existing sessions are never changed. Exit code 1 if a file cannot be
+    imported; nothing of such a file is written. If the command is
+    interrupted, run it again.
     """
     if format is not None and format not in interchange.FORMATS:
         raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")
@@ -95,12 +96,14 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that have other content.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Export sessions to files. Exit code 1 if a session is not exported.
+    """Export sessions to files.
 
     The format jsonl is for backups: it writes all sessions to one file,
     including expired ones. The other formats write one file for each live
-    session. Without --force, an existing file with other content is not
-    changed, and the command reports an error.
+    session.
+
+    Exit code 1 if a session is not exported. Without --force, an existing
+    file with other content is an error and is not changed.
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")

@@ -76,10 +76,10 @@ def expire(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Purge sessions whose TTL has passed, in batches. Ctrl-C stops after the current batch.
+    """Purge sessions whose TTL has passed, in batches.
 
-    Exit code 1 if some sessions are kept because rows of another table
-    reference them.
+    Ctrl-C stops the command after the current batch. Exit code 1 if some
+    sessions are kept because rows of another table reference them.
     """
     policy: dict[str, Any] = {
         "older_than": older_than,
@@ -184,7 +184,10 @@ def doctor(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Check the store, and print each problem with its remedy. Exit code 1 if a problem remains."""
+    """Check the store, and print each problem with its remedy.
+
+    Exit code 1 if a problem remains.
+    """
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
         findings = store.examine(repair=repair, on_check=lambda name: update(description=f"checking: {name}"))
@@ -223,7 +226,10 @@ def search(
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of messages to print.")] = 20,
     json_: JsonOption = False,
 ) -> None:
-    """Search archived messages, and print the best matches first. Exit code 1 if no message matches."""
+    """Search archived messages, and print the best matches first.
+
+    Exit code 1 if no message matches.
+    """
     if not text.split():
         raise typer.BadParameter("give at least one word", param_hint="TEXT")
     with Archive(file) as archive:
@@ -260,7 +266,10 @@ def restore(
 
 @archive_app.command(epilog=example("archive forget cold.db --user ann"))
 def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
-    """Delete the archived sessions of a user, an agent or a key prefix from the file, leaving no trace."""
+    """Delete archived sessions of a user, an agent or a key prefix.
+
+    The file is rewritten, so that it keeps no trace of them.
+    """
     filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if not any(filters.values()):
         raise typer.BadParameter("give --user, --agent or --prefix")

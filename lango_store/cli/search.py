@@ -87,7 +87,9 @@ def for_(
     ] = 0,
     json_: JsonOption = False,
 ) -> None:
-    """Search messages, and print the best matches first. Exit code 1 if no message matches.
+    """Search messages, and print the best matches first.
+
+    Exit code 1 if no message matches.
 
     `search WORDS` is short for `search for WORDS`. Use the long form if the
     first word is the name of a command, such as `status`.
@@ -141,16 +143,20 @@ def _render(hit: SearchHit) -> Text:
 
 @app.command(epilog=example("search enable --url sqlite:///agent.db"))
 def enable(url: UrlOption = None) -> None:
-    """Create and fill the search index. The store can be in use.
+    """Create and fill the search index.
 
-    If the command is killed, run it again: it continues where it stopped.
+    The store can be in use. If the command is killed, run it again: it
+    continues where it stopped.
     """
     _build(schema.enable_search, url)
 
 
 @app.command(epilog=example("search rebuild --url sqlite:///agent.db"))
 def rebuild(url: UrlOption = None) -> None:
-    """Rebuild the search index, for example after damage. The store can be in use."""
+    """Rebuild the search index, for example after damage.
+
+    The store can be in use.
+    """
     _build(schema.rebuild_search, url)
 
 
@@ -171,7 +177,10 @@ def disable(url: UrlOption = None, yes: YesOption = False) -> None:
 
 @app.command(epilog=example("search status --url sqlite:///agent.db"))
 def status(url: UrlOption = None, json_: JsonOption = False) -> None:
-    """Print the state of the search index. Exit code 1 if messages cannot be searched."""
+    """Print the state of the search index.
+
+    Exit code 1 if messages cannot be searched.
+    """
     state = schema.search_status(database(url))
     if json_:
         print_json(state)

@@ -172,7 +172,7 @@ def show(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show a session: its fields, the total usage of its turns, and its messages with tool calls."""
+    """Show a session with its messages, tool calls and total usage."""
     if last is None and sys.stdout.isatty() and not (json_ or all_ or html):
         last = LAST
     is_damaged = False
@@ -233,7 +233,10 @@ def delete(
     prefix: Prefix = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete sessions by key, or all sessions of a user, an agent or a key prefix. Expired sessions are included."""
+    """Delete sessions by key, or all sessions of a user, an agent or a key prefix.
+
+    Expired sessions are deleted too. Exit code 1 if a key does not exist.
+    """
     filters: dict[str, Any] = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if bool(keys) == any(filters.values()):
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
@@ -269,7 +272,10 @@ def touch(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Restart the TTL of a session from now. An expired session that is not purged yet is live again."""
+    """Restart the TTL of a session from now.
+
+    An expired session that is not purged yet becomes live again.
+    """
     with open_store(url) as store:
         info = store.touch(key, ttl=UNSET if ttl is None else None if ttl == "never" else ttl)
     if json_:

@@ -20,7 +20,7 @@ class Adapter:
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database. URLs for asyncpg and aiosqlite are accepted too.
-        options: Options of `Store`; only with a URL.
+        **options: Options of `Store`; only with a URL.
 
     Raises:
         TypeError: `options` are given together with a store.

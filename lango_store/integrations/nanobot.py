@@ -47,7 +47,9 @@ _TRIES: Final = 100
 
 
 class LangoSessionStore:
-    """A session store for nanobot: `SessionManager(workspace, store=LangoSessionStore(store))`.
+    """A session store for nanobot.
+
+    Pass it to nanobot as `SessionManager(workspace, store=LangoSessionStore(store))`.
 
     A save appends new lines, or rewrites the session from the first changed line. If another writer has changed
     messages since the session was loaded, a save that changes messages raises `Conflict` and writes nothing. Metadata

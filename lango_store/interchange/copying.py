@@ -69,7 +69,7 @@ class CopyReport(Value):
 
     @property
     def complete(self) -> bool:
-        """True if the target has, or would have, every session and shared value of the source with equal content."""
+        """True if the target has, or would have, all data of the source unchanged."""
         return not (self.differing or self.differing_values or self.failed or self.missing)
 
 

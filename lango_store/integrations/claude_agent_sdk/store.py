@@ -30,7 +30,9 @@ _REMEMBERED: Final = 1_000
 
 
 class LangoSessionStore(Adapter):
-    """A session store for the Claude Agent SDK: `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
+    """A session store for the Claude Agent SDK.
+
+    Pass it to the SDK as `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
 
     A transcript is stored as a session with the key `project_key:session_id`; the transcript of a subagent as
     `project_key:session_id:subpath`. The store works with asyncio and with trio.
@@ -39,7 +41,7 @@ class LangoSessionStore(Adapter):
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
         prefix: A prefix of all session keys.
         user_id: The user id of the sessions that this object creates.
-        options: Options of `Store`; only with a URL.
+        **options: Options of `Store`; only with a URL.
 
     Raises:
         TypeError: `options` are given together with a store.
@@ -122,7 +124,9 @@ class LangoSessionStore(Adapter):
         return await self._run(lambda store: list(transcripts.summaries(store, project, project_key)))
 
     async def delete(self, key: SessionKey) -> None:
-        """Delete a transcript. The transcript of a session is deleted with those of its subagents, in one transaction.
+        """Delete a transcript, if it exists.
+
+        The transcript of a session is deleted together with those of its subagents, in one transaction.
 
         Args:
             key: The project, the session and, to delete only one subagent's transcript, the subpath.

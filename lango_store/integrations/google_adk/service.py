@@ -85,7 +85,9 @@ class Ids(NamedTuple):
 
 
 class LangoSessionService(Adapter, BaseSessionService):
-    """A session service for Google ADK: `Runner(…, session_service=LangoSessionService(store))`.
+    """A session service for Google ADK.
+
+    Pass it to ADK as `Runner(…, session_service=LangoSessionService(store))`.
 
     Any number of services, in any number of processes, may append to one session. A `Runner` does not close its
     service: call `close()`, or use the service as an asynchronous context manager.
@@ -96,7 +98,7 @@ class LangoSessionService(Adapter, BaseSessionService):
             session was read, `append_event` raises `StaleSessionError` and writes nothing.
         uri: The URI of ADK's command line, `lango+postgresql://…` or `lango+sqlite:///…`, instead of a store.
         agents_dir: Not used. ADK passes it to every service.
-        options: Options of `Store`; only with a URL or a URI.
+        **options: Options of `Store`; only with a URL or a URI.
 
     Raises:
         TypeError: Both or neither of `store` and `uri` are given, or `options` are given with a store.
@@ -178,11 +180,25 @@ class LangoSessionService(Adapter, BaseSessionService):
         return ListSessionsResponse(sessions=await self._awaited.run_sync(_find_all, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete a session, if it exists. The state of the app and the user is kept."""
+        """Delete a session, if it exists. The state of the app and the user is kept.
+
+        Args:
+            app_name: The name of the app.
+            user_id: The id of the user.
+            session_id: The id of the session.
+        """
         await self._awaited.delete(Ids(app_name, user_id, session_id.strip()).key)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """Return the state that all sessions of a user in an app share. Keys have no prefix `user:`."""
+        """Return the state that all sessions of a user in an app share.
+
+        Args:
+            app_name: The name of the app.
+            user_id: The id of the user.
+
+        Returns:
+            The state. Its keys do not have the prefix `user:`.
+        """
         return keyed(await self._awaited.shared_values(Ids(app_name, user_id, "").scopes[State.USER_PREFIX]))
 
     async def append_event(self, session: Session, event: Event) -> Event:

@@ -108,12 +108,12 @@ def read_window(store: Store, key: str) -> Window | None:
 
 
 def replace_window(store: Store, window: Window, output: Sequence[Item]) -> None:
-    """Replace a window with a summary. Items added meanwhile follow it. Raises `Conflict` if the window was cut."""
+    """Replace a window with a summary. Items added later follow it. Raises `Conflict` if the window was cut."""
     store.conversation(window.pending.session.key).finish_compaction(window.pending, messages_of(output))
 
 
 def replace_end(store: Store, window: Window, start: int, output: Sequence[Item]) -> None:
-    """Replace the items of a window from position `start`. Raises `Conflict` if the session has changed meanwhile."""
+    """Replace the items of a window from position `start`. Raises `Conflict` if the session has changed since."""
     remaining = list(window.rows)
     while len(remaining) > 1 and start >= len(remaining[0].items):
         start -= len(remaining.pop(0).items)

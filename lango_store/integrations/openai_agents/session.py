@@ -97,7 +97,7 @@ class LangoSession(Adapter):
         Args:
             session_id: The id of the session.
             url: The URL of the database.
-            options: Other arguments of the constructor.
+            **options: Other arguments of the constructor.
 
         Returns:
             The session. Call `close()` to close its connections.
@@ -122,7 +122,10 @@ class LangoSession(Adapter):
         return self._engine
 
     async def close(self) -> None:
-        """Close the connections that the session opened. A store passed to the constructor stays open."""
+        """Close the connections that the session opened.
+
+        A store passed to the constructor stays open.
+        """
         await super().close()
         if self._closes and self._engine not in _sync_engines:
             self.store.engine.dispose()
@@ -148,7 +151,9 @@ class LangoSession(Adapter):
         return await self._awaited.run_sync(self._load, None if limit is None or limit < 0 else limit, wrapper)
 
     async def add_items(self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None) -> None:
-        """Add items at the end of the session, all or none. Creates the session if it does not exist.
+        """Add items at the end of the session, all or none.
+
+        The session is created if it does not exist.
 
         Args:
             items: The items.
@@ -161,11 +166,27 @@ class LangoSession(Adapter):
             await self._awaited.run_sync(self._add, messages_of(items), wrapper)
 
     async def pop_item(self, *, wrapper: Wrapper | None = None) -> TResponseInputItem | None:
-        """Remove and return the last item; return None if the session has no items."""
+        """Remove and return the last item.
+
+        Args:
+            wrapper: Not used; passed by the runner.
+
+        Returns:
+            The item, None if the session has no items.
+
+        Raises:
+            DamagedMessage: The last item cannot be read. Nothing was removed.
+        """
         return await self._awaited.run_sync(rows.pop_item, self._key)
 
     async def clear_session(self, *, wrapper: Wrapper | None = None) -> None:
-        """Remove all items and their usage. The session itself, with title, user and metadata, is kept."""
+        """Remove all items and their usage.
+
+        The session itself is kept, with its title, user and metadata.
+
+        Args:
+            wrapper: Not used; passed by the runner.
+        """
         await self._awaited.run_sync(rows.clear, self._key)
 
     def _load(self, store: Store, limit: int | None, wrapper: Wrapper | None) -> list[Item]:

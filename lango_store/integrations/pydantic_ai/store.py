@@ -35,7 +35,7 @@ class LangoConversationStore(Adapter, ConversationStore):
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
         prefix: A prefix of all session keys. `%` and `/` of the conversation id are percent-escaped in the key.
-        options: Options of `Store`; only with a URL.
+        **options: Options of `Store`; only with a URL.
 
     Raises:
         TypeError: `options` are given together with a store.
@@ -66,7 +66,7 @@ class LangoConversationStore(Adapter, ConversationStore):
         return None if stored is None else stored[0]
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
-        """Return the records of conversations that this adapter wrote, the most recently updated first.
+        """Return the records that this adapter wrote, the most recently updated first.
 
         Args:
             scope: Return only the records with this scope.
