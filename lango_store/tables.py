@@ -1,7 +1,7 @@
-"""The SQLModel tables, public for your own queries.
+"""The SQLModel classes of the tables, for your own queries.
 
-They have a separate metadata, so that a host's `SQLModel.metadata` does not include them. Write through the store:
-rows are not validated.
+The classes have a separate `metadata`, so that your `SQLModel.metadata` does not include these tables. Use them to
+read. Write with the methods of the store, because rows are not validated and the store maintains counters.
 """
 
 from datetime import datetime
@@ -15,23 +15,23 @@ from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, Ti
 from lango_store._values.model import Message, MessageRole, SessionInfo
 
 SCHEMA_REVISION: Final = "0101"
-"""The revision of the schema that this release needs."""
+"""The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
-"""The first revision of the schema."""
+"""The first migration revision."""
 
 VERSION_TABLE: Final = "lango_store_version"
 
 FEATURE_TABLE: Final = "lango_feature"
 
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
-"""The features in that table that this release can read and write."""
+"""The features that this release supports. A database that uses any other feature is refused."""
 
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
-    """The parent of our tables."""
+    """The base class of the tables, with a separate metadata."""
 
-    __table__: ClassVar[sa.Table]  # made by SQLAlchemy, for a host's foreign keys
+    __table__: ClassVar[sa.Table]  # set by SQLAlchemy; a host's foreign keys refer to its columns
 
 
 def _key() -> Any:
@@ -47,13 +47,20 @@ def _session_reference(name: str) -> sa.ForeignKeyConstraint:
 
 
 def _index_where_set(column: str, name: str, *columns: str, unique: bool = False) -> sa.Index:
-    """Return an index of the rows in which one column is not NULL."""
+    """Return a partial index of the rows in which a column is not NULL."""
     is_set = sa.text(f"{column} IS NOT NULL")
     return sa.Index(name, *columns, unique=unique, sqlite_where=is_set, postgresql_where=is_set)
 
 
 class SessionRow(Base, table=True):
-    """A session. `meta` is the column `metadata`, a name that SQLAlchemy keeps for itself."""
+    """A row of `lango_session`: one session.
+
+    The attributes are the columns, which the documentation explains on the page "Tables and columns".
+
+    Attributes:
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+        messages: The messages of the session, for queries that load them with `selectinload`; read-only.
+    """
 
     __tablename__ = "lango_session"
     __table_args__ = (
@@ -95,18 +102,29 @@ class SessionRow(Base, table=True):
 
     @classmethod
     def live(cls, now: datetime) -> sa.ColumnElement[bool]:
-        """Return a condition: the session has not expired at an aware time."""
+        """Return an SQL condition that is true for sessions that are not expired.
+
+        Args:
+            now: The current time, with a time zone.
+
+        Raises:
+            ValueError: `now` has no time zone.
+        """
         if now.tzinfo is None:
-            raise ValueError("now has no time zone: write datetime.now(UTC)")
+            raise ValueError("now has no time zone: use datetime.now(UTC)")
         return live_at(now)
 
     def to_info(self) -> SessionInfo:
-        """Make the row the value that `Store.info` gives."""
+        """Convert the row to the value that `Store.info` returns."""
         return SessionInfo.model_validate(_values(self, SessionInfo))
 
 
 class TurnRow(Base, table=True):
-    """A turn of a session: its messages are those from `first_seq` to `last_seq`."""
+    """A row of `lango_turn`: one turn, whose messages have a `seq` from `first_seq` to `last_seq`.
+
+    Attributes:
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+    """
 
     __tablename__ = "lango_turn"
     __table_args__ = (
@@ -129,11 +147,12 @@ class TurnRow(Base, table=True):
 
 
 class MessageRow(Base, table=True):
-    """A message of a session; `seq` is its place.
+    """A row of `lango_message`: one message or record.
 
-    Text is stored unchanged in `text`. Any other content is stored in `content` as JSON, None as `null`; so is text
-    with a NUL or a lone surrogate, which databases cannot store as text. The other column is NULL: compare text with
-    `MessageRow.text == "hi"`.
+    Attributes:
+        text: The content of the message, if it is text: `MessageRow.text == "hi"`. NULL for any other content.
+        content: Any other content as JSON, and None as JSON `null`. Text with a NUL or a lone surrogate is stored here
+            too, because databases cannot store such text. NULL if the content is in `text`.
     """
 
     __tablename__ = "lango_message"
@@ -160,13 +179,13 @@ class MessageRow(Base, table=True):
     created_at: datetime = Field(sa_type=TimeColumn)
 
     def to_message(self) -> Message:
-        """Make the row the value that the store gives."""
+        """Convert the row to the value that `Store.messages` returns."""
         values = _values(self, Message)
         return Message.model_validate(values if self.text is None else values | {"content": self.text})
 
 
 class ValueRow(Base, table=True):
-    """A value of a session, by its name."""
+    """A row of `lango_value`: one named value of a session."""
 
     __tablename__ = "lango_value"
     __table_args__ = (
@@ -181,7 +200,7 @@ class ValueRow(Base, table=True):
 
 
 class ChangeRow(Base, table=True):
-    """A removal, an edit or a compaction of a session, by the `seq` that it used up."""
+    """A row of `lango_change`: one cut, edit or compaction of a session, with the `seq` that it used up."""
 
     __tablename__ = "lango_change"
     __table_args__ = (
@@ -198,7 +217,7 @@ class ChangeRow(Base, table=True):
 
 
 class SharedValueRow(Base, table=True):
-    """A value that sessions share, by its scope and name."""
+    """A row of `lango_shared_value`: one named value of a scope."""
 
     __tablename__ = "lango_shared_value"
     __table_args__ = (sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),)
@@ -210,7 +229,7 @@ class SharedValueRow(Base, table=True):
 
 
 class FeatureRow(Base, table=True):
-    """A feature that the database uses: a release that does not know it must not read or write the tables."""
+    """A row of `lango_feature`: a feature that a release must know to read or write the tables."""
 
     __tablename__ = FEATURE_TABLE
     __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"),)
@@ -219,21 +238,21 @@ class FeatureRow(Base, table=True):
 
 
 def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
-    """Return a row by the names of a value, without what is NULL."""
+    """Return the columns of a row by the field names of a value, without NULLs."""
     named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
     return {name: value for name, value in named.items() if value is not None}
 
 
-# Expiry is decided here only: Python code never compares `expires_at` with the time.
+# The only comparison of `expires_at` with a time: it is made in SQL, never in Python.
 
 _EXPIRES_AT: Final = Base.metadata.tables["lango_session"].c.expires_at
 
 
 def live_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
-    """Return a condition: the session has not expired at a time."""
+    """Return the condition that a session is live at a time."""
     return sa.or_(_EXPIRES_AT.is_(None), moment < _EXPIRES_AT)
 
 
 def expired_at(moment: datetime | sa.ColumnElement[datetime]) -> sa.ColumnElement[bool]:
-    """Return a condition: the session has expired at a time."""
+    """Return the condition that a session has expired at a time."""
     return moment >= _EXPIRES_AT

@@ -68,7 +68,7 @@ def application(
         store: The store to show, preferably on a `read_only_engine`.
         token: The secret in the path, at least 16 characters.
         hosts: The host names that the application answers to. This keeps web pages from reaching it under another
-            name that resolves to this machine. `("*",)` allows any name. Default: names of this machine.
+            name that resolves to this machine. `("*",)` allows any name. Default: `localhost` and its addresses.
         searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because on
             SQLite a search first indexes waiting changes.
 

@@ -1,1 +1,1 @@
-"""Engines and their connection pools: from a database URL to a connection with the settings the store relies on."""
+"""Database URLs, engines, and connection pools with the settings that the store needs."""

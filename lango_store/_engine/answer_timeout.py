@@ -1,6 +1,6 @@
-"""Connections to PostgreSQL that stop waiting for an answer soon after the server should have given it.
+"""Connections to PostgreSQL with a timeout for each answer of the server.
 
-TCP notices a machine that is gone, but not a server that hangs while its machine still acknowledges packets.
+TCP detects a machine that is gone, but not a server that hangs while its machine still acknowledges packets.
 """
 
 import selectors
@@ -12,17 +12,17 @@ import psycopg
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed if the server does not answer for `answer_timeout` seconds; None is without end."""
+    """A connection that is closed if the server does not answer for `answer_timeout` seconds; None for no limit."""
 
     answer_timeout: float | None = None
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-        """Wait as psycopg does, which cancels the statement if the wait is interrupted."""
+        """Wait for an answer like psycopg, which cancels the statement if the wait is interrupted."""
         bounded = gen if self.answer_timeout is None else self._bounded(gen, self.answer_timeout)
         return super().wait(bounded, *arguments, **options)
 
     def _bounded(self, gen: Generator[Any, Any, Any], timeout: float) -> Generator[Any, Any, Any]:
-        # It waits here and yields nothing: psycopg 3.2 resumes a generator only when the server answers.
+        # Wait here instead of yielding: psycopg 3.2 resumes a generator only when the server answers.
         deadline = monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             try:
@@ -36,8 +36,8 @@ class BoundedConnection(psycopg.Connection[Any]):
                     selector.modify(self.pgconn.socket, wanted)
             except StopIteration as end:
                 return end.value
-        self.pgconn.finish()  # a cancel would wait for the same server
+        self.pgconn.finish()  # a cancel request would wait for the same server
         raise psycopg.OperationalError(
             f"no answer for {timeout:.1f} s, though statement_timeout is shorter: the connection was closed"
         )
-        yield  # a generator, as psycopg asks for
+        yield  # makes this function a generator, which psycopg requires

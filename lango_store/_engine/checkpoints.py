@@ -1,10 +1,10 @@
-"""Checkpoints for a SQLite with the WAL-reset bug: never while a commit is possible.
+"""Checkpoints for a SQLite with the WAL-reset bug, made only while no commit is possible.
 
-SQLite's automatic checkpoints are off for the connections of our engines. About every 1,000 pages one that is outside
-of a transaction holds the write lock while another makes the checkpoint.
+The connections of our engines switch off SQLite's automatic checkpoints. About every 1,000 pages, a connection outside
+of a transaction takes the write lock while a second connection makes the checkpoint.
 
-SQLite also makes a checkpoint when the last connection closes. No commit can meet it: SQLite takes an exclusive lock on
-the file first, and every other connection has a shared one for as long as it has the log open.
+SQLite also makes a checkpoint when the last connection closes. No commit can happen during that checkpoint: SQLite
+first takes an exclusive lock on the file, and every other connection holds a shared lock while it has the log open.
 """
 
 import os
@@ -16,17 +16,17 @@ from typing import Any, Final
 
 _INFO: Final = "lango_store_checkpoints"
 _PAGES: Final = 1_000
-_ROWS: Final = 32  # between two looks at the log, which take a twentieth of an append
+_ROWS: Final = 32  # written between two checks of the log; a check takes a twentieth of the time of an append
 _HEADER, _FRAME_HEADER, _SALTS = 32, 24, 8  # bytes; https://sqlite.org/fileformat2.html#walformat
 _SMALLEST_PAGE: Final = 512
 
 
 class Checkpoints:
-    """The checkpoints of an engine's file."""
+    """The checkpoints of one engine's database file."""
 
     def __init__(self, sqlite: Any) -> None:
         self._sqlite = sqlite
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._salts = b""
         self._due = _PAGES
 
@@ -38,22 +38,22 @@ class Checkpoints:
             info[_INFO] = _Connection(self, file)
 
     def make_if_due(self, driver: Any, connection: "_Connection") -> None:
-        """Make a checkpoint if the log has enough pages; if it cannot be made now, a later call makes it."""
+        """Make a checkpoint if the log has enough pages. If that fails now, a later call tries again."""
         log = f"{connection.file}-wal"
         with suppress(OSError, self._sqlite.Error):
             if os.stat(log).st_size < _HEADER + _PAGES * (_FRAME_HEADER + _SMALLEST_PAGE):  # noqa: PTH116 # Path is slow
                 return
             salts, due = self._read(log)
-            if due and connection.is_current() and self._turn.acquire(blocking=False):
+            if due and connection.is_current() and self._lock.acquire(blocking=False):
                 try:
                     self._make(driver, connection.file, salts)
                 finally:
-                    self._turn.release()
+                    self._lock.release()
 
     def _read(self, log: str) -> tuple[bytes, bool]:
-        """Return the salts of the log, and whether it has a page at which a checkpoint is due."""
-        # The size does not tell: a log begins again at the start of its file, with new salts. SQLite locks the other
-        # files only, so that closing this one gives up no lock of the process.
+        """Return the salts of the log, and True if it is long enough for a checkpoint."""
+        # The size of the file is not the size of the log: SQLite restarts the log at the beginning of the file, with
+        # new salts. Closing the file releases no lock of the process, because SQLite locks only the other files.
         with open(log, "rb", buffering=0) as file:  # noqa: PTH123
             header = file.read(_HEADER)
             salts = header[16:24]
@@ -65,11 +65,11 @@ class Checkpoints:
         (timeout,) = driver.execute("PRAGMA busy_timeout").fetchone()
         driver.execute("PRAGMA busy_timeout = 0")
         try:
-            driver.execute("BEGIN IMMEDIATE")  # if another connection is writing, its next call makes the checkpoint
+            driver.execute("BEGIN IMMEDIATE")  # if another connection is writing, that one makes the checkpoint later
             other = self._sqlite.connect(f"{Path(file).as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None)
             with closing(other):
                 busy, pages, _ = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if not busy:  # the log may be needed by readers, and grow on
+            if not busy:  # readers may still need the log, which then continues to grow
                 self._salts, self._due = salts, pages + _PAGES
         finally:
             if driver.in_transaction:
@@ -78,7 +78,7 @@ class Checkpoints:
 
 
 class _Connection:
-    """A connection, and how many rows it has written when it looks at the log next."""
+    """A connection, and the number of written rows after which it checks the log again."""
 
     __slots__ = ("_identity", "_process", "checkpoints", "file", "next_look")
 
@@ -90,7 +90,7 @@ class _Connection:
         self._identity = _identity(file)
 
     def is_current(self) -> bool:
-        """Return whether this process opened the connection, and its path still names the same file."""
+        """Return True if this process opened the connection and the path still names the same file."""
         return self._process == os.getpid() and self._identity == _identity(self.file)
 
 
@@ -100,7 +100,7 @@ def _identity(file: str) -> tuple[int, int]:
 
 
 def make_if_due(driver: Any, info: MutableMapping[str, Any]) -> None:
-    """Make a checkpoint if a connection, now outside of a transaction, has written, and the log has enough pages."""
+    """Make a checkpoint if a connection outside of a transaction has written and the log has enough pages."""
     connection: _Connection | None = info.get(_INFO)
     if connection is not None and driver.total_changes >= connection.next_look:
         connection.next_look = driver.total_changes + _ROWS

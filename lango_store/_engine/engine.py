@@ -1,4 +1,4 @@
-"""From a URL to an engine with the settings we rely on."""
+"""Create engines with the settings that the store needs."""
 
 import os
 import sqlite3
@@ -22,7 +22,7 @@ from lango_store.errors import LangoStoreError
 Durability = Literal["full", "normal"]
 
 _TIMEOUT: Final = 30.0
-# A peer that is gone is noticed after 25 s: it acknowledges nothing that it is sent, and answers no probe.
+# Detects a lost server after 25 s: it neither acknowledges packets nor answers keepalive probes.
 _PEER: Final = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -31,24 +31,41 @@ _PEER: Final = {
     "tcp_user_timeout": 25_000,
 }
 RELEASE: Final = "lango_store/"
-"""How the `application_name` of a connection begins; the release follows."""
+"""The beginning of the `application_name` of a connection; the release follows."""
 
-# A connection above the pool's size would be made and closed every time; the one used last has its statements prepared.
+# No overflow, because connections above the pool size are created and closed at each use. LIFO, because the connection
+# that was used last has its statements prepared.
 _POOL: Final = {"poolclass": FairPool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
 sa.dialects.registry.register("sqlite.pysqlite3", "lango_store._engine.pysqlite3_dialect", "PySQLite3")
 
 
 def create_engine(url: str | sa.URL, *, durability: Durability = "full", **options: Any) -> sa.Engine:
-    """Create an engine with the store's settings, to share between a `Store` and your own queries.
+    """Create a SQLAlchemy engine with the settings of the store.
 
-    URLs: `sqlite:///file`, `sqlite://` (memory, one database for all threads), `sqlite+pysqlite3:///file` (with the
-    extra `sqlite`), `postgresql://`, `postgres://`; those of async engines (`postgresql+asyncpg://`,
-    `sqlite+aiosqlite://`) are taken too, with our own driver. On PostgreSQL `?prepare_threshold=none` (or a number) in
-    the URL is psycopg's setting, and `?statement_timeout=5s` the longest that a statement may take. Passwords are in no
-    text of the engine. `durability="normal"` gives up SQLite's fsync per commit; on PostgreSQL the server decides.
-    `options` go to SQLAlchemy's create_engine. Connects to nothing.
-    ValueError for other databases.
+    Use it to share one engine between a `Store` and your own queries. The function does not connect to the database. No
+    text of the engine, such as its `repr`, contains a password.
+
+    Args:
+        url: The URL of the database:
+
+            - `sqlite:///file`, or `sqlite+pysqlite3:///file` with the extra `sqlite`
+            - `sqlite://`: one database in memory, which all threads use in turn
+            - `postgresql://user:password@host/database`, or `postgres://`
+
+            URLs of async engines (`postgresql+asyncpg://`, `sqlite+aiosqlite://`) are accepted, but the drivers are
+            psycopg and sqlite3. PostgreSQL URLs accept `?statement_timeout=5s`, the maximum duration of a statement,
+            and `?prepare_threshold=none` (or a number), the setting of psycopg.
+        durability: `full` (the default): SQLite syncs the disk at each commit. `normal`: it does not, so a power
+            failure can lose the last commits. On PostgreSQL the server decides, and the argument has no effect.
+        **options: Options of `sqlalchemy.create_engine`, such as `pool_size` (default: 16).
+
+    Returns:
+        The engine. Close its connections with `engine.dispose()`.
+
+    Raises:
+        ValueError: The URL is of another database, or has a password in a part that would be shown.
+        LangoStoreError: The client library of the database is not installed.
     """
     parsed, connect_args = parse(url)
     options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
@@ -57,29 +74,40 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
         options = _POOL | options
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
-    if not _in_memory(parsed):  # the child's copy of a database in memory is whole, and a new pool would lose it
+    if not _in_memory(
+        parsed
+    ):  # a forked child has a complete copy of a database in memory, and a new pool would lose it
         pool.separate_in_children(engine, database_file(parsed))
     return engine
 
 
 def read_only_engine(url: str | sa.URL) -> sa.Engine:
-    """Create an engine as `create_engine` does, whose connections the database lets write nothing.
+    """Create an engine like `create_engine`, on whose connections the database refuses all writes.
 
-    A SQLite file must exist, and keeps its journal mode.
+    A SQLite file must exist, and its journal mode is not changed.
+
+    Args:
+        url: The URL of the database, as for `create_engine`.
+
+    Returns:
+        The engine. Close its connections with `engine.dispose()`.
+
+    Raises:
+        ValueError: The URL is of another database, or has a password in a part that would be shown.
     """
-    parse(url)  # in words that show no password
-    given = sa.make_url(url)
-    if given.get_backend_name() == "sqlite":
-        if not _in_memory(given):
-            if not str(given.database).startswith("file:"):
-                given = given.set(database=f"file:{quote(str(given.database))}")
-            given = given.update_query_dict({"mode": "ro", "uri": "true"})
-        engine = create_engine(given)
+    parse(url)  # raises errors that show no password
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if not _in_memory(parsed):
+            if not str(parsed.database).startswith("file:"):
+                parsed = parsed.set(database=f"file:{quote(str(parsed.database))}")
+            parsed = parsed.update_query_dict({"mode": "ro", "uri": "true"})
+        engine = create_engine(parsed)
         event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
         return engine
-    # At the start of the connection: a later setting would leak to other clients of a pooler.
-    options = [*sa.util.to_list(given.query.get("options"), []), "-c default_transaction_read_only=on"]
-    return create_engine(given.update_query_dict({"options": " ".join(options)}))
+    # Sent in the startup packet: a SET would affect other clients of a connection pooler.
+    options = [*sa.util.to_list(parsed.query.get("options"), []), "-c default_transaction_read_only=on"]
+    return create_engine(parsed.update_query_dict({"options": " ".join(options)}))
 
 
 def _in_memory(url: sa.URL) -> bool:
@@ -96,7 +124,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     if "timeout" not in url.query:
         connect_args["timeout"] = _TIMEOUT
     options["connect_args"] = connect_args | options["connect_args"]
-    if in_memory:  # one connection is one database: threads take turns
+    if in_memory:  # each connection would be a separate database, so all threads share one
         options |= _POOL | {"pool_size": 1}
     engine = sa.create_engine(url, **options)
     sqlite = engine.dialect.loaded_dbapi
@@ -107,9 +135,9 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     if not in_memory:
 
         @event.listens_for(engine, "do_connect")
-        def prepare(_: sa.Dialect, __: ConnectionPoolEntry, names: Any, settings: Any) -> None:
+        def prepare(_: sa.Dialect, __: ConnectionPoolEntry, arguments: Any, settings: Any) -> None:
             if not settings.get("uri"):
-                _create_private(names[0])
+                _create_private(arguments[0])
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, entry: ConnectionPoolEntry) -> None:
@@ -122,7 +150,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
                 safe_checkpoints.connected(driver, entry.info)
                 log_affected(sqlite.sqlite_version)
         except BaseException:
-            driver.close()  # the pool forgets it
+            driver.close()  # the pool does not close it
             raise
 
     event.listen(engine, "begin", pool.begin_sqlite)
@@ -131,7 +159,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
 
 def database_file(url: sa.URL) -> Path | None:
-    """Return the file of a SQLite database, None for other databases and those in memory."""
+    """Return the file of a SQLite database; None for other databases and for databases in memory."""
     if url.get_backend_name() != "sqlite" or _in_memory(url):
         return None
     name = url.database or ""
@@ -140,12 +168,12 @@ def database_file(url: sa.URL) -> Path | None:
 
 def _create_private(name: str) -> None:
     """Create a file that only its owner may read; SQLite gives its -wal and -shm the same permissions."""
-    with suppress(OSError):  # it exists, or SQLite's own error says more
+    with suppress(OSError):  # the file exists, or SQLite's error is more specific
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
-    """Switch a file to WAL, once: look first, and try again, since the switch ignores the timeout."""
+    """Switch a file to WAL mode unless it is in it, with retries, because the switch ignores SQLite's timeout."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
@@ -167,24 +195,24 @@ def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
 def _application_name() -> str:
     try:
         return RELEASE + metadata.version("lango-store")
-    except metadata.PackageNotFoundError:  # a copy of the package in another one
+    except metadata.PackageNotFoundError:  # a copy of this package inside another package
         return RELEASE + "unknown"
 
 
 def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
-    # Without a query for the extension hstore at the first connection: the store does not use it.
+    # No hstore, which the store does not use: it would cost a query at the first connection.
     options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
     defaults = _PEER | {"fallback_application_name": _application_name()}
     connect_args = {name: value for name, value in defaults.items() if name not in url.query} | options["connect_args"]
     if os.environ.get("PGCONNECT_TIMEOUT") and "connect_timeout" not in options["connect_args"]:
         connect_args.pop("connect_timeout", None)
     timeout = milliseconds(connect_args.pop("statement_timeout", 0))
-    if timeout:  # sent with the connection's start: a SET would be sent later, and a pooler might keep it for others
-        given = connect_args.get("options") or url.query.get("options") or ""
-        connect_args["options"] = f"{given} -cstatement_timeout={timeout}".strip()
+    if timeout:  # sent in the startup packet: a SET could affect other clients of a connection pooler
+        options_text = connect_args.get("options") or url.query.get("options") or ""
+        connect_args["options"] = f"{options_text} -cstatement_timeout={timeout}".strip()
     try:
         engine = sa.create_engine(url, **options | {"connect_args": connect_args})
-    except ImportError as error:  # of psycopg
+    except ImportError as error:  # raised by psycopg
         reason = str(error).splitlines()[0]
         raise LangoStoreError(
             f"PostgreSQL's client library is missing ({reason}): "
@@ -194,21 +222,23 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     if timeout:
 
         @event.listens_for(engine, "do_connect")
-        def connect(_: sa.Dialect, __: ConnectionPoolEntry, words: Any, settings: Any) -> Any:
+        def connect(_: sa.Dialect, __: ConnectionPoolEntry, arguments: Any, settings: Any) -> Any:
             from lango_store._engine.answer_timeout import (
-                BoundedConnection,  # psycopg: only PostgreSQL's users wait for its import
+                BoundedConnection,  # imports psycopg, which users of SQLite do not need
             )
 
-            driver = BoundedConnection.connect(*words, **settings)
-            driver.answer_timeout = 2 * timeout / 1000 + 1  # the server says itself that it took too long, if it can
+            driver = BoundedConnection.connect(*arguments, **settings)
+            driver.answer_timeout = (
+                2 * timeout / 1000 + 1
+            )  # longer than statement_timeout, so that the server reports the timeout if it can
             return driver
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:
         try:
-            was, driver.autocommit = driver.autocommit, True
+            autocommit, driver.autocommit = driver.autocommit, True
             driver.execute("SET TIME ZONE 'UTC'")
-            driver.autocommit = was
+            driver.autocommit = autocommit
         except BaseException:
             driver.close()
             raise

@@ -1,7 +1,7 @@
-"""A connection pool that gives each connection to the thread that has waited longest.
+"""A connection pool that gives each free connection to the thread that has waited longest.
 
-SQLAlchemy's queue wakes a waiting thread, but a running thread may take the connection first: with more threads than
-connections, some wait until they time out.
+SQLAlchemy's queue wakes a waiting thread, but a running thread may take the connection first. With more threads than
+connections, some threads would wait until they time out.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from sqlalchemy.util.queue import Empty, Queue
 
 
 class FairQueue(Queue[Any]):
-    """A queue in which a thread takes an item only if there are more items than waiting threads."""
+    """A queue in which a new thread takes an item only if there are more items than waiting threads."""
 
     _waiting = 0
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take an item; `Empty` if there is none, or with `block` if none came within `timeout` seconds."""
+        """Take an item, or raise `Empty`; with `block`, wait up to `timeout` seconds for one."""
         with self.not_empty:
             if len(self.queue) > self._waiting:
                 return self._get()
@@ -24,11 +24,11 @@ class FairQueue(Queue[Any]):
                 raise Empty
             self._waiting += 1
             try:
-                # What the queue has now is for threads that were woken for it, so that this one waits at least once.
+                # The current items are for the threads that were woken for them, so this thread waits at least once.
                 if not (self.not_empty.wait(timeout) and self.not_empty.wait_for(self._qsize, timeout)):
                     raise Empty
                 return self._get()
-            except BaseException:  # this thread may have been woken for an item that another one can take
+            except BaseException:  # another waiting thread can take the item that this thread was woken for
                 self.not_empty.notify()
                 raise
             finally:

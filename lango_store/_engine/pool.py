@@ -1,6 +1,6 @@
-"""Listeners on the connection pools of our engines: lost connections, forked processes, deleted or replaced files.
+"""Listeners on the connection pools of our engines, for lost connections, forks, and deleted or replaced files.
 
-An engine that a host has made works without these listeners.
+An engine that the host created works without these listeners.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from lango_store._engine import checkpoints
 from lango_store.errors import DatabaseUnavailable
 
 BEGIN_OPTION: Final = "lango_store_begin"
-"""The execution option that says how our SQLite engines begin: IMMEDIATE (the default) or DEFERRED."""
+"""The execution option for the kind of transaction on SQLite: IMMEDIATE (the default) or DEFERRED."""
 
 _IDLE_BEFORE_PING: Final = 30.0
 _PING_TIMEOUT: Final = 10.0
@@ -39,7 +39,7 @@ _taking = threading.local()
 
 
 def take(engine: sa.Engine) -> PoolProxiedConnection:
-    """Take a connection without a transaction of SQLAlchemy; in autocommit, if it is PostgreSQL's and of our engine."""
+    """Take a connection for one statement, without a SQLAlchemy transaction; our PostgreSQL engines use autocommit."""
     try:
         _taking.for_one_statement = True
         return engine.raw_connection()
@@ -48,25 +48,26 @@ def take(engine: sa.Engine) -> PoolProxiedConnection:
 
 
 def is_listened_to(engine: sa.Engine) -> bool:
-    """Return whether a host listens for checkouts of connections or for transactions.
+    """Return True if the host has listeners for connection checkouts or transactions.
 
-    Such a listener may set what the policies for rows read: every statement then runs in a transaction of SQLAlchemy.
+    Such a listener may set the tenant for row-level security. Every statement must then run in a SQLAlchemy
+    transaction.
     """
     if engine.dispatch.engine_connect:
         return True
     for listener in engine.dispatch.begin:
         if listener is not begin_sqlite:
             return True
-    for listener in engine.pool.dispatch.checkout:  # noqa: SIM110 # at every call, where any() would cost twice as much
+    for listener in engine.pool.dispatch.checkout:  # noqa: SIM110 # runs at every call, and any() takes twice as long
         if listener is not checked_out:
             return True
     return False
 
 
 def begin_sqlite(connection: sa.Connection) -> None:
-    """Begin a transaction: the driver begins nothing (isolation_level None)."""
-    # A deferred transaction that reads and then writes fails under concurrency without waiting, so that taking the
-    # write lock first is the default.
+    """Begin a transaction, because the driver begins none (isolation_level is None)."""
+    # A deferred transaction that reads and then writes can fail without waiting for other writers. Therefore the write
+    # lock is taken first by default.
     proxy = connection.connection
     if not proxy.in_transaction:
         checkpoints.make_if_due(proxy.dbapi_connection, proxy.info)
@@ -74,17 +75,17 @@ def begin_sqlite(connection: sa.Connection) -> None:
 
 
 def roll_back(driver: Any, _: ConnectionPoolEntry) -> None:
-    """Roll back before a connection is closed: SQLite keeps it, and the write lock, as long as one of its cursors."""
+    """Roll back before closing: SQLite keeps a closed connection and its write lock while a cursor of it exists."""
     with suppress(Exception):  # a connection that cannot roll back can be closed
         driver.rollback()
 
 
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
-    """Check that a connection to PostgreSQL works, and let its driver begin transactions or not."""
+    """Check that a PostgreSQL connection works, and switch autocommit for its next use."""
     for_one_statement, _taking.for_one_statement = getattr(_taking, "for_one_statement", False), False
     _reject_lost(driver, entry)
-    # Switching takes the driver longer than anything else here: autocommit stays on from one single statement to the
-    # next, until the connection is taken for a transaction, which could not be rolled back.
+    # Switching autocommit is the slowest step here. So it stays on after a single statement, until the connection is
+    # taken for a transaction, which autocommit would make impossible to roll back.
     if not for_one_statement:
         if entry.info.pop(_AUTOCOMMIT, False):
             driver.autocommit = False
@@ -94,20 +95,20 @@ def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnectio
 
 
 def given_back(driver: Any, entry: ConnectionPoolEntry, state: PoolResetState) -> None:
-    """Roll back what was begun; the pool's own way asks the driver whether or not there is a transaction."""
+    """Roll back an open transaction; unlike the default of the pool, do nothing if there is none."""
     if not state.terminate_only and not driver.closed and driver.pgconn.transaction_status:
         driver.rollback()
     entry.info["idle_since"] = time.monotonic()
 
 
 def retire(engine: sa.Engine, proxy: PoolProxiedConnection) -> None:
-    """Close this connection and all that were made before it, since they would meet the same error."""
-    # SQLAlchemy does the same with a lost connection. Connections that were made later are kept.
+    """Close this connection and all older connections of the pool, which would fail in the same way."""
+    # SQLAlchemy does the same with a lost connection. Newer connections stay open.
     engine.pool._invalidate(proxy, _checkin=False)
 
 
 def _reject_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
-    """Raise an error that makes the pool reconnect if a connection is lost."""
+    """If a connection is lost, raise the error that makes the pool reconnect."""
     # A server that went away leaves an end of file on the socket, which is read without a round trip. A network that
     # dropped the connection leaves nothing, so a connection that was idle for long is pinged.
     idle_since = entry.info.get("idle_since")
@@ -116,12 +117,14 @@ def _reject_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
     if driver.closed or _readable(driver.pgconn.socket):
         raise DisconnectionError("the server closed the connection")
     if time.monotonic() - idle_since > _IDLE_BEFORE_PING and not _answers(driver.pgconn):
-        raise InvalidatePoolError("the server does not answer")  # the others would not be answered either
+        raise InvalidatePoolError(
+            "the server does not answer"
+        )  # the other connections of the pool would get no answer either
 
 
 def _answers(server: Any) -> bool:
-    """Send an empty query, which begins no transaction, and wait no longer than for a new connection."""
-    import psycopg  # loaded already, since this is one of its connections
+    """Send an empty query, which begins no transaction, and wait for the answer up to the connection timeout."""
+    import psycopg  # already imported, because this is a connection of psycopg
 
     try:
         server.send_query(b"")
@@ -146,10 +149,10 @@ def _readable(descriptor: int, seconds: float = 0) -> bool:
 
 
 class DatabaseFile:
-    """The file of a SQLite database, checked while an engine has it open.
+    """The file of a SQLite database, which is checked while an engine has it open.
 
-    A connection keeps writing to the file that it opened: an append to a deleted file would be acknowledged and lost.
-    A new connection would open the file that has taken its place, with the log of the old one.
+    A connection continues to write to the file that it opened, so an append to a deleted file would be lost. A new
+    connection would open the file that replaced it, together with the write-ahead log of the old file.
     """
 
     def __init__(self, path: str) -> None:
@@ -159,12 +162,12 @@ class DatabaseFile:
         self._next_look = time.monotonic() + _LOOK_INTERVAL
 
     def check(self) -> None:
-        """Look at the file at most once a second; `DatabaseUnavailable` from the first fault on."""
+        """Check the file at most once per second; raise `DatabaseUnavailable` from the first fault on."""
         if self._fault is not None or time.monotonic() >= self._next_look:
             self.look()
 
     def look(self) -> None:
-        """Raise `DatabaseUnavailable` if the file was ever found to be deleted or replaced."""
+        """Check the file now; raise `DatabaseUnavailable` if it is or was deleted or replaced."""
         if self._fault is None:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             identity = _identity(self._path)
@@ -172,21 +175,21 @@ class DatabaseFile:
                 return
             change = "deleted or moved" if identity is None else "replaced"
             self._fault = (
-                f"{self._path} was {change} while a store had it open: nothing was done; stop all processes that "
-                "have it open, put back the file that belongs here without an older -wal and -shm, and make a new Store"
+                f"{self._path} was {change} while a store had it open; nothing was read or written. Stop all processes "
+                "that have it open, restore the right file without old -wal and -shm files, and create a new Store"
             )
         raise DatabaseUnavailable(self._fault)
 
 
 def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
-    """Return the file of an engine's database, which is checked before each new connection."""
+    """Return the file of an engine's database, and check it before each new connection."""
     _reject_open_at_fork(Path(path))
     file = _files.get(engine)
     if file is None:
         file = _files[engine] = DatabaseFile(path)
-        # Before the engine's listener, which creates a file that does not exist.
+        # Inserted before the engine's listener, which creates a missing file.
         event.listen(engine, "do_connect", lambda *_: file.look(), insert=True)
-        # These two are listeners of our engines already, but not of a host's.
+        # Our engines have these two listeners already, but engines of the host do not.
         separate_in_children(engine, Path(path))
         if not engine.dialect.is_async and not event.contains(engine, "close", roll_back):
             event.listen(engine, "close", roll_back)
@@ -198,7 +201,7 @@ _files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDict
 
 def _identity(path: str | Path) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 # at every write, where Path takes twice as long
+        status = os.stat(path)  # noqa: PTH116 # runs at every write, and Path takes twice as long
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -213,7 +216,7 @@ _open_at_fork: set[tuple[int, int]] = set()
 
 
 def separate_in_children(engine: sa.Engine, file: Path | None) -> None:
-    """Open separate connections in a forked child, unless the file of a SQLite database was in use during the fork."""
+    """Make forked children open new connections, or refuse a SQLite file that was in use during the fork."""
     if engine not in _engines:
         _engines[engine] = file
         if file is not None:
@@ -221,20 +224,20 @@ def separate_in_children(engine: sa.Engine, file: Path | None) -> None:
 
 
 def renew_lock_in_children(owner: Any) -> None:
-    """Give an object a new `_lock` in a forked child: another thread of the parent may have held the old one."""
+    """Replace the `_lock` of an object in forked children, because another thread of the parent may hold it."""
     _lock_owners.add(owner)
 
 
 def _reject_open_at_fork(file: Path) -> None:
     if _identity(file) in _open_at_fork:
         raise DatabaseUnavailable(
-            f"this process was forked while its parent used {file}, and SQLite would take the parent's locks for its "
-            "own: nothing was done; fork before the first call, or while no call runs, or start processes with spawn"
+            f"this process was forked while its parent used {file}, and SQLite would confuse their locks; nothing "
+            "was read or written. Fork before the first call, or while no call runs, or start processes with spawn"
         )
 
 
 def _close_idle() -> None:
-    """Before a fork, close idle connections to SQLite files: a child would inherit SQLite's table of their locks."""
+    """Before a fork, close idle connections to SQLite files, because a child would inherit SQLite's table of locks."""
     for engine, file in list(_engines.items()):
         pool = engine.pool
         if file is None or not isinstance(pool, QueuePool) or engine.dialect.is_async:
@@ -245,30 +248,30 @@ def _close_idle() -> None:
             except Empty:
                 break  # another thread took it
             try:
-                record.close()  # it connects again at its next use
+                record.close()  # the record reconnects at its next use
             finally:
                 pool._do_return_conn(record)
 
 
 def _separate() -> None:
-    """In a forked child, start new pools and locks; the parent's connections are neither used nor closed here."""
+    """In a forked child, create new pools and locks; never use or close the connections of the parent."""
     for engine, file in list(_engines.items()):
         pool: Any = engine.pool
         if file is not None and isinstance(pool, QueuePool) and not engine.dialect.is_async:
-            pool._pool.mutex = threading.RLock()  # type: ignore[attr-defined] # for checkedout(): it may have been held
+            pool._pool.mutex = threading.RLock()  # type: ignore[attr-defined] # another thread may have held it, and checkedout() needs it
             if pool.checkedout() and (identity := _identity(file)):
-                _open_at_fork.add(identity)  # or another thread was about to open it
-        # Closing a connection would close the parent's session, or write the parent's log into the file. One reference
-        # too many, since the end of the interpreter clears every module.
+                _open_at_fork.add(identity)  # or a thread was about to open it
+        # Closing a connection would close the parent's session on the server, or write the parent's log into the file.
+        # The extra reference keeps the connections alive even when the interpreter clears all modules at its end.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         engine.dispose(close=False)
-    _open_at_fork.update(_open_files())  # also those of engines that no store has used yet
+    _open_at_fork.update(_open_files())  # including files of engines that no store has used yet
     for owner in list(_lock_owners):
         owner._lock = threading.RLock()
 
 
 def _open_files() -> Iterator[tuple[int, int]]:
-    folder = Path("/dev/fd")  # of Linux, macOS and BSD
+    folder = Path("/dev/fd")  # exists on Linux, macOS and BSD
     for descriptor in folder.iterdir() if folder.is_dir() else ():
         with suppress(OSError):
             status = os.fstat(int(descriptor.name))

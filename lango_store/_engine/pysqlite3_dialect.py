@@ -1,4 +1,4 @@
-"""SQLAlchemy's dialect for `sqlite+pysqlite3://`: the wheel pysqlite3, which brings a newer SQLite than Python."""
+"""The SQLAlchemy dialect for `sqlite+pysqlite3://`: the package pysqlite3, which has a newer SQLite than Python."""
 
 from importlib import import_module
 from typing import Any

@@ -1,6 +1,6 @@
-"""Versions of SQLite, and which of them have the WAL-reset bug.
+"""The version of SQLite, and the versions that have the WAL-reset bug.
 
-With the bug, a checkpoint and a commit of two connections that meet can lose commits or damage the file
+With this bug, a checkpoint and a simultaneous commit of another connection can lose commits or damage the file
 (https://sqlite.org/wal.html#walresetbug).
 """
 
@@ -20,7 +20,7 @@ REMEDY: Final = "use a Python with SQLite 3.51.3 or later, or `pip install 'lang
 
 
 def is_affected(version: tuple[int, ...]) -> bool:
-    """Return whether a version of SQLite has the WAL-reset bug."""
+    """Return True if a version of SQLite has the WAL-reset bug."""
     if not _FIRST <= version < _FIXED:
         return False
     backport = _BACKPORTS.get((version[0], version[1]))
@@ -28,13 +28,13 @@ def is_affected(version: tuple[int, ...]) -> bool:
 
 
 def library_version(connection: sa.Connection) -> tuple[int, ...]:
-    """Return the version of the SQLite that a connection uses."""
+    """Return the version of SQLite that a connection uses."""
     return tuple(map(int, connection.dialect.server_version_info or ()))
 
 
 @cache
 def log_affected(version: str) -> None:
-    """Log once that this process uses a version with the WAL-reset bug."""
+    """Log once per version that this process uses a SQLite with the WAL-reset bug."""
     logger.info(
         "SQLite %s has the WAL-reset bug, which our connections avoid, but not other connections to the same file: %s",
         version,

@@ -1,7 +1,7 @@
-"""Database URLs, checked before anything can show them: no error, repr or log may hold a password.
+"""Check database URLs, so that no error, repr or log can show a password.
 
-An engine shows its URL, and drivers quote what they cannot use. A URL whose password may have ended up in another part
-is refused, with an error that quotes nothing of it.
+An engine shows its URL, and drivers quote the parts that they do not understand. So a URL that may have a password in
+another part is refused, with an error that quotes nothing of the URL.
 """
 
 import os
@@ -31,13 +31,13 @@ _UNQUOTED: Final = (
 _ODD_PLACE: Final = "the URL has a password in an odd place: write postgresql://user:password@host/database"
 
 
-def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
-    """Return the URL for the store's driver without secret parameters, and the arguments to connect with.
+def parse(database_url: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
+    """Return the URL for the driver of the store, without secret parameters, and the arguments to connect with.
 
     Raises:
-        ValueError: The URL names no supported database, or may show a password. The text quotes nothing of it.
+        ValueError: The database is not supported, or the URL may show a password. The text quotes nothing of the URL.
     """
-    url = _parsed(given)
+    url = _parsed(database_url)
     backend, _, driver = url.drivername.partition("+")
     backend = "postgresql" if backend == "postgres" else backend
     if driver not in _DRIVERS.get(backend, ()) or (url.port is not None and not 0 < url.port < 2**16):
@@ -54,22 +54,22 @@ def parse(given: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     connect_args: dict[str, Any] = {name: url.query[name] for name in _SECRETS if name in url.query}
     for secret in (url.password or "", *connect_args.values()):
         if not isinstance(secret, str) or "\0" in secret or secret != secret.encode("utf-8", "replace").decode():
-            raise ValueError("the password in the URL is given twice, or holds a character that cannot be sent")
-    if "prepare_threshold" in url.query:  # as text it would break every statement
+            raise ValueError("the URL has the password twice, or the password has a character that cannot be sent")
+    if "prepare_threshold" in url.query:  # psycopg needs a number here: text would break every statement
         connect_args["prepare_threshold"] = _prepare_threshold(str(url.query["prepare_threshold"]))
-    if "statement_timeout" in url.query:  # not a parameter of libpq
+    if "statement_timeout" in url.query:  # libpq has no such parameter
         connect_args["statement_timeout"] = milliseconds(url.query["statement_timeout"])
     url = url.difference_update_query(["statement_timeout", *connect_args])
     return url.set(drivername="postgresql+psycopg"), connect_args
 
 
-def _parsed(given: str | sa.URL) -> sa.URL:
-    if isinstance(given, str) and given.startswith("postgres") and given.count("@") > 1:
+def _parsed(database_url: str | sa.URL) -> sa.URL:
+    if isinstance(database_url, str) and database_url.startswith("postgres") and database_url.count("@") > 1:
         raise ValueError(_UNQUOTED)
     try:
-        return sa.make_url(given)
+        return sa.make_url(database_url)
     except (sa.exc.ArgumentError, ValueError):
-        pass  # raised below: as the context of another error, it would show the URL in a traceback
+        pass  # the error is raised below: with this one as its context, a traceback would show the URL
     raise ValueError(_NO_URL)
 
 
@@ -81,7 +81,7 @@ def _reject_misplaced(url: sa.URL) -> None:
         if _SECRET_NAME.search(name):
             raise ValueError(_ODD_PLACE)
         texts += [value] if isinstance(value, str) else value
-    # A password with "?" and a later @ would include the parameters.
+    # A password with an unquoted "?", followed by an @, would include the parameters.
     if "@" in "".join(texts) or "?" in (url.username or "") or re.search(r"[?&](ssl)?password=", url.password or ""):
         raise ValueError(_UNQUOTED)
     if any(_ASSIGNED_SECRET.search(text) for text in (url.username or "", *texts)):
@@ -91,7 +91,7 @@ def _reject_misplaced(url: sa.URL) -> None:
 def _from_asyncpg(url: sa.URL) -> sa.URL:
     query = {"sslmode" if name == "ssl" else name: value for name, value in url.query.items()}
     for name in _ASYNCPG_CACHES:
-        if query.pop(name, None) == "0":  # needed with a pooler
+        if query.pop(name, None) == "0":  # set for connection poolers
             query["prepare_threshold"] = "none"
     return url.set(query=query)
 
@@ -105,13 +105,13 @@ def _prepare_threshold(text: str) -> int | None:
 
 
 def milliseconds(statement_timeout: object) -> int:
-    """Return a time as PostgreSQL writes it in milliseconds: a number of them, or one with ms, s or min."""
-    found = re.fullmatch(r"(\d{1,9}) ?(ms|s|min)?", str(statement_timeout))
-    if found is None or (length := int(found[1]) * _UNITS[found[2] or ""]) > _LONGEST_TIMEOUT:
+    """Convert a time in PostgreSQL's notation to milliseconds: a number, optionally with ms, s or min."""
+    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|min)?", str(statement_timeout))
+    if match is None or (length := int(match[1]) * _UNITS[match[2] or ""]) > _LONGEST_TIMEOUT:
         raise ValueError("statement_timeout is not a time: give milliseconds, or a number with s or min, such as 5s")
     return length
 
 
 def url_from_environment() -> str | None:
-    """Return the URL in `LANGO_STORE_URL` or else in `DATABASE_URL`."""
+    """Return the URL in the environment variable `LANGO_STORE_URL`, or else in `DATABASE_URL`."""
     return next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), None)

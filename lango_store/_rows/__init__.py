@@ -1,1 +1,1 @@
-"""The boundary to the database: column types, and values encoded as drivers take them."""
+"""Column types, and the encoding of values for database drivers."""

@@ -1,4 +1,4 @@
-"""Columns for ORM users and for our own tables: each value encoded and decoded by the functions of `encoding`."""
+"""Column types of the tables, which encode and decode values with the functions of `encoding`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -14,10 +14,10 @@ from lango_store._values.model import MessageRole
 
 
 class _PostgresText(sa.types.UserDefinedType[str]):
-    """PostgreSQL's text, also where it is bound.
+    """PostgreSQL's TEXT, for bound parameters too.
 
-    SQLAlchemy binds text as VARCHAR, and PostgreSQL has no operators for text and VARCHAR: it takes those for two
-    texts, unless another role has created an operator for these types in a schema of the search path.
+    SQLAlchemy binds text as VARCHAR. PostgreSQL has no operators for TEXT and VARCHAR and uses those for two TEXTs,
+    unless another role has created such an operator in a schema of the search path, which would then run.
     """
 
     cache_ok = True
@@ -31,10 +31,10 @@ class _PostgresText(sa.types.UserDefinedType[str]):
 
 
 TEXT: Final = sa.Text().with_variant(_PostgresText(), "postgresql")
-"""Text."""
+"""The column type for text."""
 
 KEY_TEXT: Final = sa.Text().with_variant(_PostgresText("C"), "postgresql")
-"""Keys sort by code point on both databases, and their index serves prefixes."""
+"""The column type for keys, which sort by code point on both databases, so that an index can find prefixes."""
 
 
 class RoleColumn(sa.types.TypeDecorator[MessageRole]):
@@ -54,7 +54,7 @@ class RoleColumn(sa.types.TypeDecorator[MessageRole]):
 
 
 class _PostgresJson(sa.types.UserDefinedType[str]):
-    """PostgreSQL's json, bound and read as text, because the driver's parser loses digits."""
+    """PostgreSQL's JSON, bound and read as text, because the driver's parser loses digits."""
 
     cache_ok = True
     render_bind_cast = True
@@ -65,13 +65,17 @@ class _PostgresJson(sa.types.UserDefinedType[str]):
 
 class _JsonComparator(sa.types.TypeDecorator.Comparator[Any]):
     def operate(self, op: Any, *other: Any, **options: Any) -> Any:
-        if op not in (operators.is_, operators.is_not) and other != (None,):  # the databases would compare differently
-            raise TypeError("a JSON column is only compared with None: cast it, or use the database's JSON functions")
+        if op not in (operators.is_, operators.is_not) and other != (
+            None,
+        ):  # SQLite and PostgreSQL would compare differently
+            raise TypeError(
+                "a JSON column can only be compared with None: cast it, or use the JSON functions of the database"
+            )
         return super().operate(op, *other, **options)
 
 
 class JsonColumn(sa.types.TypeDecorator[Any]):
-    """Any JSON value: `JSON` on PostgreSQL (which keeps key order, digits and NUL), text on SQLite. None is NULL."""
+    """Any JSON value: JSON on PostgreSQL, which preserves key order, digits and NUL; TEXT on SQLite. None is NULL."""
 
     impl = sa.Text
     cache_ok = True
@@ -92,13 +96,17 @@ class JsonColumn(sa.types.TypeDecorator[Any]):
 
 class _TimeComparator(sa.types.TypeDecorator.Comparator[datetime]):
     def operate(self, op: Any, *other: Any, **options: Any) -> Any:
-        if any(isinstance(each, (now, current_timestamp)) for each in other):  # SQLite's text has a space for our T
-            raise TypeError("SQLite writes its own time in another form: compare with datetime.now(UTC)")
+        if any(
+            isinstance(each, (now, current_timestamp)) for each in other
+        ):  # SQLite writes a space where our text has a T
+            raise TypeError(
+                "SQLite's current time has another format than the stored times: compare with datetime.now(UTC)"
+            )
         return super().operate(op, *other, **options)
 
 
 class TimeColumn(sa.types.TypeDecorator[datetime]):
-    """An aware UTC time: `timestamptz` on PostgreSQL, text that sorts on SQLite. Compare it with an aware datetime."""
+    """A time in UTC: TIMESTAMPTZ on PostgreSQL, sortable text on SQLite. Compare it with an aware datetime."""
 
     impl = sa.Text
     cache_ok = True
@@ -116,7 +124,7 @@ class TimeColumn(sa.types.TypeDecorator[datetime]):
 
 
 def as_stored(column: sa.sql.elements.KeyedColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Select a column as the database stores it, so that it can be copied, or decoded with an error that names it."""
+    """Select a column undecoded, to copy it, or to decode it with an error that names the column."""
     if isinstance(column.type, JsonColumn):
         return sa.cast(column, sa.Text).label(column.key)
     if isinstance(column.type, TimeColumn):

@@ -1,4 +1,4 @@
-"""Encode roles, JSON, texts and times for a database, and decode them; the same for all databases."""
+"""Encode and decode roles, JSON, texts and times, in the same way for all databases."""
 
 import json
 from datetime import UTC, datetime
@@ -11,11 +11,11 @@ from lango_store._values.model import MessageRole
 from lango_store.errors import InvalidKey, InvalidValue, quoted
 
 MAX_KEY_LENGTH: Final = 512
-MAX_ID_BYTES: Final = 512  # with the longest key it still fits an index row of PostgreSQL (2,704 bytes)
-MAX_PLACE_BYTES: Final = 2_600  # of a value's scope and name, for the same reason
+MAX_ID_BYTES: Final = 512  # with the longest key, an index row of PostgreSQL can still hold it (2,704 bytes)
+MAX_NAME_BYTES: Final = 2_600  # of a value's name and its key or scope, for the same reason
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
-_TEXT_REMEDY: Final = "a database's text holds none: remove it, or keep it in `extra`"
+_TEXT_REMEDY: Final = "a database cannot store it in text: remove it, or store the text in `extra`"
 
 # Roles
 
@@ -23,7 +23,7 @@ _TEXT_REMEDY: Final = "a database's text holds none: remove it, or keep it in `e
 def encode_role(role: MessageRole | str) -> str:
     """Return the text that a database stores for a role."""
     if type(role) is MessageRole:
-        return role._value_  # `value` is computed
+        return role._value_  # faster than the property `value`
     try:
         return MessageRole(role).value
     except ValueError:
@@ -31,7 +31,7 @@ def encode_role(role: MessageRole | str) -> str:
 
 
 def decode_role(text: str) -> MessageRole:
-    """Return the role of a stored text; ValueError if it is not one of them."""
+    """Return the role of a stored text; ValueError for an unknown role."""
     return MessageRole(text)
 
 
@@ -39,8 +39,8 @@ def decode_role(text: str) -> MessageRole:
 
 
 def encode_text(text: str | None, field: str) -> str | None:
-    """Return a text that both databases can store; `InvalidValue` for a NUL or a lone surrogate."""
-    if text is None or (type(text) is str and text.isascii() and "\0" not in text):  # most are, and a call costs more
+    """Return a text if both databases can store it; `InvalidValue` for a NUL or a lone surrogate."""
+    if text is None or (type(text) is str and text.isascii() and "\0" not in text):  # fast path for most texts
         return text
     if fault := _text_fault(text):
         raise InvalidValue(field, f"{fault}; {_TEXT_REMEDY if isinstance(text, str) else 'give text, or None'}")
@@ -48,38 +48,40 @@ def encode_text(text: str | None, field: str) -> str | None:
 
 
 def encode_id(text: str | None) -> str | None:
-    """Return a message id that an index can hold: non-empty text of at most 512 bytes in UTF-8."""
+    """Return a message id if it is text of 1 to 512 bytes in UTF-8, which an index can hold."""
     if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
-        raise InvalidValue("id", f"has {len(str(text).encode())} bytes, 1 to {MAX_ID_BYTES} fit: use a digest of it")
+        raise InvalidValue(
+            "id", f"has {len(str(text).encode())} bytes; an id has 1 to {MAX_ID_BYTES}: use a digest of it"
+        )
     return text
 
 
-def checked_key(key: str, what: str = "session key") -> str:
-    """Return a session key, or a scope or name, which are texts like it, or raise `InvalidKey`."""
+def checked_key(key: str, kind: str = "session key") -> str:
+    """Return a session key, scope or name, or raise `InvalidKey`."""
     fault = _text_fault(key)
     if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
         fault = f"has {len(key)} characters"
     if fault is not None:
-        kind = what.removeprefix("session ")
-        raise InvalidKey(f"{what}: {fault}; a {kind} is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
+        noun = kind.removeprefix("session ")
+        raise InvalidKey(f"{kind}: {fault}; a {noun} is 1 to {MAX_KEY_LENGTH} characters of text without NUL")
     return key
 
 
-def checked_name(owner: str, name: str, what: str = "session key") -> str:
-    """Return the name of a value of a session or a scope, or raise `InvalidKey` for either of them."""
-    checked_key(owner, what)
+def checked_name(owner: str, name: str, owner_kind: str = "session key") -> str:
+    """Return the name of a value, or raise `InvalidKey` for the name or for its session key or scope."""
+    checked_key(owner, owner_kind)
     checked_key(name, "name")
-    if (size := len(owner.encode()) + len(name.encode())) > MAX_PLACE_BYTES:
+    if (size := len(owner.encode()) + len(name.encode())) > MAX_NAME_BYTES:
         raise InvalidKey(
-            f"{what} and name {quoted(name)}: have {size:,} bytes together, {MAX_PLACE_BYTES:,} fit an index: "
-            "shorten one"
+            f"{owner_kind} and name {quoted(name)}: have {size:,} bytes together, more than {MAX_NAME_BYTES:,}: "
+            "shorten one of them"
         )
     return name
 
 
 def encode_content(content: Any) -> tuple[str | None, str | None]:
-    """Return a message's content as a text, or else as JSON: what the columns `text` and `content` hold."""
-    if type(content) is str and content.isascii() and "\0" not in content:  # most are, and a call costs more
+    """Return the values of the columns `text` and `content` for the content of a message; one of them is None."""
+    if type(content) is str and content.isascii() and "\0" not in content:  # fast path for most contents
         return content, None
     if isinstance(content, str) and _text_fault(content) is None:
         return content if type(content) is str else str.__str__(content), None
@@ -87,18 +89,18 @@ def encode_content(content: Any) -> tuple[str | None, str | None]:
 
 
 def json_of_content(text: str | None, content: str | None) -> str | None:
-    """Return the columns `text` and `content` as one JSON text, None for no content."""
+    """Return the columns `text` and `content` as one JSON text; None for a message without content."""
     if text is not None:
         return json.dumps(text, ensure_ascii=False)
     return None if content == NO_CONTENT else content
 
 
 def content_fault(text: object, content: object) -> tuple[str, str] | None:
-    """Return which of the columns `text` and `content` is damaged, and how; None if exactly one holds a content."""
+    """Return the damaged column of `text` and `content` and its fault; None if exactly one of them is set."""
     if text is None:
-        return ("content", "is missing, and so is text") if content is None else None
+        return ("content", "is NULL, and so is text") if content is None else None
     if content is not None:
-        return "content", "is there, and so is text"
+        return "content", "is not NULL, and neither is text"
     return None if isinstance(text, str) else ("text", f"is {_described(text)}, not text")
 
 
@@ -119,20 +121,20 @@ def _text_fault(text: object) -> str | None:
 
 
 def encode_json(value: Any, field: str) -> str:
-    """Encode a value as JSON text that decodes to an equal value; `InvalidValue` names the field if none does.
+    """Encode a value as JSON text that decodes to an equal value, or raise `InvalidValue`.
 
-    `to_json` writes more than JSON can say (tuples, sets, bytes, numbers as keys, NaN) and more than `from_json`
-    reads (levels, digits), so what it wrote is read again. Lone surrogates, which it refuses, take json.dumps.
-    The error names the place inside of the value, too: `content.items[3].when`.
+    `to_json` accepts values that JSON does not have (tuples, sets, bytes, numbers as keys, NaN) and values that
+    `from_json` cannot read (levels, digits), so the text is decoded again and compared. Lone surrogates, which
+    `to_json` refuses, are encoded with json.dumps. The error names the path inside the value: `content.items[3].when`.
     """
     try:
         if type(value) is str:
             return to_json(value).decode()
-        # One level more than the value has: from_json reads 201, and 200 is what we promise.
+        # In a list, which adds one level: from_json reads 201 levels, and we promise 200.
         text = to_json([value])
         if from_json(text, allow_inf_nan=False) != [value]:
             raise no_json(value, field, "does not survive as JSON")
-        return str(memoryview(text)[1:-1], "utf-8")  # without a copy: it may be large
+        return str(memoryview(text)[1:-1], "utf-8")  # a memoryview, which does not copy a large text
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
         if isinstance(error, InvalidValue):
             raise
@@ -153,12 +155,12 @@ def _encode_surrogates(value: Any, field: str) -> str:
 
 
 def decode_json(text: str) -> Any:
-    """Read JSON text that `encode_json` made; ValueError if it is damaged."""
+    """Decode the JSON text that `encode_json` returned; ValueError if it is damaged."""
     if not isinstance(text, str):
         raise ValueError(f"is {_described(text)}, not text")
     try:
         return from_json(text)
-    except ValueError:  # lone surrogates, or levels that one field's guard could not count
+    except ValueError:  # lone surrogates, or too many levels for from_json
         try:
             return json.loads(text)
         except RecursionError:
@@ -166,7 +168,7 @@ def decode_json(text: str) -> Any:
 
 
 def reject_constant(word: str) -> Any:
-    """Refuse NaN and Infinity, which Python's decoder reads though they are not JSON."""
+    """Refuse NaN and Infinity, which are not JSON but which Python's decoder accepts."""
     raise ValueError(f"{word} is not JSON")
 
 
@@ -185,12 +187,12 @@ def _described(stored: object) -> str:
 
 
 def encode_time_text(moment: datetime) -> str:
-    """Encode a time as the text that SQLite stores: always UTC, six digits, so that it sorts."""
+    """Encode a time as text for SQLite: in UTC and with six digits, so that the text sorts by time."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def decode_time(stored: datetime | str) -> datetime:
-    """Return a stored time, aware, in UTC; ValueError if it is not a time."""
+    """Decode a stored time to UTC; ValueError if it is not a time."""
     if isinstance(stored, str):
         moment = datetime.fromisoformat(stored)
     elif isinstance(stored, datetime):
@@ -206,7 +208,7 @@ def decode_time(stored: datetime | str) -> datetime:
 
 
 def aware(moment: datetime) -> datetime:
-    """Return a time in UTC; ValueError if it has no time zone, or no place in the years 1 to 9999 there."""
+    """Convert a time to UTC; ValueError if it has no time zone, or is outside the years 1 to 9999 in UTC."""
     if getattr(moment, "tzinfo", None) is None:
         raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
     try:

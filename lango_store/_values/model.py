@@ -150,8 +150,8 @@ class Message(Value):
         tool_call_id: The id of the call whose result this is. Default: None.
         tool_calls: The tools that the message calls, or calls with their outputs. Default: none.
         tokens: The size of the message in tokens, 0 to 2**53 - 1. Default: None, not counted.
-        id: An id of your own, such as a request id; 1 to 512 bytes in UTF-8. A session stores only one message with an
-            id, so an append with the same id can be repeated safely. Default: None.
+        id: Your id of the message, such as a request id; 1 to 512 bytes in UTF-8. A session stores only one message
+            with an id, so an append with the same id can be repeated safely. Default: None.
         extra: Further fields of a provider or of yours, as a dict of JSON. Default: empty.
         created_at: The time of the message, with a time zone. Default: None; then the store sets the time at which it
             stores the message.
@@ -432,7 +432,7 @@ class Turn(Value):
     Attributes:
         turn_no: The number of the turn in its session: 1 for the first turn.
         kind: `turn`, or `compaction` for the messages of a summary.
-        id: An id of your own, or None. A session stores only one turn with an id.
+        id: Your id of the turn, or None. A session stores only one turn with an id.
         first_seq: The `seq` of the first message.
         last_seq: The `seq` of the last message; less than `first_seq` in a turn without messages.
         replaced_upto: The `seq` up to which a compaction replaces messages in the window; None for other turns.

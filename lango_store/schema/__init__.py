@@ -4,7 +4,7 @@ The migration revisions are part of the package. They use a separate version tab
 lango_store. Only one migration runs at a time.
 
 Every function takes a `database`: a URL, an engine or a connection. With a connection, the function joins your
-transaction and you commit. You can call it in a migration of your own Alembic environment. Every function raises
+transaction and you commit. You can call it in a migration of your Alembic environment. Every function raises
 `DatabaseUnavailable` if the database cannot be reached.
 """
 
@@ -83,7 +83,7 @@ def upgrade(
         database: A URL, an engine, or a connection whose transaction the upgrade joins.
         revision: The revision to upgrade to. Default: the newest revision of this release.
         lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use, 0.001 to 2,147,483. Keep
-            it short, because writers wait behind the upgrade. Default: 5.
+            it short, because writers wait until the upgrade ends or gives up. Default: 5.
 
     Returns:
         The revision of the database after the upgrade.
@@ -279,7 +279,7 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
 
 
 def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:
-    """Exclude the tables of lango_store from the autogenerate of your own Alembic environment.
+    """Exclude the tables of lango_store from the autogenerate of your Alembic environment.
 
     Pass the function to Alembic: `context.configure(..., include_name=schema.include_name)`.
 

@@ -12,7 +12,7 @@ __all__ = ["Clock", "make_message", "make_messages"]
 
 
 class Clock:
-    """A clock that stands still until a test moves it, for `Store(url, clock=Clock())`.
+    """A clock whose time changes only when a test moves it, for `Store(url, clock=Clock())`.
 
     Attributes:
         time: The current time of the clock, in UTC. It starts at 2026-11-21 12:00:00.123456.

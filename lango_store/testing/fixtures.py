@@ -33,7 +33,7 @@ MakeLangoStore = Callable[..., Store]
 
 @pytest.fixture
 def lango_clock() -> Clock:
-    """Return the clock of the stores, which stands still until the test moves it."""
+    """Return the clock of the stores. Its time changes only when the test moves it."""
     return Clock()
 
 

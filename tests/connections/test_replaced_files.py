@@ -66,7 +66,7 @@ def test_store_refuses_calls_after_its_file_was_moved(
             call(store)
         assert not file.exists()
         moved(elsewhere / file.name, file.parent)
-        with pytest.raises(DatabaseUnavailable, match="make a new Store"):
+        with pytest.raises(DatabaseUnavailable, match="create a new Store"):
             call(store)
     with Store(f"sqlite:///{file}") as store:
         assert store.append_message("k", message()).seq == 3
