@@ -64,8 +64,8 @@ class LangoSessionStore:
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
         self.on_conflict = on_conflict
         self._store = store
-        # Keyed by identity, because sessions are mutable and not hashable.
-        self._known: dict[int, tuple[weakref.ref[Session], _Synced]] = {}
+        # By the identity of the session in memory: sessions are mutable and not hashable.
+        self._synced: dict[int, tuple[weakref.ref[Session], _Synced]] = {}
 
     def load(self, key: str) -> Session | None:
         """Load a live session.
@@ -83,7 +83,7 @@ class LangoSessionStore:
         if stored is None:
             return None
         session = stored.session()
-        self._remember(session, stored.known())
+        self._remember(session, stored.synced())
         return session
 
     def save(self, session: Session, *, fsync: bool = False) -> None:
@@ -99,18 +99,18 @@ class LangoSessionStore:
             InvalidMessage: A message cannot be stored. Nothing was written.
         """
         state = _State.of(session)
-        reference, known = self._known.get(id(session), (None, None))
+        reference, synced = self._synced.get(id(session), (None, None))
         if reference is not None and reference() is not session:
-            known = None
-        if known is not None and known.state == state:
+            synced = None
+        if synced is not None and synced.state == state:
             return
         try:
-            known = self._save(session, state, known)
+            synced = self._save(session, state, synced)
         except Conflict:
             if self.on_conflict is not None:
                 self.on_conflict(session.key)
             raise
-        self._remember(session, known)
+        self._remember(session, synced)
 
     def delete(self, key: str) -> bool:
         """Delete a session.
@@ -204,9 +204,9 @@ class LangoSessionStore:
         lines = [line for each in page if not isinstance(each, DamagedMessage) for line in lines_from_message(each)]
         return _text_of(lines, "user") or _text_of(lines, "assistant")
 
-    def _remember(self, session: Session, known: _Synced) -> None:
+    def _remember(self, session: Session, synced: _Synced) -> None:
         identity = id(session)
-        self._known[identity] = weakref.ref(session, lambda _: self._known.pop(identity, None)), known
+        self._synced[identity] = weakref.ref(session, lambda _: self._synced.pop(identity, None)), synced
 
     def _read(self, key: str, *, messages: bool = True) -> _Stored | None:
         try:
@@ -216,12 +216,12 @@ class LangoSessionStore:
         except SessionNotFound:
             return None
 
-    def _save(self, session: Session, state: _State, known: _Synced | None) -> _Synced:
+    def _save(self, session: Session, state: _State, synced: _Synced | None) -> _Synced:
         for tries_left in reversed(range(_TRIES)):
             stored = self._read(session.key, messages=False)
-            if stored is not None and (known is None or known.revision != stored.info.revision):
+            if stored is not None and (synced is None or synced.revision != stored.info.revision):
                 stored = self._read(session.key)
-            base = _NOTHING if stored is None else _base(stored, state, known)
+            base = _NOTHING if stored is None else _base(stored, state, synced)
             metadata = base.merged(session, {} if stored is None else stored.metadata)
             write = partial(_write, session, state, base, metadata, None if stored is None else stored.info.revision)
             try:
@@ -322,25 +322,25 @@ class _Stored:
             ),
         )
 
-    def known(self) -> _Synced:
+    def synced(self) -> _Synced:
         """Return the state to remember for the next save."""
         session = self.session()
         seqs = [each.seq for each in self.log if each.role is not MessageRole.RECORD for _ in lines_from_message(each)]
         return _Synced(_State.of(session), seqs, self.info.revision, _texts(session.metadata))
 
 
-def _base(stored: _Stored, state: _State, known: _Synced | None) -> _Synced:
+def _base(stored: _Stored, state: _State, synced: _Synced | None) -> _Synced:
     """Return the state that a save starts from. Raises `Conflict` if it would overwrite another writer's messages."""
-    if known is not None and known.revision == stored.info.revision:
-        return known
-    current, before = stored.known(), known or _NOTHING
+    if synced is not None and synced.revision == stored.info.revision:
+        return synced
+    current, before = stored.synced(), synced or _NOTHING
     # The first lines are already stored if nanobot created the session again, or if a commit was not acknowledged.
     if current.state.lines in (state.lines[: len(current.state.lines)], before.state.lines):
         return replace(current, metadata=before.metadata)
-    if known is None or (known.state.lines, known.state.consolidated) != (state.lines, state.consolidated):
+    if synced is None or (synced.state.lines, synced.state.consolidated) != (state.lines, state.consolidated):
         expected = before.seqs[-1] if before.seqs else 0
         raise Conflict(stored.info.key, expected=expected, last_seq=stored.info.last_seq)
-    return known
+    return synced
 
 
 def _write(session: Session, state: _State, base: _Synced, metadata: Line, expect: int | None, tx: Store) -> _Synced:

@@ -79,7 +79,7 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
         ValueError: `format` is not the name of a format.
     """
     source = Path(source)
-    formats = FORMATS if format is None else {format: _known(format)}
+    formats = FORMATS if format is None else {format: _format_named(format)}
     try:
         if not source.is_dir():
             return [(source, (format or recognise(source)) if source.is_file() else None)]
@@ -194,7 +194,7 @@ def export(
     """
     if sum((bool(keys), user_id is not None, everything)) != 1:
         raise ValueError("give exactly one of keys, user_id and everything=True to choose the sessions to export")
-    chosen = _known(format)
+    chosen = _format_named(format)
     if format not in writable():
         raise ValueError(f"{format} can only be imported: export to one of {', '.join(writable())}")
     target = Path(to) if isinstance(to, str) else to
@@ -213,7 +213,7 @@ def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
         return lists.keys(connection, store.context.moment(connection), sessions)
 
 
-def _known(format: str) -> Format | Backups:
+def _format_named(format: str) -> Format | Backups:
     if format not in FORMATS:
         raise ValueError(f"{quoted(format)} is not a format: give one of {', '.join(FORMATS)}")
     return FORMATS[format]

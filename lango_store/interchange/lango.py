@@ -215,5 +215,5 @@ def _is_call(call: Any) -> bool:
 
 def _call(call: dict[str, Any]) -> ToolCall:
     """Convert a tool call. Arguments and output remain the texts that lango stores."""
-    known = {"id": "", "name": ""} | {ours: call[name] for name, ours in _CALL_FIELDS.items() if name in call}
-    return ToolCall(**known, extra={name: value for name, value in call.items() if name not in _CALL_FIELDS})
+    fields = {"id": "", "name": ""} | {ours: call[name] for name, ours in _CALL_FIELDS.items() if name in call}
+    return ToolCall(**fields, extra={name: value for name, value in call.items() if name not in _CALL_FIELDS})

@@ -89,12 +89,12 @@ def _parts_of(entry: dict[str, Any]) -> Parts | None:
     content = message.get("content")
     if type(content) is not list:
         return Parts(MessageRole(entry_type), content, rest, id, created_at, author)
-    blocks, calls, places = _split_calls(content, entry_type)
+    blocks, calls, positions = _split_calls(content, entry_type)
     if calls:
-        if any(more := [_others(content[place], "id", "name", "input") for place in places]):
+        if any(more := [_others(content[position], "id", "name", "input") for position in positions]):
             rest["calls"] = more
-        if places[0] != len(blocks):
-            rest["places"] = places
+        if positions[0] != len(blocks):
+            rest["places"] = positions
         content = _text(blocks, rest) if blocks else None
         return Parts(MessageRole.ASSISTANT, content, rest, id, created_at, author, None, calls)
     if entry_type == "user" and content and all(_is_result(block) for block in content):
@@ -130,15 +130,15 @@ def _split_calls(content: list[Any], entry_type: str) -> tuple[list[Any], list[d
     """Split the blocks of a model into content and calls. Returns both, and the positions of the calls."""
     if entry_type != "assistant":
         return content, [], []
-    blocks, calls, places = [], [], []
-    for place, block in enumerate(content):
+    blocks, calls, positions = [], [], []
+    for position, block in enumerate(content):
         if isinstance(block, dict) and block.get("type") == "tool_use":
             call = {"id": block.get("id"), "name": block.get("name")}
             calls.append(call | {"arguments": block["input"]} if "input" in block else call)
-            places.append(place)
+            positions.append(position)
         else:
             blocks.append(block)
-    return blocks, calls, places
+    return blocks, calls, positions
 
 
 def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
@@ -222,10 +222,10 @@ def _content(parts: Parts) -> Any:
             for call, more in zip(parts.calls, others, strict=True)
         ]
     blocks = list(content or ())
-    places = rest.get("places") or range(len(blocks), len(blocks) + len(parts.calls))
-    for place, call, more in zip(places, parts.calls, others, strict=True):
+    positions = rest.get("places") or range(len(blocks), len(blocks) + len(parts.calls))
+    for position, call, more in zip(positions, parts.calls, others, strict=True):
         named = {"id": call["id"], "name": call["name"], **_renamed(call, "arguments", "input")}
-        blocks.insert(place, {"type": "tool_use", **named, **more})
+        blocks.insert(position, {"type": "tool_use", **named, **more})
     return blocks
 
 
