@@ -20,6 +20,9 @@ This page lists every command with its arguments and options. It is generated fr
 `lango-store --install-completion` installs completion of commands and options for your shell: bash, zsh, fish or
 PowerShell. Completion works in shells that you start afterwards.
 
+DURATION is a number with a unit: `45s`, `90m`, `12h`, `30d` or `2w`. TIME is a date or a time in ISO 8601, in UTC
+unless it has an offset, or an age such as `12h ago`.
+
 ## Exit codes
 
 | exit code | meaning |
@@ -46,9 +49,16 @@ def options(command: Any) -> Iterator[tuple[str, str]]:
     """Yield the arguments and options of a command, each with its help text."""
     for each in command.params:
         if each.param_type_name == "argument":
-            yield (each.metavar or each.name.upper()), each.help or ""
+            yield (each.metavar or each.name.upper()), _meaning(each)
         elif not each.hidden:
-            yield ", ".join([*each.opts, *each.secondary_opts]), each.help or ""
+            names = ", ".join([*each.opts, *each.secondary_opts])
+            yield f"{names} {each.metavar}" if each.metavar else names, _meaning(each)
+
+
+def _meaning(parameter: Any) -> str:
+    text = parameter.help or ""
+    has_default = isinstance(parameter.default, str | int | float) and parameter.default is not False
+    return f"{text} Default: {parameter.default}." if has_default and "Default:" not in text else text
 
 
 def example_of(command: Any) -> str:
