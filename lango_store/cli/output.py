@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Return stored text as one field of a tab-separated line. Escapes such as `\t` and `\u001b` lose nothing."""
+    r"""Return stored text as a tab-separated field. Control characters become escapes such as `\t` and `\u001b`."""
     return text.translate(ESCAPES)
 
 
