@@ -17,12 +17,12 @@ from lango_store import Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
 
 
-def test_version() -> None:
+def test_version_option_prints_version() -> None:
     done = run_process("--version")
     assert (done.stdout, done.returncode) == ("lango-store 0.1.0\n", 0)
 
 
-def test_long_reads_show_progress_on_a_terminal_only(url: str) -> None:
+def test_long_read_shows_progress_only_on_terminal(url: str) -> None:
     for command, shown in (("stats", "reading all sessions"), ("doctor", "checking: search index")):
         text, code = run_on_terminal(command, "--url", url)
         assert shown in text, text
@@ -30,7 +30,7 @@ def test_long_reads_show_progress_on_a_terminal_only(url: str) -> None:
         assert run(command, "--url", url).stderr == ""
 
 
-def test_a_schema_through_its_life(empty_url: str) -> None:
+def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> None:
     at = ("--url", empty_url)
     schema_name = "public" if empty_url.startswith("postgresql") else None
     where = f" in schema {schema_name!r}" if schema_name else ""
@@ -68,7 +68,7 @@ def test_db_status_counts_connections_by_release(url: str) -> None:
     assert lines[1:] == (["release 0.1.0: 1 connected"] if is_server else [])
 
 
-def test_where_the_url_comes_from(tmp_path: Path) -> None:
+def test_url_comes_from_option_then_environment(tmp_path: Path) -> None:
     def current(*words: str, **environment: str) -> str:
         return run("db", "current", *words, environment=environment).stdout
 
@@ -86,7 +86,7 @@ def test_where_the_url_comes_from(tmp_path: Path) -> None:
     assert "LANGO_STORE_URL" in nowhere.stderr
 
 
-def test_what_cannot_be_reached_is_exit_code_3_and_no_password_is_shown(tmp_path: Path) -> None:
+def test_unreachable_database_exits_3_without_showing_password(tmp_path: Path) -> None:
     for url in (
         "postgresql://ann:hunter2@127.0.0.1:1/agents?connect_timeout=2",
         f"sqlite:///{tmp_path}/no/such/folder/x.db",
@@ -99,7 +99,7 @@ def test_what_cannot_be_reached_is_exit_code_3_and_no_password_is_shown(tmp_path
         assert "hunter2" not in done.stdout + done.stderr
 
 
-def test_wrong_usage_is_exit_code_2() -> None:
+def test_wrong_usage_exits_2() -> None:
     for words in (
         ("db", "upgrade", "--url", "mysql://x/y"),
         ("db", "upgrade", "--url", "nonsense"),
@@ -111,7 +111,7 @@ def test_wrong_usage_is_exit_code_2() -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_the_demo_stores_loads_shows_and_lists(tmp_path: Path) -> None:
+def test_demo_stores_loads_shows_and_lists(tmp_path: Path) -> None:
     for _ in range(2):
         done = run("demo", folder=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_the_demo_stores_loads_shows_and_lists(tmp_path: Path) -> None:
         assert store.info("telegram:12345678").message_count == 5
 
 
-def test_help_names_every_command_and_a_mistyped_one_gets_the_nearest() -> None:
+def test_help_lists_commands_and_suggests_nearest_for_typo() -> None:
     shown = run("--help").stdout
     names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "archive", "db")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
@@ -141,7 +141,7 @@ def test_help_names_every_command_and_a_mistyped_one_gets_the_nearest() -> None:
     ],
     ids=["import", "help", "stats"],
 )
-def test_a_process_imports_only_what_it_needs(
+def test_command_imports_only_modules_it_needs(
     words: list[str] | None, light: list[str], make_sqlite: MakeDatabase
 ) -> None:
     program = f"""

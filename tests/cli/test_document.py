@@ -70,7 +70,7 @@ anything |= st.sampled_from(
 
 
 @given(anything, json_values(anything), anything, json_values(anything))
-def test_nothing_that_is_stored_becomes_markup(text: str, content: Any, name: str, value: Any) -> None:
+def test_stored_text_never_becomes_markup(text: str, content: Any, name: str, value: Any) -> None:
     call = ToolCall(id=text, name=name, arguments=content, output=value)
     found = read(
         Message.user(text, author=name),
@@ -90,18 +90,18 @@ def test_nothing_that_is_stored_becomes_markup(text: str, content: Any, name: st
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=60))
-def test_a_text_is_shown_as_it_is(text: str) -> None:
+def test_document_shows_text_unchanged(text: str) -> None:
     ((_, texts),) = read(Message.user(text)).articles
     assert text in "".join(texts)
 
 
-def test_a_document_loads_nothing() -> None:
+def test_document_loads_no_resources() -> None:
     html = session(Message.user("see https://example.org/picture.png")).to_html()
     assert f'content="{POLICY}"' in html
     assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b|url\(|@import|\bsrc=", html)
 
 
-def test_roles_authors_times_and_tokens_are_shown() -> None:
+def test_document_shows_roles_authors_times_and_tokens() -> None:
     found = read(
         message("hi", author="planner", tokens=1_234), Message.system("be kind"), Message(role="model", content="")
     )
@@ -109,7 +109,7 @@ def test_roles_authors_times_and_tokens_are_shown() -> None:
     assert {"planner", "1,234 tokens"} <= {text.strip(" ·") for text in found.articles[0][1]}
 
 
-def test_calls_are_folded_with_arguments_and_outputs() -> None:
+def test_document_folds_tool_calls_with_arguments_and_outputs() -> None:
     asked = ToolCall(id="c1", name="get_weather", arguments={"city": "Oslo"})
     answered = ToolCall(id="c1", name="get_weather", output={"celsius": -3})
     found = read(Message.assistant(None, tool_calls=[asked]), Message.tool(tool_calls=[answered]))
@@ -119,14 +119,14 @@ def test_calls_are_folded_with_arguments_and_outputs() -> None:
     assert '→ {"celsius": -3}' in found.text
 
 
-def test_long_texts_are_folded_and_whole() -> None:
+def test_document_folds_long_texts_without_cutting_them() -> None:
     long = "word " * 2_000
     found = read(Message.user(long), Message.user("short"))
     assert found.tags.count("details") == 1
     assert long in found.text
 
 
-def test_blocks_are_shown_one_by_one() -> None:
+def test_document_shows_each_content_block() -> None:
     blocks = [{"type": "text", "text": "Look:"}, {"type": "tool_result", "tool_use_id": "t1", "content": "one\ntwo"}]
     found = read(Message.user(blocks), Message.user(blocks[1:]))
     assert found.text.count("one\ntwo") == 2
@@ -134,7 +134,7 @@ def test_blocks_are_shown_one_by_one() -> None:
     assert "Look:" in found.text
 
 
-def test_turns_stand_before_their_messages_with_what_they_cost(store: Store) -> None:
+def test_document_shows_turn_and_usage_before_its_messages(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("one"), message("two")], {"input_tokens": 10}, id="request-1")
     conversation.save_turn([], {"input_tokens": 7}, id="empty")
@@ -146,7 +146,7 @@ def test_turns_stand_before_their_messages_with_what_they_cost(store: Store) -> 
     assert "input_tokens 10" in html
 
 
-def test_a_summary_is_told_from_what_was_said(store: Store) -> None:
+def test_document_marks_summaries(store: Store) -> None:
     conversation = store.open("k", messages=[message("old")])
     conversation.compact(lambda _: [Message.assistant("we met")])
     conversation.append_message(message("new"))
@@ -157,13 +157,13 @@ def test_a_summary_is_told_from_what_was_said(store: Store) -> None:
     assert [kind for kind, _ in Read(log).articles] == ["user", "summary", "user"]
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
+def test_notebook_shows_document_in_a_frame() -> None:
     found = session(Message.user("</iframe><script>x</script>"))._repr_html_()
     assert found.count("<iframe") == 1
     assert re.fullmatch(r'<iframe sandbox srcdoc="[^"<>]*" style="[^"]*" title="session"></iframe>', found)
 
 
-def test_the_command_writes_a_file(url: str, tmp_path: Path) -> None:
+def test_show_html_writes_a_file(url: str, tmp_path: Path) -> None:
     with Store(url) as store:
         conversation = store.open("k", title="Router on fire")
         conversation.save_turn([message("one"), message("two")], {"input_tokens": 10})
@@ -177,7 +177,7 @@ def test_the_command_writes_a_file(url: str, tmp_path: Path) -> None:
     assert len(found.articles) == 2
 
 
-def test_the_command_writes_nothing_for_a_session_that_is_not_there(url: str, tmp_path: Path) -> None:
+def test_show_html_writes_nothing_for_unknown_session(url: str, tmp_path: Path) -> None:
     done = run("sessions", "show", "nobody", "--url", url, "--html", str(tmp_path / "out.html"))
     assert done.returncode == 1
     assert list(tmp_path.glob("*.html*")) == []

@@ -49,7 +49,7 @@ def test_list_on_narrow_terminal_leaves_out_wide_columns(url: str) -> None:
     assert ("an-agent" in wide, "expires" in wide) == (True, True)
 
 
-def test_in_a_pipe_a_session_is_a_line_of_whole_fields_between_tabs(url: str) -> None:
+def test_list_in_pipe_prints_tab_separated_lines(url: str) -> None:
     done = run("sessions", "list", "--url", url, environment={"COLUMNS": "40"})
     assert done.returncode == 0, done.stderr
     lines = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
@@ -66,7 +66,7 @@ def test_in_a_pipe_a_session_is_a_line_of_whole_fields_between_tabs(url: str) ->
     ]
 
 
-def test_expire_says_which_sessions_would_go_in_a_pipe_and_on_a_terminal(make_sqlite: MakeDatabase) -> None:
+def test_expire_dry_run_lists_sessions_in_pipe_and_on_terminal(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=400)) as store:
         store.create(UUID, agent_id=AGENT, ttl=timedelta(days=1))
@@ -77,7 +77,7 @@ def test_expire_says_which_sessions_would_go_in_a_pipe_and_on_a_terminal(make_sq
         assert UUID in out
 
 
-def test_a_list_goes_on_where_it_ended(url: str) -> None:
+def test_list_continues_at_its_cursor(url: str) -> None:
     seen: list[str] = []
     more: list[str] = []
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_a_list_goes_on_where_it_ended(url: str) -> None:
     assert "--cursor" in wrong.stderr
 
 
-def test_a_list_is_filtered_by_title_and_by_when_sessions_were_made(make_sqlite: MakeDatabase) -> None:
+def test_list_filters_by_title_and_creation_time(make_sqlite: MakeDatabase) -> None:
     where = make_sqlite()
     for n, title in enumerate(["Oslo in winter", "Bergen", "OSLO in summer"]):
         made = NOW + timedelta(days=n)
@@ -143,9 +143,7 @@ def pager(long: str, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_show_uses_pager_only_for_what_the_terminal_has_no_room_for(
-    long: str, pager: dict[str, str], columns: int
-) -> None:
+def test_show_uses_pager_only_for_long_output(long: str, pager: dict[str, str], columns: int) -> None:
     shown, code = run_on_terminal("sessions", "show", "long", "--url", long, columns=columns, environment=pager)
     assert (shown.startswith("the pager:"), code) == (True, 0)
     for options in (("--last", "3"), ("--no-pager",)):
@@ -155,7 +153,7 @@ def test_show_uses_pager_only_for_what_the_terminal_has_no_room_for(
         assert ("the pager:" in shown, "message 120." in shown, code) == (False, True, 0)
 
 
-def test_show_on_terminal_gives_the_last_messages_to_a_pager(long: str, pager: dict[str, str]) -> None:
+def test_show_on_terminal_pages_the_last_messages(long: str, pager: dict[str, str]) -> None:
     shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment=pager)
     assert (shown.startswith("the pager:"), code) == (True, 0)
     assert "\x1b" not in shown  # NO_COLOR is set
@@ -167,7 +165,7 @@ def test_show_on_terminal_gives_the_last_messages_to_a_pager(long: str, pager: d
     assert "earlier messages" not in everything
 
 
-def test_a_reader_who_has_seen_enough_ends_show_quietly(long: str) -> None:
+def test_closed_pipe_ends_show_quietly(long: str) -> None:
     shown, code = run_on_terminal(
         "sessions", "show", "long", "--all", "--full", "--url", long, environment={"PAGER": "head -n 3"}
     )
@@ -179,7 +177,7 @@ def test_show_with_empty_pager_variable_prints(long: str) -> None:
     assert ("message 120." in shown, code) == (True, 0)
 
 
-def test_in_a_pipe_show_gives_all_messages(long: str) -> None:
+def test_show_in_pipe_prints_all_messages(long: str) -> None:
     out = run("sessions", "show", "long", "--url", long).stdout
     assert "message 1." in out
     assert "message 120." in out
@@ -200,7 +198,7 @@ def test_show_sums_usage_of_turns_and_names_tokens_of_messages(url: str) -> None
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
+def test_characters_missing_in_output_encoding_are_escaped(url: str, encoding: str) -> None:
     with Store(url) as store:
         store.create("snow", title="☃ Ä", messages=[message("☃ 漢字 🎉 Ä")])
     for words in (
@@ -218,7 +216,7 @@ def test_what_an_encoding_lacks_is_escaped(url: str, encoding: str) -> None:
     assert "\\u2603 \\u6f22\\u5b57 \\U0001f389" in shown
 
 
-def test_text_that_turns_a_terminals_lines_around_is_visible(url: str) -> None:
+def test_bidirectional_control_characters_are_made_visible(url: str) -> None:
     controls = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\x9b"
     with Store(url) as store:
         store.create("turned", title=controls, messages=[message(controls)])
@@ -229,7 +227,7 @@ def test_text_that_turns_a_terminals_lines_around_is_visible(url: str) -> None:
             assert "202e" in text
 
 
-def test_json_escapes_what_controls_a_terminal(url: str) -> None:
+def test_json_escapes_terminal_control_characters(url: str) -> None:
     controls = "\x1b\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2069"
     with Store(url) as store:
         store.create(controls, messages=[message(f"漢字{controls}")])

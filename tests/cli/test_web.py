@@ -55,7 +55,7 @@ def seqs(page: str) -> list[int]:
     return [int(seq) for seq in re.findall(r'<article class="\w+" id="m(\d+)">', page)]
 
 
-def test_the_list_shows_live_sessions_and_leads_to_them(browser: TestClient) -> None:
+def test_list_page_links_to_live_sessions(browser: TestClient) -> None:
     page = get(browser, "")
     assert links(page) == {"Router on fire": "session?key=telegram%3A1", "telegram:2": "session?key=telegram%3A2"}
     assert seqs(get(browser, links(page)["Router on fire"])) == [1, 2, 3]
@@ -67,18 +67,18 @@ def test_the_list_shows_live_sessions_and_leads_to_them(browser: TestClient) -> 
     "parameters",
     [{"agent_id": "sales"}, {"user_id": "bob"}, {"key_prefix": "telegram:2"}, {"user_id": "bob", "order": "created"}],
 )
-def test_filters_narrow_the_list_down(browser: TestClient, parameters: dict[str, str]) -> None:
+def test_list_page_applies_filters(browser: TestClient, parameters: dict[str, str]) -> None:
     assert list(links(get(browser, "", **parameters))) == ["telegram:2"]
 
 
-def test_filters_stay_in_the_form(browser: TestClient) -> None:
+def test_list_page_keeps_filters_in_form(browser: TestClient) -> None:
     page = get(browser, "", title=NASTY, order="created")
     assert f'name="title" value="{html.escape(NASTY[:-1])}\\u202e"' in page
     assert "<option selected>created</option>" in page
     assert "No session." in page
 
 
-def test_the_list_goes_on_page_by_page(browser: TestClient, url: str) -> None:
+def test_list_page_links_to_next_page(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         for number in range(60):
             store.create(f"more:{number:02}")
@@ -94,7 +94,7 @@ def test_the_list_goes_on_page_by_page(browser: TestClient, url: str) -> None:
     assert "newest" in links(page)
 
 
-def test_a_long_session_opens_at_its_end_and_is_walked_both_ways(browser: TestClient, url: str) -> None:
+def test_long_session_opens_at_its_end_and_pages_both_ways(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         store.append_messages("long", messages(250), create=True)
     page = get(browser, "session", key="long")
@@ -112,7 +112,7 @@ def test_a_long_session_opens_at_its_end_and_is_walked_both_ways(browser: TestCl
     assert seqs(get(browser, links(page)["first"])) == list(range(1, 101))
 
 
-def test_turns_are_shown_on_the_page_that_has_them(browser: TestClient, url: str) -> None:
+def test_session_page_shows_turns_of_its_messages(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         for number in range(120):
             store.open("turns").save_turn([message(), message()], {"tokens": 1_000 + number})
@@ -122,14 +122,14 @@ def test_turns_are_shown_on_the_page_that_has_them(browser: TestClient, url: str
     assert "120 turns" in page
 
 
-def test_records_and_damage_are_shown(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
+def test_session_page_shows_records_and_damage(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
     with Store(url) as store:
         store.append_message("records", Message(role=MessageRole.RECORD, content={"usd": 1}), create=True)
     assert '<article class="record" id="m1">' in get(browser, "session", key="records")
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_words_are_searched_and_lead_to_their_place(url: str, filled: Store) -> None:
+def test_search_page_links_to_matching_messages(url: str, filled: Store) -> None:
     engine = read_only_engine(url)
     with Store(engine) as store, Store(url) as searching:
         browser = TestClient(application(store, TOKEN, searching=searching), base_url="http://localhost")
@@ -153,24 +153,24 @@ def test_words_are_searched_and_lead_to_their_place(url: str, filled: Store) -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/session?key=telegram:1", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "//", "/%00/"])
-def test_without_the_token_there_is_nothing(browser: TestClient, path: str) -> None:
+def test_request_without_token_is_refused(browser: TestClient, path: str) -> None:
     answer = browser.get(path)
     assert answer.status_code == 404
     assert "telegram" not in answer.text
     assert "Router" not in answer.text
 
 
-def test_another_host_is_not_answered(browser: TestClient) -> None:
+def test_request_for_another_host_is_refused(browser: TestClient) -> None:
     answer = browser.get(f"/{TOKEN}/", headers={"Host": "rebound.example"})
     assert (answer.status_code, answer.headers["x-frame-options"]) == (400, "DENY")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_there_is_nothing_to_write(browser: TestClient, method: str) -> None:
+def test_write_requests_are_refused(browser: TestClient, method: str) -> None:
     assert browser.request(method, f"/{TOKEN}/session", params={"key": "telegram:1"}).status_code >= 400
 
 
-def test_the_database_itself_lets_it_write_nothing(url: str, filled: Store) -> None:
+def test_web_connection_is_read_only(url: str, filled: Store) -> None:
     engine = read_only_engine(url)
     with Store(engine) as store:
         with pytest.raises(LangoStoreError):
@@ -193,7 +193,7 @@ def test_the_database_itself_lets_it_write_nothing(url: str, filled: Store) -> N
         ("elsewhere", {}, 404),
     ],
 )
-def test_what_cannot_be_shown_is_an_error_page(
+def test_failed_request_returns_error_page(
     browser: TestClient, to: str, parameters: dict[str, str], status: int
 ) -> None:
     answer = browser.get(f"/{TOKEN}/{to}", params=parameters)
@@ -203,7 +203,7 @@ def test_what_cannot_be_shown_is_an_error_page(
 
 
 @pytest.mark.parametrize("to", ["", "/", "/session?key=telegram:1", "/session?key=nobody", "/elsewhere", "x/"])
-def test_every_answer_forbids_scripts_frames_and_caches(browser: TestClient, to: str) -> None:
+def test_every_response_forbids_scripts_frames_and_caches(browser: TestClient, to: str) -> None:
     answer = browser.get(f"/{TOKEN}{to}", follow_redirects=False)
     assert answer.is_redirect == (to == "")
     policy = answer.headers["content-security-policy"]
@@ -215,7 +215,7 @@ def test_every_answer_forbids_scripts_frames_and_caches(browser: TestClient, to:
     assert "<script" not in answer.text
 
 
-def test_what_is_stored_stays_text(browser: TestClient, url: str) -> None:
+def test_stored_markup_is_escaped_on_every_page(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         store.create(NASTY, title=NASTY, agent_id=NASTY, user_id=NASTY, messages=[Message.user(NASTY)])
     page = get(browser, "")
@@ -226,7 +226,7 @@ def test_what_is_stored_stays_text(browser: TestClient, url: str) -> None:
         assert "\u202e" not in each
 
 
-def test_a_read_only_engine_keeps_the_schema_of_its_url(make_postgres: MakeDatabase) -> None:
+def test_read_only_engine_keeps_schema_of_url(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = read_only_engine(
         f"{url}&options=-csearch_path%3Dtenant" if "?" in url else f"{url}?options=-csearch_path%3Dtenant"
@@ -238,20 +238,20 @@ def test_a_read_only_engine_keeps_the_schema_of_its_url(make_postgres: MakeDatab
 
 
 @pytest.mark.parametrize("url", ["postgresql://app:se@cret@db/agents", "bogus se@cret", "mysql://app:se%40cret@db/x"])
-def test_a_read_only_engine_shows_no_password_of_a_url_that_it_refuses(url: str) -> None:
+def test_read_only_engine_error_shows_no_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|supported") as refused:
         read_only_engine(url)
     assert "cret" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_a_token_that_can_be_guessed_is_refused(filled: Store) -> None:
+def test_short_token_is_refused(filled: Store) -> None:
     with pytest.raises(ValueError, match="16"):
         application(filled, "short")
     assert len({new_token() for _ in range(10)}) == 10
     assert len(new_token()) >= 32
 
 
-def test_the_command_serves_at_the_address_that_it_prints(tmp_path: Path) -> None:
+def test_serve_command_serves_at_printed_address(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
     with Store(url, migrate=True) as store:
         store.create("k", messages=[message("hello")])
@@ -266,7 +266,7 @@ def test_the_command_serves_at_the_address_that_it_prints(tmp_path: Path) -> Non
             program.wait()
 
 
-def test_command_names_the_option_of_a_port_in_use_and_of_a_wrong_host(url: str) -> None:
+def test_serve_command_names_option_for_used_port_and_wrong_host(url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("serve", "--url", url, "--port", str(taken.getsockname()[1]))
     assert (done.returncode, "--port" in done.stderr, "in use" in done.stderr) == (2, True, True), done
@@ -274,7 +274,7 @@ def test_command_names_the_option_of_a_port_in_use_and_of_a_wrong_host(url: str)
     assert (done.returncode, "--host" in done.stderr) == (2, True), done
 
 
-def test_the_command_needs_a_database_that_is_there(tmp_path: Path) -> None:
+def test_serve_command_requires_existing_database(tmp_path: Path) -> None:
     done = run("serve", "--url", f"sqlite:///{tmp_path}/none.db")
     assert done.returncode == 2
     assert "does not exist" in done.stderr

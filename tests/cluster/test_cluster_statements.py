@@ -31,7 +31,7 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @not_on_a_cluster("it explains statements that Citus cannot")
-def test_every_verb_runs_and_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+def test_every_cluster_statement_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     verbs = verbs_reading_any_session(make_postgres(), tmp_path, without=without)
     assert verbs == {f"Store.{name}" for name in ("count", "list_sessions", "iter_sessions", "expire", "delete_where")}
@@ -48,9 +48,7 @@ APPENDS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS.keys())
-def test_an_append_is_one_round_trip(
-    one_connection: sa.Engine, tmp_path: Path, append: Callable[[Store], object]
-) -> None:
+def test_append_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path, append: Callable[[Store], object]) -> None:
     with Store(one_connection) as store:
         store.create("k")
         with counted(one_connection, tmp_path) as counts:
@@ -58,7 +56,7 @@ def test_an_append_is_one_round_trip(
         assert counts.round_trips == 1
 
 
-def test_what_is_written_by_several_statements_is_given_back_as_stored(make_postgres: MakeDatabase) -> None:
+def test_append_by_several_statements_returns_stored_messages(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:  # without a clock: the database tells the time
         made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
         again = store.append_message("k", message(), create=True)
@@ -68,7 +66,7 @@ def test_what_is_written_by_several_statements_is_given_back_as_stored(make_post
         assert store.create("new", messages=messages(2)) == store.get("new")
 
 
-def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase) -> None:
+def test_turn_may_skip_seqs_before_it(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=messages(9))
         new = Batch(messages(2))
@@ -78,7 +76,7 @@ def test_a_turn_may_leave_places_free_in_front_of_it(make_postgres: MakeDatabase
         assert store.messages("k")[9:] == turn.messages
 
 
-def test_two_appends_at_once_wait_for_each_other(make_postgres: MakeDatabase) -> None:
+def test_concurrent_appends_wait_for_each_other(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, ThreadPoolExecutor(8) as pool:
         store.create("k")
         seqs: list[Any] = list(pool.map(lambda number: store.append_message("k", message(f"{number}")).seq, range(200)))

@@ -38,7 +38,7 @@ def undistributed(make_postgres: MakeDatabase) -> str:
 
 @pytest.mark.parametrize("batch", [[message()], [message(id="a")], messages(2), messages(1_000)])
 @pytest.mark.parametrize("after", [None, 0])
-def test_an_append_is_one_round_trip(
+def test_append_is_one_round_trip(
     one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
 ) -> None:
     with Store(one_connection) as store:
@@ -51,7 +51,7 @@ def test_an_append_is_one_round_trip(
         assert store.info("k").message_count == len(batch)
 
 
-def test_a_turn_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
+def test_save_turn_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
     with Store(one_connection) as store:
         store.create("k")
         conversation = store.open("k")
@@ -62,7 +62,7 @@ def test_a_turn_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_an_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool) -> None:
+def test_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool) -> None:
     notices: list[str] = []
     with Store(one_connection) as store:
         store.create("k")
@@ -80,7 +80,7 @@ def test_an_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool
     assert [notice for notice in notices if "PREPARE TRANSACTION" in notice] == []
 
 
-def test_an_id_that_is_stored_is_written_once(make_postgres: MakeDatabase) -> None:
+def test_stored_id_is_written_once(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=[message(id="a")])
         stored = store.append_messages("k", [message(id="a"), message(id="c")])
@@ -89,7 +89,7 @@ def test_an_id_that_is_stored_is_written_once(make_postgres: MakeDatabase) -> No
         assert store.info("k").last_seq == store.info("k").message_count == 2
 
 
-def test_values_go_with_their_session(make_postgres: MakeDatabase) -> None:
+def test_values_are_deleted_with_their_session(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         for key in ("deleted", "expired", "forked"):
             store.create(key, ttl=timedelta(seconds=1) if key == "expired" else None)
@@ -103,7 +103,7 @@ def test_values_go_with_their_session(make_postgres: MakeDatabase) -> None:
         assert store.shared_values("shared") == {"mood": "fine"}
 
 
-def test_a_store_that_was_open_finds_out_that_its_tables_were_distributed(undistributed: str) -> None:
+def test_open_store_notices_distribution_of_its_tables(undistributed: str) -> None:
     with Store(undistributed) as store:
         store.create("k", messages=messages(1))
         schema.distribute(undistributed)
@@ -117,7 +117,7 @@ def test_a_store_that_was_open_finds_out_that_its_tables_were_distributed(undist
         assert store.info("k").message_count == 3
 
 
-def test_a_store_with_retry_notices_nothing_when_its_tables_are_distributed(undistributed: str) -> None:
+def test_store_with_retry_works_through_distribution(undistributed: str) -> None:
     with Store(undistributed, retry=timedelta(seconds=30)) as store:
         store.create("k")
         schema.distribute(undistributed)
@@ -125,7 +125,7 @@ def test_a_store_with_retry_notices_nothing_when_its_tables_are_distributed(undi
         assert store.info("k").message_count == 1
 
 
-def test_a_hosts_engine_and_its_transactions_know_the_cluster_too(make_postgres: MakeDatabase) -> None:
+def test_host_engine_works_on_cluster(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = sa.create_engine(url)
     with Store(url) as own:
@@ -143,7 +143,7 @@ def test_a_hosts_engine_and_its_transactions_know_the_cluster_too(make_postgres:
     engine.dispose()
 
 
-def test_a_search_index_is_refused(make_postgres: MakeDatabase) -> None:
+def test_search_index_is_refused_on_cluster(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with pytest.raises(LangoStoreError, match="lango-store db undistribute"):
         schema.enable_search(url)
@@ -158,7 +158,7 @@ def crash(server: str) -> None:
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_a_worker_that_crashes_loses_and_doubles_nothing(postgres_databases: PostgresDatabases) -> None:
+def test_crashed_worker_loses_and_doubles_no_message(postgres_databases: PostgresDatabases) -> None:
     url = postgres_databases.make(lasting=True)
     name = sa.make_url(url).database
     for server in workers(url):
@@ -181,7 +181,7 @@ def test_a_worker_that_crashes_loses_and_doubles_nothing(postgres_databases: Pos
     assert set(writers.acknowledged) == set(stored)
 
 
-def test_an_engine_in_autocommit_appends_whole(make_postgres: MakeDatabase) -> None:
+def test_autocommit_engine_appends_atomically(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(), isolation_level="AUTOCOMMIT")
     with Store(engine) as store:
         store.create("k")

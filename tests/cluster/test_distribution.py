@@ -53,7 +53,7 @@ def cluster(undistributed: str) -> str:
 
 
 @pytest.mark.citus
-def test_the_tables_are_distributed_by_the_session_and_brought_back(cluster: str) -> None:
+def test_tables_are_distributed_by_session_and_undistributed(cluster: str) -> None:
     rows = contents(cluster)
     assert schema.distribute(cluster)
     assert is_whole(cluster)
@@ -70,7 +70,7 @@ def test_the_tables_are_distributed_by_the_session_and_brought_back(cluster: str
 
 
 @pytest.mark.citus
-def test_a_dry_run_changes_nothing_and_gives_the_statements(cluster: str) -> None:
+def test_dry_run_returns_statements_and_changes_nothing(cluster: str) -> None:
     statements = schema.distribute(cluster, dry_run=True)
     assert distributed(cluster) == {}
     assert foreign_keys(cluster) == ALL_KEYS
@@ -83,7 +83,7 @@ def test_a_dry_run_changes_nothing_and_gives_the_statements(cluster: str) -> Non
 
 
 @pytest.mark.citus
-def test_commands_do_what_the_functions_do(cluster: str) -> None:
+def test_distribute_commands_match_functions(cluster: str) -> None:
     environment = {"LANGO_STORE_URL": cluster}
     shown = run("db", "distribute", "--dry-run", environment=environment)
     assert (shown.returncode, shown.stdout.count("create_distributed_table")) == (0, len(TABLES))
@@ -102,7 +102,7 @@ def test_commands_do_what_the_functions_do(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_progress_is_told_table_by_table(cluster: str) -> None:
+def test_progress_is_reported_for_each_table(cluster: str) -> None:
     for move in (schema.distribute, schema.undistribute):
         seen: list[Progress] = []
         move(cluster, on_progress=seen.append)
@@ -114,7 +114,7 @@ def test_progress_is_told_table_by_table(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_a_terminal_shows_that_a_table_is_moved(cluster: str) -> None:
+def test_terminal_shows_progress_of_each_table(cluster: str) -> None:
     shown, code = run_on_terminal("db", "distribute", "--url", cluster)
     assert code == 0, shown
     assert "moving lango_" in shown  # which of them it shows depends on how fast they are
@@ -122,7 +122,7 @@ def test_a_terminal_shows_that_a_table_is_moved(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_a_schema_of_ones_own_and_the_rights_in_it_stay(make_postgres: MakeDatabase) -> None:
+def test_distribution_keeps_schema_and_grants(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "CREATE SCHEMA \"Mr. O''Neil\"".replace("''", "'"))
     there = url + ("&" if "?" in url else "?") + "options=-csearch_path%3D%22Mr.%5C%20O%27Neil%22"
@@ -141,7 +141,7 @@ def test_a_schema_of_ones_own_and_the_rights_in_it_stay(make_postgres: MakeDatab
 
 
 @pytest.mark.citus
-def test_on_a_callers_connection_the_caller_commits(cluster: str) -> None:
+def test_distribution_on_callers_connection_is_committed_by_caller(cluster: str) -> None:
     engine = create_engine(cluster)
     with engine.connect() as connection:
         assert schema.distribute(connection)
@@ -158,7 +158,7 @@ def test_on_a_callers_connection_the_caller_commits(cluster: str) -> None:
 
 @pytest.mark.citus
 @pytest.mark.parametrize("table", TABLES)
-def test_killed_in_the_middle_nothing_is_done_and_the_next_one_does_it(cluster: str, table: str) -> None:
+def test_killed_distribution_changes_nothing_and_can_be_repeated(cluster: str, table: str) -> None:
     rows = contents(cluster)
     killing = DISTRIBUTE.replace("print(progress.table, flush=True)", "progress.table == sys.argv[2] and kill()")
     kill = "import os, signal\nkill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -176,7 +176,7 @@ def test_killed_in_the_middle_nothing_is_done_and_the_next_one_does_it(cluster: 
 
 @pytest.mark.citus
 @pytest.mark.parametrize("move", [schema.distribute, schema.undistribute])
-def test_a_table_in_use_is_waited_for_as_long_as_was_said(cluster: str, move: Callable[..., list[str]]) -> None:
+def test_distribution_waits_for_locked_table_up_to_lock_timeout(cluster: str, move: Callable[..., list[str]]) -> None:
     if move is schema.undistribute:
         schema.distribute(cluster)
     before = distributed(cluster)
@@ -193,7 +193,7 @@ def test_a_table_in_use_is_waited_for_as_long_as_was_said(cluster: str, move: Ca
 
 
 @pytest.mark.citus
-def test_writers_wait_and_lose_nothing(cluster: str) -> None:
+def test_writers_wait_during_distribution_and_lose_nothing(cluster: str) -> None:
     stop = Event()
 
     def write(number: int) -> int:
@@ -232,7 +232,7 @@ def until_done(move: Callable[[str], list[str]], url: str) -> None:
 
 
 @pytest.mark.citus
-def test_a_migration_and_a_distribution_wait_for_each_other(cluster: str) -> None:
+def test_migration_and_distribution_wait_for_each_other(cluster: str) -> None:
     order: list[str] = []
     migrations: list[Future[None]] = []
 
@@ -253,7 +253,7 @@ def test_a_migration_and_a_distribution_wait_for_each_other(cluster: str) -> Non
 
 
 @pytest.mark.citus
-def test_a_worker_is_refused_with_the_coordinators_name(undistributed: str) -> None:
+def test_worker_node_is_refused_with_name_of_coordinator(undistributed: str) -> None:
     made = sa.make_url(undistributed)
     for url in workers(undistributed):
         for change in (schema.distribute, schema.undistribute, schema.upgrade):

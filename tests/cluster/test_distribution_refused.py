@@ -21,13 +21,13 @@ def cluster(undistributed: str) -> str:
 # Without a cluster
 
 
-def test_a_file_is_not_distributed(make_sqlite: MakeDatabase) -> None:
+def test_sqlite_file_cannot_be_distributed(make_sqlite: MakeDatabase) -> None:
     for move in (schema.distribute, schema.undistribute):
         with pytest.raises(LangoStoreError, match="lango-store copy"):
             move(make_sqlite())
 
 
-def test_without_citus_the_next_step_is_said(make_postgres: MakeDatabase) -> None:
+def test_error_without_citus_says_next_step(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "DROP EXTENSION IF EXISTS citus CASCADE")
     schema.upgrade(url)
@@ -58,7 +58,7 @@ REMEDY = r"(?:DROP TRIGGER \w+ ON \w+|DROP RULE \w+ ON \w+|ALTER TABLE \w+ DROP 
 
 @pytest.mark.citus
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES.keys())
-def test_an_obstacle_is_refused_with_its_remedy(undistributed: str, obstacle: tuple[str, ...]) -> None:
+def test_obstacle_is_refused_with_remedy(undistributed: str, obstacle: tuple[str, ...]) -> None:
     say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
         schema.distribute(undistributed)
@@ -73,7 +73,7 @@ def test_an_obstacle_is_refused_with_its_remedy(undistributed: str, obstacle: tu
 
 
 @pytest.mark.citus
-def test_all_obstacles_are_named_in_one_error(undistributed: str) -> None:
+def test_error_names_all_obstacles(undistributed: str) -> None:
     for obstacle in OBSTACLES.values():
         say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
@@ -83,7 +83,7 @@ def test_all_obstacles_are_named_in_one_error(undistributed: str) -> None:
 
 
 @pytest.mark.citus
-def test_a_foreign_key_of_a_host_prevents_undistribution(cluster: str) -> None:
+def test_host_foreign_key_prevents_undistribution(cluster: str) -> None:
     schema.distribute(cluster)
     say(
         cluster,
@@ -98,7 +98,7 @@ def test_a_foreign_key_of_a_host_prevents_undistribution(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_the_search_index_prevents_distribution(cluster: str) -> None:
+def test_search_index_prevents_distribution(cluster: str) -> None:
     schema.enable_search(cluster)
     with pytest.raises(LangoStoreError, match="lango-store search disable"):
         schema.distribute(cluster)
@@ -114,7 +114,7 @@ def test_the_search_index_prevents_distribution(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_tables_of_another_revision_are_not_distributed(make_postgres: MakeDatabase) -> None:
+def test_tables_of_another_revision_cannot_be_distributed(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     for move in (schema.distribute, schema.undistribute):
         with pytest.raises(SchemaOutOfDate, match="lango-store db upgrade"):
@@ -126,7 +126,7 @@ def test_tables_of_another_revision_are_not_distributed(make_postgres: MakeDatab
 
 
 @pytest.mark.citus
-def test_a_role_that_does_not_own_the_tables_is_refused(cluster: str, request: pytest.FixtureRequest) -> None:
+def test_role_without_table_ownership_is_refused(cluster: str, request: pytest.FixtureRequest) -> None:
     say(cluster, "DROP ROLE IF EXISTS lango_visitor", "CREATE ROLE lango_visitor LOGIN")
     request.addfinalizer(lambda: say(cluster, "DROP OWNED BY lango_visitor", "DROP ROLE lango_visitor"))
     say(cluster, "GRANT ALL ON ALL TABLES IN SCHEMA public TO lango_visitor")
@@ -136,7 +136,7 @@ def test_a_role_that_does_not_own_the_tables_is_refused(cluster: str, request: p
 
 
 @pytest.mark.citus
-def test_the_owner_of_the_tables_need_not_be_a_superuser(
+def test_table_owner_can_distribute_without_superuser(
     make_postgres: MakeDatabase, request: pytest.FixtureRequest
 ) -> None:
     url = make_postgres(migrated=False)
@@ -155,7 +155,7 @@ def test_the_owner_of_the_tables_need_not_be_a_superuser(
 
 
 @pytest.mark.citus
-def test_without_a_node_for_rows_the_next_step_is_said(cluster: str) -> None:
+def test_error_without_worker_nodes_says_next_step(cluster: str) -> None:
     say(cluster, "SELECT citus_set_node_property(nodename, nodeport, 'shouldhaveshards', false) FROM pg_dist_node")
     with pytest.raises(LangoStoreError, match="citus_add_node"):
         schema.distribute(cluster)
@@ -180,7 +180,7 @@ APART = {
 
 @pytest.mark.citus
 @pytest.mark.parametrize("change", APART.values(), ids=APART.keys())
-def test_doctor_names_a_table_that_is_not_distributed_like_the_others(cluster: str, change: tuple[str, ...]) -> None:
+def test_doctor_names_table_distributed_differently(cluster: str, change: tuple[str, ...]) -> None:
     assert findings(cluster) == []
     schema.distribute(cluster)
     assert findings(cluster) == []

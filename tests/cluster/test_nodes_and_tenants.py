@@ -16,7 +16,7 @@ from lango_store.tables import SCHEMA_REVISION
 pytestmark = pytest.mark.citus
 
 
-def test_any_node_takes_what_the_coordinator_takes(make_postgres: MakeDatabase) -> None:
+def test_any_node_accepts_reads_and_writes(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     nodes = [url, *workers(url)]
     for number, node in enumerate(nodes):
@@ -39,7 +39,7 @@ def spread(url: str) -> str:
     return sa.make_url(url).set(host=None, port=None, query=query).render_as_string(hide_password=False)
 
 
-def test_a_url_of_all_nodes_spreads_what_is_asked(make_postgres: MakeDatabase) -> None:
+def test_url_with_all_nodes_balances_connections(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(spread(url), poolclass=sa.NullPool)
     ports = set()
@@ -61,7 +61,7 @@ def test_a_url_of_all_nodes_spreads_what_is_asked(make_postgres: MakeDatabase) -
             assert contents(store.messages(f"k{number}")) == [f"{each}" for each in range(10)]
 
 
-def test_a_worker_is_migrated_by_the_coordinator_only(
+def test_worker_is_migrated_only_through_coordinator(
     make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_postgres()
@@ -97,7 +97,9 @@ def tenants(make_postgres: MakeDatabase) -> list[str]:
     return urls
 
 
-def test_tenants_by_schema_work_unchanged(tenants: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_based_tenants_work_unchanged(
+    tenants: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for url in tenants:
         assert schema.upgrade(url) == schema.head()
         fill(url)
@@ -125,7 +127,7 @@ def test_tenants_by_schema_work_unchanged(tenants: list[str], tmp_path: Path, mo
     assert schema.current(tenants[1]) == SCHEMA_REVISION
 
 
-def test_a_schema_with_sessions_becomes_a_tenant(make_postgres: MakeDatabase) -> None:
+def test_schema_with_sessions_can_become_a_tenant(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "CREATE SCHEMA tenant")
     made = sa.make_url(url)

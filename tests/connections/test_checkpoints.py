@@ -43,7 +43,7 @@ MOST = 1_500 * PAGE
         ("3.53.4", False),
     ],
 )
-def test_affected_versions_are_those_without_the_fix(version: str, affected: bool) -> None:
+def test_affected_versions_lack_the_fix(version: str, affected: bool) -> None:
     assert is_affected(tuple(map(int, version.split(".")))) is affected
 
 
@@ -135,7 +135,7 @@ def test_checkpoints_are_made_while_no_commit_is_possible(
     assert set(checkpoints) == {(False, False)}
 
 
-def test_connection_that_is_kept_makes_checkpoints_between_its_transactions(
+def test_reused_connection_checkpoints_between_its_transactions(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
@@ -150,7 +150,7 @@ def test_connection_that_is_kept_makes_checkpoints_between_its_transactions(
     assert set(checkpoints) == {(False, False)}
 
 
-def test_reader_of_an_old_snapshot_delays_checkpoints_and_fails_no_append(file: Path, watching: Any) -> None:
+def test_reader_of_old_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
     with Store(engine) as store:
         store.create("k")

@@ -98,7 +98,7 @@ def test_violated_constraint_shows_no_content(engine: sa.Engine, constraint: str
                 connection.rollback()
 
 
-def test_failed_statement_on_the_stores_engine_shows_no_parameters(url: str) -> None:
+def test_failed_statement_on_store_engine_shows_no_parameters(url: str) -> None:
     engine = create_engine(url)
     statement = sa.text("SELECT * FROM missing WHERE a = :a")
     with engine.connect() as connection, pytest.raises(sa.exc.DBAPIError) as caught:
@@ -107,7 +107,7 @@ def test_failed_statement_on_the_stores_engine_shows_no_parameters(url: str) -> 
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_failed_search_shows_no_word(engine: sa.Engine) -> None:
+def test_failed_search_shows_no_search_words(engine: sa.Engine) -> None:
     schema.enable_search(engine)
     with Store(engine) as store:
         store.create("k", messages=[message(f"about {SECRET}")])

@@ -27,7 +27,7 @@ from lango_store import (
 )
 
 
-def test_an_error_for_a_missing_client_library_names_the_extra() -> None:
+def test_missing_driver_error_names_the_extra() -> None:
     done = run_process("stats", "--url", "postgresql://host/agents", environment={"PSYCOPG_IMPL": "none"})
     assert re.fullmatch(
         r"error: PostgreSQL's client library is missing \(.*'none'.*\): "
@@ -37,7 +37,7 @@ def test_an_error_for_a_missing_client_library_names_the_extra() -> None:
     assert done.returncode == 1
 
 
-def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:
+def test_engine_sets_pragmas_on_sqlite(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     for durability, level in (("full", 2), ("normal", 1)):
         engine = create_engine(url, durability=durability)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def test_settings_on_sqlite(make_sqlite: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-def test_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> None:
+def test_engine_sets_session_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> None:
     engine = create_engine(f"{scheme}{make_postgres().removeprefix('postgresql+psycopg')}")
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW timezone").scalar() == "UTC"
@@ -64,7 +64,7 @@ def test_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> Non
 
 
 @pytest.mark.parametrize(("given", "used"), [("none", None), ("0", 0), ("7", 7)])
-def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, used: int | None) -> None:
+def test_prepare_threshold_is_read_from_url(make_postgres: MakeDatabase, given: str, used: int | None) -> None:
     with Store(f"{make_postgres()}&prepare_threshold={given}") as store:
         store.create("k")
         for _ in range(12):
@@ -75,7 +75,7 @@ def test_prepare_threshold_in_the_url(make_postgres: MakeDatabase, given: str, u
             assert (prepared == 0) == (used is None)
 
 
-def test_other_databases_are_refused() -> None:
+def test_create_engine_refuses_other_databases() -> None:
     engine = sa.create_mock_engine("mysql://", lambda *_: None)
     with pytest.raises(TypeError, match="URL"):
         Store(engine)  # type: ignore[arg-type]
@@ -83,13 +83,13 @@ def test_other_databases_are_refused() -> None:
         Store(sa.create_engine("mysql+pymysql://x/y", module=sqlite3))  # so that no driver is needed
 
 
-def test_making_a_store_connects_to_nothing(tmp_path: Path) -> None:
+def test_store_constructor_opens_no_connection(tmp_path: Path) -> None:
     Store(f"sqlite:///{tmp_path}/never.db", migrate=True).close()
     Store("postgresql://nobody@127.0.0.1:1/never").close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+def test_pool_replaces_connections_closed_by_server(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
     with Store(make_postgres()) as store:
         store.create("k")
         store.append_message("k", message())
@@ -102,7 +102,7 @@ def test_connections_that_the_server_closed_are_replaced(make_postgres: MakeData
         assert len(store.get("k").messages) == 2
 
 
-def test_a_latin_database_is_refused(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+def test_database_with_latin1_encoding_is_refused(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
     name = f"latin_{os.getpid()}"
     with administrator.connect() as connection:
         connection.exec_driver_sql(
@@ -115,7 +115,7 @@ def test_a_latin_database_is_refused(make_postgres: MakeDatabase, administrator:
         connection.exec_driver_sql(f"DROP DATABASE {name}")
 
 
-def test_a_full_disk_is_an_error_and_nothing_is_written(make_sqlite: MakeDatabase) -> None:
+def test_append_on_full_disk_raises_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
     with Store(create_engine(make_sqlite(), pool_size=1, max_overflow=0)) as store:
         store.create("k", messages=[message("a")])
         with store.engine.connect() as connection:
@@ -129,7 +129,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_written(make_sqlite: MakeDatabas
         assert store.append_message("k", message("b")).seq == 2
 
 
-def test_an_append_whose_commit_fails_says_so_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
+def test_append_with_failed_commit_raises_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite())
     with engine.begin() as connection:
         for statement in (
@@ -151,7 +151,7 @@ def test_an_append_whose_commit_fails_says_so_and_writes_nothing(make_sqlite: Ma
     engine.dispose()
 
 
-def test_a_store_in_memory_outlives_errors() -> None:
+def test_in_memory_store_survives_errors() -> None:
     with Store("sqlite://", migrate=True) as store:
         store.create("k")
         with pytest.raises(SessionExists):
@@ -161,7 +161,7 @@ def test_a_store_in_memory_outlives_errors() -> None:
         assert store.count() == 1
 
 
-def test_files_that_are_no_database(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     torn = tmp_path / "torn.db"
     torn.write_bytes(b"this is not a database, " * 500)
     for url in (f"sqlite:///{torn}", f"sqlite:///{tmp_path}/no/folder/x.db"):
@@ -181,7 +181,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
-def test_a_file_to_read_only_is_read(make_sqlite: MakeDatabase) -> None:
+def test_read_only_file_can_be_read(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:
         store.create("k", messages=[message("a")])
@@ -214,7 +214,7 @@ def test_read_only_engine_changes_and_creates_no_file(tmp_path: Path, name: str)
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_follows_an_append_on_its_connection_can_be_rolled_back(url: str) -> None:
+def test_statements_after_an_append_can_be_rolled_back(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         store.create("k")
@@ -232,7 +232,7 @@ def test_what_follows_an_append_on_its_connection_can_be_rolled_back(url: str) -
     engine.dispose()
 
 
-def test_a_raw_connection_after_an_append_has_a_transaction_as_ever(make_postgres: MakeDatabase) -> None:
+def test_raw_connection_still_begins_transactions_after_an_append(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(), pool_size=1)
     with Store(engine) as store:
         store.create("k")
@@ -244,7 +244,7 @@ def test_a_raw_connection_after_an_append_has_a_transaction_as_ever(make_postgre
     engine.dispose()
 
 
-def test_an_append_by_a_hosts_engine_leaves_other_engines_their_transactions(make_postgres: MakeDatabase) -> None:
+def test_append_on_host_engine_does_not_change_transactions_of_other_engines(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     host, engine = sa.create_engine(url), create_engine(url)
     with Store(host) as store:
@@ -258,7 +258,7 @@ def test_an_append_by_a_hosts_engine_leaves_other_engines_their_transactions(mak
 
 
 @pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
-def test_a_listener_of_the_pool_sees_every_verb(url: str, moment: str) -> None:
+def test_pool_listener_sees_every_method(url: str, moment: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         store.create("k")

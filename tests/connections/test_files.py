@@ -16,7 +16,7 @@ from lango_store import Store
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o000, 0o600), (0o177, 0o600)])
-def test_a_database_and_an_archive_are_their_owners_alone_to_read(tmp_path: Path, umask: int, mode: int) -> None:
+def test_new_database_and_archive_are_readable_by_owner_only(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:
         past = datetime.now(UTC) - timedelta(days=9)
@@ -32,7 +32,7 @@ def test_a_database_and_an_archive_are_their_owners_alone_to_read(tmp_path: Path
         os.umask(before)
 
 
-def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_file_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "agent.db").touch(mode=0o640)
     (tmp_path / "agent.db").chmod(0o640)
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
@@ -58,7 +58,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_mistyped_path_makes_no_file(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistyped_path_creates_no_file(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in (f"sqlite:///{tmp_path}/agnet.db", f"sqlite:///file:{tmp_path}/agnet.db?uri=true"):
         done = run(*words, "--url", url)
@@ -96,7 +96,7 @@ def _bound(*words: str) -> subprocess.CompletedProcess[str]:
     return run_program(BOUND_BY_RIGHTS, *words)
 
 
-def test_a_read_only_file_that_somebody_writes_is_read_as_it_is_now(shelf: Path) -> None:
+def test_read_only_file_shows_writes_of_other_processes(shelf: Path) -> None:
     path = shelf / "agent.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k")

@@ -84,7 +84,7 @@ store = Store(engine)
 
 
 @pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES.keys())
-def test_no_message_is_lost_when_the_parent_closes_its_store(file: Path, make: str) -> None:
+def test_forked_child_loses_no_message_when_parent_closes_its_store(file: Path, make: str) -> None:
     """With an inherited table of locks, a child appends without locks, and the last process removes its log."""
     program = f"""
 import os, sys
@@ -197,7 +197,7 @@ def in_a_child():
 """
 
 
-def test_no_child_hangs_that_is_forked_while_other_threads_append(url: str) -> None:
+def test_child_forked_during_appends_of_other_threads_does_not_hang(url: str) -> None:
     program = f"""
 import os, signal, sys, threading, warnings
 from lango_store import DatabaseUnavailable, Store, Message
@@ -228,7 +228,7 @@ store.close()
     assert (done.stdout.strip(), done.stderr) == ("done", "")
 
 
-def test_no_child_hangs_that_is_forked_during_another_threads_first_call(url: str) -> None:
+def test_child_forked_during_first_call_of_another_thread_does_not_hang(url: str) -> None:
     program = f"""
 import os, signal, sys, threading, warnings
 import sqlalchemy as sa

@@ -32,7 +32,7 @@ def shape(statement: str) -> str:
     return "".join(statement.split())[:25]
 
 
-def test_the_hook_sees_each_statement_that_reaches_the_driver(url: str) -> None:
+def test_on_statement_sees_each_statement_sent_to_driver(url: str) -> None:
     told: Seen = []
     engine = create_engine(url)
     with Store(engine, on_statement=lambda text, seconds: told.append((text, seconds))) as store:
@@ -49,7 +49,7 @@ def test_the_hook_sees_each_statement_that_reaches_the_driver(url: str) -> None:
     assert all(0 <= seconds < 60 for _, seconds in told)
 
 
-def test_the_hook_sees_what_the_store_does_on_a_callers_connection_and_nothing_else(url: str) -> None:
+def test_on_statement_sees_only_the_stores_statements_on_a_callers_connection(url: str) -> None:
     told: Seen = []
     engine = create_engine(url)
     store = Store(engine, on_statement=lambda text, seconds: told.append((text, seconds)))
@@ -67,7 +67,7 @@ def test_the_hook_sees_what_the_store_does_on_a_callers_connection_and_nothing_e
     engine.dispose()
 
 
-def test_an_engines_log_has_the_text_and_the_time_but_no_content(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_engine_log_has_statement_and_time_but_no_content(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with Store(url) as store:
         store.create("k")
         store.append_message("k", message("before"))

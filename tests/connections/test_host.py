@@ -15,7 +15,7 @@ from lango_store.tables import VERSION_TABLE, Base, MessageRow, SessionRow
 OURS = {*Base.metadata.tables, VERSION_TABLE}
 
 
-def test_a_hosts_create_all_makes_nothing_of_ours(make_sqlite: MakeDatabase) -> None:
+def test_host_create_all_does_not_create_store_tables(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(migrated=False))
     sqlmodel.SQLModel.metadata.create_all(engine)
     assert not OURS & set(sa.inspect(engine).get_table_names())
@@ -23,7 +23,7 @@ def test_a_hosts_create_all_makes_nothing_of_ours(make_sqlite: MakeDatabase) -> 
     engine.dispose()
 
 
-def test_a_hosts_autogenerate_finds_nothing_of_ours(engine: sa.Engine) -> None:
+def test_host_autogenerate_ignores_store_tables(engine: sa.Engine) -> None:
     host = sa.MetaData()
     sa.Table("host_order", host, sa.Column("number", sa.Integer, primary_key=True))
     with engine.connect() as connection:
@@ -32,7 +32,7 @@ def test_a_hosts_autogenerate_finds_nothing_of_ours(engine: sa.Engine) -> None:
     assert [(what, table.name) for what, table in differences] == [("add_table", "host_order")]
 
 
-def test_migrations_leave_a_hosts_tables_and_versions_alone(empty_url: str) -> None:
+def test_migrations_do_not_change_host_tables_and_versions(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
@@ -47,7 +47,7 @@ def test_migrations_leave_a_hosts_tables_and_versions_alone(empty_url: str) -> N
     engine.dispose()
 
 
-def test_two_schemas_of_one_database_hold_two_stores(make_postgres: MakeDatabase) -> None:
+def test_two_schemas_of_one_database_can_hold_two_stores(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -64,7 +64,7 @@ def test_two_schemas_of_one_database_hold_two_stores(make_postgres: MakeDatabase
     engine.dispose()
 
 
-def test_the_tables_give_typed_values_to_queries_of_your_own(store: Store, engine: sa.Engine) -> None:
+def test_own_queries_on_tables_return_typed_values(store: Store, engine: sa.Engine) -> None:
     call = ToolCall(id="c", name="n", output={"a": 1.0})
     store.create("k", settings={"thinking": "high"}, messages=[message("hi", tokens=3)])
     stored = store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call]))
@@ -85,7 +85,7 @@ def test_the_tables_give_typed_values_to_queries_of_your_own(store: Store, engin
             _ = bare.messages
 
 
-def test_rows_can_be_added_by_people_who_fill_a_database(engine: sa.Engine, store: Store) -> None:
+def test_rows_added_with_the_tables_are_readable_by_the_store(engine: sa.Engine, store: Store) -> None:
     made = store.create("k", metadata={"a": [1]})
     with sqlmodel.Session(engine) as session:
         row = MessageRow(session_key="k", seq=9, role=MessageRole.USER, content={"b": 1}, created_at=made.created_at)

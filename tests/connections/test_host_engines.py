@@ -61,7 +61,7 @@ def reject_inserts(store: Store) -> None:
             )
 
 
-def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(url: str) -> None:
+def test_writes_are_atomic_at_every_host_isolation_level(url: str) -> None:
     with Store(url) as own:
         reject_inserts(own)
     for name, engine in host_engines(url):
@@ -83,7 +83,7 @@ def test_whatever_isolation_level_a_host_has_writes_land_together_or_not_at_all(
         engine.dispose()
 
 
-def test_whatever_isolation_level_a_host_has_several_reads_see_one_moment(url: str) -> None:
+def test_reads_are_consistent_at_every_host_isolation_level(url: str) -> None:
     with Store(url) as own:
         for name, engine in host_engines(url):
             store = Store(engine)
@@ -97,7 +97,7 @@ def test_whatever_isolation_level_a_host_has_several_reads_see_one_moment(url: s
             engine.dispose()
 
 
-def test_a_hosts_connections_have_the_hosts_settings_afterwards(make_postgres: MakeDatabase) -> None:
+def test_host_connections_keep_their_settings(make_postgres: MakeDatabase) -> None:
     engine = sa.create_engine(make_postgres(), isolation_level="SERIALIZABLE", pool_size=1)
     store = Store(engine)
     store.create("k", messages=messages(2))
@@ -111,7 +111,7 @@ def test_a_hosts_connections_have_the_hosts_settings_afterwards(make_postgres: M
     engine.dispose()
 
 
-def test_a_caller_whose_snapshot_is_too_old_is_told_to_try_again(make_postgres: MakeDatabase) -> None:
+def test_write_on_outdated_snapshot_of_caller_says_to_retry(make_postgres: MakeDatabase) -> None:
     engine = sa.create_engine(make_postgres(), isolation_level="REPEATABLE READ")
     store = Store(engine)
     store.create("k")
@@ -124,7 +124,7 @@ def test_a_caller_whose_snapshot_is_too_old_is_told_to_try_again(make_postgres: 
     engine.dispose()
 
 
-def test_a_borrowed_connection_in_autocommit_is_refused_with_the_line_to_change(url: str) -> None:
+def test_using_refuses_autocommit_connection_with_the_line_to_change(url: str) -> None:
     with Store(url) as own:
         own.create("k", messages=messages(2))
     for make in (create_engine, stock_engine):
@@ -139,7 +139,7 @@ def test_a_borrowed_connection_in_autocommit_is_refused_with_the_line_to_change(
         assert own.info("k").message_count == 2
 
 
-def test_a_schema_translate_map_is_refused_with_the_remedy(url: str) -> None:
+def test_schema_translate_map_is_refused_with_the_remedy(url: str) -> None:
     with Store(url) as own:
         own.create("k")
     engine = create_engine(url)
@@ -193,7 +193,7 @@ SET_TENANT = "SELECT set_config('app.tenant', %s, true)"
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
 @pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
-def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, moment: str) -> None:
+def test_row_level_security_applies_to_every_method(tenants_url: sa.URL, make: Any, moment: str) -> None:
     engine = make(tenants_url, pool_size=1, max_overflow=0)
     tenant = "ann"
 
@@ -239,7 +239,7 @@ def test_policies_for_rows_hold_for_every_verb(tenants_url: sa.URL, make: Any, m
 
 
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-def test_rows_that_a_policy_only_shows_are_not_permitted_to_change(tenants_url: sa.URL) -> None:
+def test_write_to_row_that_policy_only_shows_raises_not_permitted(tenants_url: sa.URL) -> None:
     administrator = create_engine(tenants_url.set(username="postgres"))
     with administrator.begin() as connection:
         connection.exec_driver_sql("DROP POLICY tenant ON lango_session")
@@ -260,7 +260,7 @@ def test_rows_that_a_policy_only_shows_are_not_permitted_to_change(tenants_url: 
 
 
 @pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
-def test_beside_a_listener_an_append_runs_in_a_transaction_of_sqlalchemy(url: str, moment: str) -> None:
+def test_append_runs_in_sqlalchemy_transaction_if_engine_has_listener(url: str, moment: str) -> None:
     engine = create_engine(url)
     store = Store(engine)
     store.create("k")
@@ -274,7 +274,7 @@ def test_beside_a_listener_an_append_runs_in_a_transaction_of_sqlalchemy(url: st
     engine.dispose()
 
 
-def test_what_a_listener_to_checkins_raises_reaches_the_caller_of_an_append_that_has_landed(url: str) -> None:
+def test_checkin_listener_error_reaches_caller_after_committed_append(url: str) -> None:
     engine = create_engine(url)
     errors = {RuntimeError: RuntimeError, engine.dialect.loaded_dbapi.OperationalError: LangoStoreError}
     store = Store(engine)
@@ -294,7 +294,7 @@ def test_what_a_listener_to_checkins_raises_reaches_the_caller_of_an_append_that
 
 
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-def test_the_error_for_a_listener_that_leaves_a_transaction_open_says_where_its_query_belongs(
+def test_error_for_listener_with_open_transaction_names_the_right_event(
     tenants_url: sa.URL,
 ) -> None:
     engine = create_engine(tenants_url)
@@ -307,7 +307,7 @@ def test_the_error_for_a_listener_that_leaves_a_transaction_open_says_where_its_
 # using()
 
 
-def test_a_scoped_session_lends_its_connection(url: str) -> None:
+def test_using_accepts_scoped_session(url: str) -> None:
     engine = create_engine(url)
     scoped = orm.scoped_session(orm.sessionmaker(engine))
     store = Store(engine)
@@ -321,7 +321,7 @@ def test_a_scoped_session_lends_its_connection(url: str) -> None:
     engine.dispose()
 
 
-def test_a_subclass_keeps_its_attributes_on_a_borrowed_connection(url: str) -> None:
+def test_using_keeps_attributes_of_store_subclass(url: str) -> None:
     class Tenants(Store):
         def __init__(self, engine: sa.Engine, tenant: str) -> None:
             super().__init__(engine)
@@ -334,7 +334,7 @@ def test_a_subclass_keeps_its_attributes_on_a_borrowed_connection(url: str) -> N
     engine.dispose()
 
 
-def test_a_listener_to_connects_may_leave_its_transaction_open(make_postgres: MakeDatabase) -> None:
+def test_connect_listener_may_leave_transaction_open(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url, pool_size=1)
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("SET statement_timeout = '90s'"))

@@ -45,7 +45,7 @@ BOUNDS = {
 }
 
 
-def test_a_dead_peer_is_noticed_in_half_a_minute_unless_the_url_says_otherwise(
+def test_keepalive_settings_are_defaults_that_url_overrides(
     make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_postgres()
@@ -66,7 +66,7 @@ def test_a_dead_peer_is_noticed_in_half_a_minute_unless_the_url_says_otherwise(
     assert used() == BOUNDS | {"connect_timeout": "4"}
 
 
-def test_a_server_that_does_not_answer_a_connection_is_given_up() -> None:
+def test_connect_timeout_ends_unanswered_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         store = Store(f"postgresql://x@127.0.0.1:{port}/x?connect_timeout=1")
@@ -74,9 +74,7 @@ def test_a_server_that_does_not_answer_a_connection_is_given_up() -> None:
             store.get("k")
 
 
-def test_what_no_peer_acknowledges_is_given_up_after_tcp_user_timeout(
-    make_postgres: MakeDatabase, relay: Relay
-) -> None:
+def test_tcp_user_timeout_ends_unacknowledged_write(make_postgres: MakeDatabase, relay: Relay) -> None:
     with Store(relay.url(make_postgres(), tcp_user_timeout="1000")) as store:
         store.create("k")
         relay.stall()
@@ -87,7 +85,7 @@ def test_what_no_peer_acknowledges_is_given_up_after_tcp_user_timeout(
         assert [m.content for m in store.get("k").messages] == ["there"]
 
 
-def test_an_idle_connection_is_asked_for_a_while_only(
+def test_ping_of_idle_connection_has_a_timeout(
     make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "_IDLE_BEFORE_PING", -1.0)
@@ -104,7 +102,7 @@ def test_an_idle_connection_is_asked_for_a_while_only(
 
 
 @pytest.mark.parametrize("given", ["URL", "connect_args"])
-def test_a_statement_takes_no_longer_than_it_may(make_postgres: MakeDatabase, given: str) -> None:
+def test_statement_timeout_ends_long_statement(make_postgres: MakeDatabase, given: str) -> None:
     url = f"{make_postgres()}&options=-clock_timeout=60s"
     engine = (
         create_engine(f"{url}&statement_timeout=200ms")
@@ -121,12 +119,12 @@ def test_a_statement_takes_no_longer_than_it_may(make_postgres: MakeDatabase, gi
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "5h", "99999999min"])
-def test_a_statement_timeout_is_a_time(text: str) -> None:
+def test_statement_timeout_refuses_values_that_are_not_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r"statement_timeout .*: give"):
         create_engine(f"postgresql://x/y?statement_timeout={text}")
 
 
-def test_a_migration_takes_as_long_as_it_takes(make_postgres: MakeDatabase) -> None:
+def test_migration_has_no_statement_timeout(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     other = create_engine(url)
     reading = threading.Event()
@@ -145,7 +143,7 @@ def test_a_migration_takes_as_long_as_it_takes(make_postgres: MakeDatabase) -> N
     other.dispose()
 
 
-def test_a_server_that_hangs_is_given_up_when_statements_have_a_timeout() -> None:
+def test_statement_timeout_ends_wait_for_hung_server() -> None:
     server = PostgresServer()
     try:
         with Store(f"{server.url()}&connect_timeout=2&statement_timeout=200ms", migrate=True) as store:

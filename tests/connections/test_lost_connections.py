@@ -22,7 +22,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
 @pytest.mark.parametrize("reset", ["rollback", None])
-def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
+def test_broken_connection_is_not_returned_to_host_pool(
     make_postgres: MakeDatabase,
     administrator: sa.Engine,
     caplog: pytest.LogCaptureFixture,
@@ -47,7 +47,7 @@ def test_a_connection_that_broke_is_not_put_back_into_a_hosts_pool(
 
 
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
-def test_a_connection_that_was_idle_for_long_is_asked_before_it_is_lent(
+def test_long_idle_connection_is_pinged_before_use(
     make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch, call: Callable[[Store], object]
 ) -> None:
     engine = create_engine(relay.url(make_postgres()), pool_size=1)
@@ -66,7 +66,7 @@ def test_a_connection_that_was_idle_for_long_is_asked_before_it_is_lent(
     engine.dispose()
 
 
-def test_of_connections_that_were_idle_for_long_only_those_are_replaced_that_do_not_answer(
+def test_only_idle_connections_that_do_not_answer_are_replaced(
     make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = create_engine(make_postgres(), pool_size=1)

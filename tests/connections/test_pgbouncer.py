@@ -33,7 +33,7 @@ def advisory_locks(url: str) -> int:
     return int(found)
 
 
-def test_writers_and_readers_meet_no_error(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+def test_writers_and_readers_work_through_pgbouncer(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
     with Store(pooler.url(make_postgres())) as store:
         store.create("k")
 
@@ -50,9 +50,7 @@ def test_writers_and_readers_meet_no_error(make_postgres: MakeDatabase, pooler: 
         assert store.conversation("k").total_usage() == {"tokens": 160}
 
 
-def test_upgrades_one_after_the_other_and_at_once_leave_no_lock_behind(
-    make_postgres: MakeDatabase, pooler: PgBouncer
-) -> None:
+def test_upgrades_through_pgbouncer_leave_no_lock(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
     direct = make_postgres(migrated=False)
     url = pooler.url(direct).replace("&prepare_threshold=none", "")
     assert "prepare" not in url
@@ -66,7 +64,7 @@ def test_upgrades_one_after_the_other_and_at_once_leave_no_lock_behind(
     assert advisory_locks(direct) == 0
 
 
-def test_options_in_the_url_are_refused_by_the_pooler(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+def test_pgbouncer_refuses_options_in_url(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
     for parameter in ("options=-csearch_path%3Dpublic", "statement_timeout=5s"):
         with (
             Store(f"{pooler.url(make_postgres())}&{parameter}") as store,

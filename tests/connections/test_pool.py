@@ -15,7 +15,7 @@ def wait_for_waiters(engine: sa.Engine, number: int) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_free_connection_goes_to_the_thread_that_waited_longest(url: str) -> None:
+def test_free_connection_goes_to_longest_waiting_thread(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     order: list[object] = []
 
@@ -35,7 +35,7 @@ def test_a_free_connection_goes_to_the_thread_that_waited_longest(url: str) -> N
     engine.dispose()
 
 
-def test_a_thread_that_gave_up_waiting_gets_no_connection(url: str) -> None:
+def test_thread_with_timed_out_wait_gets_no_connection(url: str) -> None:
     engine = create_engine(url, pool_size=1, pool_timeout=0.01)
     for _ in range(3):
         with engine.connect(), pytest.raises(sa.exc.TimeoutError):

@@ -125,7 +125,7 @@ def test_store_refuses_a_callers_connection_after_its_file_was_replaced(
             store.using(connection).append_message("k", message())
 
 
-def test_file_may_lose_its_log_while_no_connection_is_open(file: Path) -> None:
+def test_removed_wal_file_is_accepted_while_no_connection_is_open(file: Path) -> None:
     engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
     with Store(engine) as store:
         store.create("k")
@@ -134,7 +134,7 @@ def test_file_may_lose_its_log_while_no_connection_is_open(file: Path) -> None:
             assert not Path(f"{file}-wal").exists()
 
 
-def test_a_ping_looks_at_the_schema_again(url: str) -> None:
+def test_ping_checks_schema_again(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
         store.ping()
@@ -159,7 +159,7 @@ DAMAGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("statement", "text"), DAMAGES.values(), ids=DAMAGES.keys())
-def test_ping_refuses_a_database_without_tables_or_revision(url: str, statement: str, text: str) -> None:
+def test_ping_refuses_database_without_tables_or_revision(url: str, statement: str, text: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
         store.ping()
@@ -171,7 +171,7 @@ def test_ping_refuses_a_database_without_tables_or_revision(url: str, statement:
     engine.dispose()
 
 
-def test_calls_succeed_when_the_schema_is_to_be_checked_again_at_any_line(url: str) -> None:
+def test_calls_succeed_if_schema_check_is_reset_at_any_line(url: str) -> None:
     """A ping of another thread that finds a fault, or an error of another call, asks for the check at any time."""
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:

@@ -50,9 +50,7 @@ def store(primary: PostgresServer, replica: PostgresServer) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("behind", [0.001, 2])
-def test_no_read_is_stale_however_far_behind_the_replica_is(
-    store: Store, replica: PostgresServer, behind: float
-) -> None:
+def test_lagging_replica_never_returns_stale_reads(store: Store, replica: PostgresServer, behind: float) -> None:
     replica.delay(behind)
     for writer in range(8):
         store.create(f"k{writer}")
@@ -87,7 +85,7 @@ READS: Final[dict[str, Callable[[Store], Any]]] = {
 }
 
 
-def test_reads_go_on_where_the_primary_is_away_and_writes_do_not(
+def test_replica_answers_reads_while_primary_is_down(
     store: Store, primary: PostgresServer, replica: PostgresServer, tmp_path: Any
 ) -> None:
     store.create("k")
@@ -108,7 +106,7 @@ def test_reads_go_on_where_the_primary_is_away_and_writes_do_not(
         primary.resume()
 
 
-def test_a_read_whose_replica_goes_away_in_the_middle_is_answered_by_the_primary(
+def test_primary_answers_read_if_replica_fails_during_it(
     store: Store, primary: PostgresServer, replica: PostgresServer
 ) -> None:
     store.create("k", messages=messages(3))
@@ -129,7 +127,7 @@ def test_a_read_whose_replica_goes_away_in_the_middle_is_answered_by_the_primary
         assert reading.result() == 3
 
 
-def test_several_reads_of_a_replica_see_one_moment(
+def test_snapshot_reads_on_replica_are_consistent(
     store: Store, primary: PostgresServer, replica: PostgresServer
 ) -> None:
     store.create("k", messages=messages(3))
@@ -142,7 +140,7 @@ def test_several_reads_of_a_replica_see_one_moment(
         assert connection.execute(standing).one() == (True, 3)
 
 
-def test_a_position_is_handed_on(primary: PostgresServer, replica: PostgresServer) -> None:
+def test_position_can_be_passed_to_another_store(primary: PostgresServer, replica: PostgresServer) -> None:
     replica.delay(60)
     with Store(primary.url()) as writer, Store(primary.url(), replica=replica.url()) as reader:
         writer.create("k", messages=messages(3))
@@ -164,7 +162,7 @@ def test_a_position_is_handed_on(primary: PostgresServer, replica: PostgresServe
         seeing.get("k")
 
 
-def test_unknown_position_is_not_hidden_by_that_of_an_earlier_write() -> None:
+def test_unknown_position_is_refused_after_an_earlier_write() -> None:
     written = Written()
     earlier, later = written.count(), written.count()
     written.note(earlier, 100)  # its position was asked for before the later write, which gets no answer
@@ -176,9 +174,7 @@ def test_unknown_position_is_not_hidden_by_that_of_an_earlier_write() -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "empty"])
-def test_the_primary_answers_while_a_replica_is_away_or_has_no_tables_yet(
-    make_postgres: MakeDatabase, url: str
-) -> None:
+def test_primary_answers_while_replica_is_down_or_has_no_tables(make_postgres: MakeDatabase, url: str) -> None:
     replica = make_postgres(migrated=False) if url == "empty" else url
     with Store(make_postgres(), replica=replica) as store:
         assert store.count() == 0
@@ -187,7 +183,7 @@ def test_the_primary_answers_while_a_replica_is_away_or_has_no_tables_yet(
         assert store.stats().messages == 3
 
 
-def test_a_store_that_is_closed_has_closed_its_connections_to_both_servers(make_postgres: MakeDatabase) -> None:
+def test_close_closes_connections_to_both_servers(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     drivers: list[Any] = []
 
@@ -204,7 +200,7 @@ def test_a_store_that_is_closed_has_closed_its_connections_to_both_servers(make_
         sa.event.remove(sa.Pool, "connect", connected)
 
 
-def test_sqlite_has_no_replicas(make_sqlite: MakeDatabase) -> None:
+def test_sqlite_store_refuses_replica(make_sqlite: MakeDatabase) -> None:
     with pytest.raises(ValueError, match="replica"):
         Store(make_sqlite(), replica=make_sqlite())
     with Store(make_sqlite()) as store:

@@ -73,7 +73,7 @@ WITHOUT: Final = {
 @pytest.mark.parametrize(
     "verb", sorted((every_verb.verbs_of(Store) | every_verb.verbs_of(Conversation)) - WITHOUT.keys())
 )
-def test_a_verb_waits_for_a_server_that_is_away(
+def test_retry_waits_for_unreachable_server(
     url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
     if verb == "search":
@@ -94,9 +94,7 @@ def test_a_verb_waits_for_a_server_that_is_away(
             assert re.match(r"done after 2 tries in \d+\.\d s; the first failed: PostgreSQL: ", line)
 
 
-def test_without_retry_a_call_fails_at_once_and_the_next_one_connects(
-    url: sa.URL, relay: Relay, pauses: Pauses
-) -> None:
+def test_call_without_retry_fails_at_once_and_next_call_connects(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=timedelta(0), token_counter=lambda _: 1) as store:
         store.create("k")
         relay.refuse()
@@ -107,7 +105,7 @@ def test_without_retry_a_call_fails_at_once_and_the_next_one_connects(
     assert pauses.count == 0
 
 
-def test_the_time_has_an_end_and_the_last_error_is_raised(
+def test_retry_ends_after_its_time_with_the_last_error(
     url: sa.URL, relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Store(url, retry=timedelta(milliseconds=50)) as store:
@@ -120,7 +118,7 @@ def test_the_time_has_an_end_and_the_last_error_is_raised(
     assert re.match(r"given up after \d+ tries in 0\.\d s: PostgreSQL: ", lines[0])
 
 
-def test_sqlite_is_waited_for_beyond_its_own_timeout(make_sqlite: MakeDatabase, pauses: Pauses) -> None:
+def test_retry_waits_for_sqlite_lock_beyond_busy_timeout(make_sqlite: MakeDatabase, pauses: Pauses) -> None:
     url = f"{make_sqlite()}?timeout=0"
     other = create_engine(url)
     with Store(url, retry=HALF_A_MINUTE) as store, other.connect() as connection:
@@ -138,12 +136,12 @@ def test_sqlite_is_waited_for_beyond_its_own_timeout(make_sqlite: MakeDatabase, 
 
 
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), 30])
-def test_the_time_is_a_span_of_time(wrong: Any) -> None:
+def test_retry_refuses_values_that_are_not_timedeltas(wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="retry"):
         Store("sqlite://", retry=wrong)
 
 
-def test_what_can_never_succeed_is_not_tried_again(url: sa.URL, pauses: Pauses) -> None:
+def test_permanent_error_is_not_retried(url: sa.URL, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(2))
         with pytest.raises(Conflict):
@@ -157,7 +155,7 @@ def test_what_can_never_succeed_is_not_tried_again(url: sa.URL, pauses: Pauses) 
     assert pauses.count == 0
 
 
-def test_a_callers_transaction_is_the_callers_to_repeat(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_call_in_callers_transaction_is_not_retried(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k")
         with store.engine.connect() as connection:
@@ -174,7 +172,7 @@ def test_a_callers_transaction_is_the_callers_to_repeat(url: sa.URL, relay: Rela
 # Nothing twice
 
 
-def test_messages_and_turns_get_an_id_by_which_a_second_try_is_told_apart(url: sa.URL) -> None:
+def test_retry_gives_ids_to_messages_and_turns(url: sa.URL) -> None:
     uuid7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
@@ -220,9 +218,7 @@ DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] 
 
 
 @pytest.mark.parametrize("verb", DONE_ONCE)
-def test_what_was_done_before_the_connection_was_lost_is_not_done_again(
-    url: sa.URL, relay: Relay, pauses: Pauses, verb: str
-) -> None:
+def test_retry_after_lost_commit_writes_nothing_twice(url: sa.URL, relay: Relay, pauses: Pauses, verb: str) -> None:
     answer, call, expected = DONE_ONCE[verb]
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=[message("a"), message("b")])
@@ -233,7 +229,7 @@ def test_what_was_done_before_the_connection_was_lost_is_not_done_again(
         assert store.conversation("k").total_usage() == ({"n": 1} if verb == "save_turn" else {})
 
 
-def test_create_without_key_returns_the_session_of_a_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_create_without_key_returns_session_of_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         assert store.count() == 0
         relay.lose(b"COMMIT")
@@ -243,7 +239,7 @@ def test_create_without_key_returns_the_session_of_a_lost_commit(url: sa.URL, re
         assert [each.content for each in made.messages] == ["a"]
 
 
-def test_fork_without_key_returns_the_copy_of_a_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_fork_without_key_returns_copy_of_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(3))
         relay.lose(b"COMMIT")
@@ -268,7 +264,9 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
 
 
 @pytest.mark.parametrize("verb", UNKNOWN)
-def test_a_call_that_may_have_been_done_says_so(url: sa.URL, relay: Relay, pauses: Pauses, verb: str) -> None:
+def test_call_with_unknown_outcome_raises_database_unavailable(
+    url: sa.URL, relay: Relay, pauses: Pauses, verb: str
+) -> None:
     answer, call, tries = UNKNOWN[verb]
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(2))
@@ -284,7 +282,7 @@ def test_a_call_that_may_have_been_done_says_so(url: sa.URL, relay: Relay, pause
 
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ"])
 @pytest.mark.parametrize("where", ["server", "engine"])
-def test_what_other_transactions_undo_is_tried_again_without_being_asked(
+def test_serialization_failure_is_retried_without_retry_option(
     make_postgres: MakeDatabase, where: str, level: str
 ) -> None:
     made = sa.make_url(make_postgres())
@@ -309,7 +307,7 @@ def test_what_other_transactions_undo_is_tried_again_without_being_asked(
 
 
 @not_on_a_cluster("Citus allows no trigger with an error of its own on a distributed table")
-def test_a_call_that_is_undone_at_every_try_gives_up(
+def test_call_undone_at_every_try_raises_database_busy(
     make_postgres: MakeDatabase, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(retry, "_LOCK_TIMEOUT", 0.05)
@@ -334,7 +332,7 @@ def test_a_call_that_is_undone_at_every_try_gives_up(
 # Cancelled
 
 
-def test_a_cancelled_call_is_not_tried_again(url: sa.URL, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_call_is_not_retried(url: sa.URL, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     pausing = threading.Event()
     pause = cancellation.Cancellation.pause
 

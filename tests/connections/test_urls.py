@@ -88,7 +88,7 @@ def texts_of(url: str, log: pytest.LogCaptureFixture) -> Iterator[str]:
     yield log.text
 
 
-def test_no_text_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_and_reprs_show_no_password(caplog: pytest.LogCaptureFixture) -> None:
     assert len(URLS) > 500
     caplog.set_level(logging.DEBUG)
     leaks = {url: text for url in URLS for text in texts_of(url, caplog) if SECRET in text}
@@ -96,7 +96,7 @@ def test_no_text_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("url", URLS[:: len(URLS) // 40])
-def test_the_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     done = CliRunner().invoke(cli.app, ["db", "current", "--url", url])
     if done.exception is not None and isinstance(done.exception, Exception):
         print_error(done.exception)
@@ -121,7 +121,7 @@ def test_url_error_says_what_to_write(url: str, remedy: str) -> None:
     assert not any(text in str(raised.value) for text in ("hunter", "654321"))
 
 
-def test_a_password_reaches_the_driver_wherever_it_stands() -> None:
+def test_password_reaches_driver_from_any_part_of_url() -> None:
     for url in (
         "postgresql://ann:p%40ss@h/d",
         "postgresql://ann@h/d?password=p%40ss",
@@ -136,7 +136,7 @@ def test_a_password_reaches_the_driver_wherever_it_stands() -> None:
 # URLs of async engines
 
 
-def test_urls_of_async_engines_say_the_same_to_our_driver() -> None:
+def test_async_engine_url_gives_same_settings_to_driver() -> None:
     def parsed(url: str) -> tuple[str, dict[str, object]]:
         found, beside = parse(url)
         return found.render_as_string(hide_password=False), beside
@@ -152,7 +152,7 @@ def of_async_engine(url: str) -> str:
     return url.replace("sqlite://", "sqlite+aiosqlite://").replace("postgresql+psycopg://", "postgresql+asyncpg://")
 
 
-def test_a_store_and_the_command_line_take_a_url_of_an_async_engine(empty_url: str) -> None:
+def test_store_and_command_line_accept_async_engine_url(empty_url: str) -> None:
     url = of_async_engine(empty_url)
     assert url != empty_url
     assert run("db", "upgrade", "--url", url).returncode == 0
@@ -162,7 +162,7 @@ def test_a_store_and_the_command_line_take_a_url_of_an_async_engine(empty_url: s
         assert len(store.get("k").messages) == 1
 
 
-def test_using_refuses_session_of_asyncpg_with_the_line_to_write(make_postgres: MakeDatabase) -> None:
+def test_using_refuses_asyncpg_session_with_the_line_to_write(make_postgres: MakeDatabase) -> None:
     engine = create_async_engine(of_async_engine(make_postgres()))
 
     async def append() -> None:
@@ -177,7 +177,7 @@ def test_using_refuses_session_of_asyncpg_with_the_line_to_write(make_postgres: 
         asyncio.run(append())
 
 
-def test_a_timeout_in_the_url_counts(tmp_path: Path) -> None:
+def test_timeout_in_url_is_applied(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/x.db?timeout=0.5")
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 500

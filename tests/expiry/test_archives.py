@@ -28,7 +28,7 @@ from lango_store.testing import Clock
 HOUR = timedelta(hours=1)
 
 
-def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_archived_session_can_be_searched_and_restored_unchanged(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     call = ToolCall(
         id="c", name="get_weather", arguments={"city": "Bergen"}, output={"sky": "\ud800 rain", "mm": 22.50}
@@ -62,7 +62,7 @@ def test_what_is_archived_is_searched_and_restored_as_it_was(store: Store, clock
     assert store.restore(cold, "k", ttl=HOUR).expires_at == clock.time + HOUR
 
 
-def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
+def test_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     filled.expire(archive=cold, batch_size=2)
     connection = sqlite3.connect(cold)
@@ -73,7 +73,7 @@ def test_an_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> Non
     connection.close()
 
 
-def test_several_filters_narrow_down_what_an_archive_forgets(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_forget_combines_filters(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     for key, user, agent in (("a:1", "ann", "x"), ("a:2", "ann", "y"), ("b:1", "ann", "x"), ("b:2", "", "x")):
         store.create(key, user_id=user, agent_id=agent, ttl=HOUR)
@@ -87,7 +87,7 @@ def test_several_filters_narrow_down_what_an_archive_forgets(store: Store, clock
         assert archive.forget(user_id="ann", key_prefix="") == 2
 
 
-def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_forget_leaves_no_trace_in_archive_file(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     for user in ("ann", "bob"):
         store.create(f"k:{user}", user_id=user, ttl=HOUR, messages=[message(f"secretword{user} " * 50)] * 20)
@@ -105,7 +105,7 @@ def test_what_is_forgotten_leaves_no_trace_in_the_file(store: Store, clock: Cloc
     assert b"secretwordbob" in rest
 
 
-def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_path: Path) -> None:
+def test_purge_stops_if_archive_cannot_be_written(filled: Store, tmp_path: Path) -> None:
     no_database = tmp_path / "text.db"
     no_database.write_text("this is not a database, " * 500)
     for path in (tmp_path / "no" / "folder" / "cold.db", no_database):
@@ -116,7 +116,7 @@ def test_an_archive_that_cannot_be_written_purges_nothing(filled: Store, tmp_pat
         filled.restore(tmp_path / "none.db", "k")
 
 
-def test_purges_of_several_threads_share_one_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_purges_in_several_threads_share_one_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
     for number in range(20):
         store.create(f"k{number}", ttl=HOUR, messages=messages(2))
     clock.move(hours=2)
@@ -127,7 +127,7 @@ def test_purges_of_several_threads_share_one_archive(store: Store, clock: Clock,
         assert archive.count(key_prefix="k") == (20, 40)
 
 
-def test_what_is_archived_is_on_disk_before_it_is_purged(
+def test_archive_is_on_disk_before_sessions_are_deleted(
     store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -156,7 +156,7 @@ with Store(sys.argv[1]) as store:
 
 
 @pytest.mark.parametrize("after", [0, 4])
-def test_killed_in_the_middle_a_session_is_in_the_store_or_in_the_archive(
+def test_killed_purge_keeps_each_session_in_store_or_archive(
     url: str, clock: Clock, tmp_path: Path, after: int
 ) -> None:
     cold = tmp_path / "cold.db"

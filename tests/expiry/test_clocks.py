@@ -47,7 +47,7 @@ def near(moment: datetime | None, expected: datetime) -> bool:
     return moment is not None and abs(moment - expected) < timedelta(minutes=1)
 
 
-def test_clocks_ten_minutes_apart_refuse_purge_and_move_nothing(client: Store, machine: Machine) -> None:
+def test_client_clocks_ten_minutes_apart_do_not_affect_expiry(client: Store, machine: Machine) -> None:
     for behind, ahead in ((-10, 10), (10, -10)):
         with machine(behind):
             client.create("k", ttl=TTL, messages=messages(2))
@@ -84,7 +84,7 @@ def test_clocks_ten_minutes_apart_refuse_purge_and_move_nothing(client: Store, m
             assert client.delete(key)
 
 
-def test_what_an_append_gives_back_is_what_is_stored(client: Store, machine: Machine) -> None:
+def test_append_returns_stored_times(client: Store, machine: Machine) -> None:
     with machine(10):
         made = client.create("k", ttl=TTL)
         assert made == client.get("k")
@@ -99,7 +99,7 @@ def test_what_an_append_gives_back_is_what_is_stored(client: Store, machine: Mac
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_a_search_goes_by_the_servers_clock(client: Store, machine: Machine) -> None:
+def test_search_uses_server_clock(client: Store, machine: Machine) -> None:
     with machine(-10):
         client.create("k", ttl=TTL, messages=[message("oslo")])
     schema.enable_search(client.engine)
@@ -109,7 +109,7 @@ def test_a_search_goes_by_the_servers_clock(client: Store, machine: Machine) -> 
             assert [hit.key for hit in client.conversation("k").search("oslo").items] == ["k"]
 
 
-def test_no_time_of_the_client_reaches_an_append(make_postgres: MakeDatabase) -> None:
+def test_append_sends_no_client_time(make_postgres: MakeDatabase) -> None:
     def no_clock() -> datetime:
         raise AssertionError("the client's clock was asked")
 
@@ -124,7 +124,7 @@ def test_no_time_of_the_client_reaches_an_append(make_postgres: MakeDatabase) ->
         store.get("k"), store.list_sessions(), store.exists("k"), store.touch("k"), store.expire()
 
 
-def test_a_clock_that_was_given_rules_on_both_databases(url: str, clock: Clock) -> None:
+def test_clock_argument_applies_on_both_databases(url: str, clock: Clock) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=TTL)
         one = store.append_message("k", message())
@@ -134,13 +134,13 @@ def test_a_clock_that_was_given_rules_on_both_databases(url: str, clock: Clock) 
         assert store.expire().sessions == 1
 
 
-def test_an_explicit_time_of_a_purge_counts(client: Store) -> None:
+def test_purge_uses_its_now_argument(client: Store) -> None:
     client.create("k", ttl=TTL)
     assert client.expire(now=datetime.now(UTC)).sessions == 0
     assert client.expire(now=datetime.now(UTC) + 2 * TTL).sessions == 1
 
 
-def test_in_a_long_transaction_of_the_caller_time_goes_on(make_postgres: MakeDatabase) -> None:
+def test_time_advances_in_long_transaction_of_caller(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, store.engine.begin() as connection:
         mine = store.using(connection)
         mine.create("k", ttl=timedelta(milliseconds=20))
@@ -148,7 +148,7 @@ def test_in_a_long_transaction_of_the_caller_time_goes_on(make_postgres: MakeDat
         assert not mine.exists("k")
 
 
-def test_an_append_never_moves_an_expiry_back_and_a_touch_may(store: Store, clock: Clock) -> None:
+def test_append_never_moves_expiry_back_but_touch_can(store: Store, clock: Clock) -> None:
     store.create("k", ttl=TTL)
     store.append_message("k", message())
     before = store.info("k").expires_at
@@ -162,7 +162,7 @@ def test_an_append_never_moves_an_expiry_back_and_a_touch_may(store: Store, cloc
     assert abs(touched - (clock.time + TTL)) < timedelta(milliseconds=1)
 
 
-def test_what_has_expired_is_found_by_its_index(make_postgres: MakeDatabase) -> None:
+def test_purge_finds_expired_sessions_by_index(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, store.engine.connect() as connection:
         connection.exec_driver_sql(
             "INSERT INTO lango_session (key, created_at, updated_at, expires_at) SELECT i::text, now(), now(), "

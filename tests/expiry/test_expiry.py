@@ -22,7 +22,7 @@ def keys(store: Store) -> set[str]:
     return {info.key for info in store.list_sessions(expired=None, limit=500).items}
 
 
-def test_what_is_past_its_ttl_goes_and_nothing_else(filled: Store) -> None:
+def test_purge_deletes_only_expired_sessions(filled: Store) -> None:
     report = filled.expire()
     assert (report.sessions, report.messages, report.batches, report.dry_run) == (5, 25, 1, False)
     assert keys(filled) == {f"chat:{n}" for n in (1, 3, 5, 7, 9)}
@@ -31,7 +31,7 @@ def test_what_is_past_its_ttl_goes_and_nothing_else(filled: Store) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar() == 30
 
 
-def test_policies(filled: Store, clock: Clock) -> None:
+def test_purge_policies_select_sessions(filled: Store, clock: Clock) -> None:
     assert filled.expire(dry_run=True, older_than=timedelta(days=8)).sessions == 6
     assert filled.expire(dry_run=True, created_before=clock.time - timedelta(days=7, seconds=1)).sessions == 6
     assert filled.expire(dry_run=True, older_than=timedelta(0), agent_id="a1").sessions == 3
@@ -47,7 +47,7 @@ def test_policies(filled: Store, clock: Clock) -> None:
     assert (report.sessions, keys(filled)) == (2, {f"chat:{n}" for n in (1, 2, 3, 4, 5, 7, 8, 9)})
 
 
-def test_a_dry_run_says_exactly_what_would_go(filled: Store) -> None:
+def test_dry_run_reports_exactly_what_a_purge_deletes(filled: Store) -> None:
     for limit in (None, 3, 0):
         preview = filled.expire(dry_run=True, limit=limit, older_than=timedelta(days=5))
         first = [info.key for info in preview.oldest]
@@ -59,7 +59,7 @@ def test_a_dry_run_says_exactly_what_would_go(filled: Store) -> None:
             assert before - keys(filled) == set(first)
 
 
-def test_batches_and_limits(filled: Store) -> None:
+def test_purge_respects_batch_size_and_limit(filled: Store) -> None:
     seen: list[tuple[int, int]] = []
     report = filled.expire(batch_size=2, on_batch=lambda so_far: seen.append((so_far.batches, so_far.sessions)))
     assert seen == [(1, 2), (2, 4), (3, 5)]
@@ -88,7 +88,7 @@ def test_purge_ends_a_batch_before_a_session_that_makes_it_too_large(store: Stor
     assert (report.sessions, report.messages) == (5, 1_400)
 
 
-def test_what_expired_first_goes_first(store: Store, clock: Clock) -> None:
+def test_purge_deletes_longest_expired_sessions_first(store: Store, clock: Clock) -> None:
     for hours in (3, 1, 2):
         store.create(f"{hours} hours", ttl=timedelta(hours=hours), messages=messages(hours))
     clock.move(days=1)
@@ -99,7 +99,7 @@ def test_what_expired_first_goes_first(store: Store, clock: Clock) -> None:
         assert sorted(info.key for info in store.iter_sessions(expired=True)) == left
 
 
-def test_interrupted_it_has_done_whole_batches_and_can_go_on(filled: Store) -> None:
+def test_interrupted_purge_commits_whole_batches_and_can_be_repeated(filled: Store) -> None:
     def stop(report: ExpiryReport) -> None:
         if report.batches == 2:
             raise Stop
@@ -111,7 +111,7 @@ def test_interrupted_it_has_done_whole_batches_and_can_go_on(filled: Store) -> N
 
 
 @pytest.mark.parametrize("archive", [None, "cold.db"], ids=["deleted", "archived"])
-def test_a_session_that_is_appended_to_between_choice_and_delete_survives(
+def test_purge_spares_session_appended_to_before_delete(
     make_postgres: MakeDatabase, clock: Clock, tmp_path: Path, archive: str | None
 ) -> None:
     """The purge has chosen by an old snapshot; the append commits first; the purge looks again."""
@@ -132,7 +132,7 @@ def test_a_session_that_is_appended_to_between_choice_and_delete_survives(
         assert len(store.get("k").messages) == 1
 
 
-def test_two_purges_at_once_share_the_work(url: str, clock: Clock) -> None:
+def test_concurrent_purges_share_the_work(url: str, clock: Clock) -> None:
     with Store(url, clock=clock) as store, Store(url, clock=clock) as other:
         for n in range(60):
             store.create(f"k{n}", ttl=HOUR, messages=messages(2))
@@ -177,7 +177,7 @@ def test_delete_where_waits_for_sessions_in_use(make_postgres: MakeDatabase, clo
         assert (gone, store.count(expired=None)) == ([2], 0)
 
 
-def test_delete_where_forgets_a_person(filled: Store) -> None:
+def test_delete_where_deletes_all_sessions_of_a_user(filled: Store) -> None:
     assert filled.delete_where(user_id="u1") == 3
     assert keys(filled) == {f"chat:{n}" for n in (0, 2, 3, 4, 6, 7, 8)}
     assert filled.delete_where(user_id="u0", agent_id="a1") == 1
@@ -189,7 +189,7 @@ def test_delete_where_forgets_a_person(filled: Store) -> None:
             filled.delete_where(**nothing)  # type: ignore[arg-type]
 
 
-def test_each_report_of_a_purge_under_way_stays_as_it_was(store: Store, clock: Clock) -> None:
+def test_purge_passes_a_new_report_to_each_on_batch_call(store: Store, clock: Clock) -> None:
     for number in range(5):
         store.create(f"k{number}", ttl=HOUR)
     clock.move(hours=2)

@@ -36,7 +36,7 @@ def filled(url: str) -> str:
     return url
 
 
-def test_list(filled: str) -> None:
+def test_list_command_prints_sessions(filled: str) -> None:
     done = run("sessions", "list", "--url", filled)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"chat:\d", done.stdout) == ["chat:1", "chat:0"]
@@ -55,7 +55,7 @@ def test_list(filled: str) -> None:
         assert [json.loads(line)["key"] for line in out.splitlines()] == found, words
 
 
-def test_show(filled: str) -> None:
+def test_show_command_prints_messages(filled: str) -> None:
     done = run("sessions", "show", "chat:0", "--url", filled)
     assert done.returncode == 0, done.stderr
     for shown in (
@@ -81,7 +81,7 @@ def test_show(filled: str) -> None:
         assert missing in gone.stderr
 
 
-def test_show_of_text_that_no_terminal_has(url: str) -> None:
+def test_show_command_escapes_control_characters(url: str) -> None:
     with Store(url) as store:
         store.create(
             "[bold]k[/bold]", messages=[message("\ud800 a\0b \x1b[31m [red]x[/red] ☀"), message({"\udfff": 1})]
@@ -95,7 +95,7 @@ def test_show_of_text_that_no_terminal_has(url: str) -> None:
     assert json.loads(lines[1])["content"] == "\ud800 a\0b \x1b[31m [red]x[/red] ☀"
 
 
-def test_show_of_a_damaged_message(filled: str) -> None:
+def test_show_command_reports_damaged_message(filled: str) -> None:
     engine = create_engine(filled)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:0' AND seq = 2")
@@ -109,7 +109,7 @@ def test_show_of_a_damaged_message(filled: str) -> None:
     assert "unreadable message" in doctor.stdout
 
 
-def test_delete(filled: str) -> None:
+def test_delete_command_deletes_sessions(filled: str) -> None:
     done = run("sessions", "delete", "chat:0", "nobody", "--yes", "--url", filled)
     assert (done.stdout, done.returncode) == ("deleted 1 session\n", 1)
     assert "nobody" in done.stderr
@@ -120,7 +120,7 @@ def test_delete(filled: str) -> None:
         assert {info.key for info in store.list_sessions(expired=None).items} == {"chat:1", "chat:3"}
 
 
-def test_touch(filled: str) -> None:
+def test_touch_command_restarts_ttl(filled: str) -> None:
     done = run("sessions", "touch", "chat:2", "--ttl", "30d", "--url", filled)
     assert done.stdout.startswith("expires 20"), done.stderr
     assert run("sessions", "touch", "chat:2", "--ttl", "never", "--url", filled).stdout == "never expires\n"
@@ -130,7 +130,7 @@ def test_touch(filled: str) -> None:
         assert run("sessions", "touch", "chat:2", "--ttl", wrong, "--url", filled).returncode == 2
 
 
-def test_expire(filled: str, tmp_path: Path) -> None:
+def test_expire_command_purges_sessions(filled: str, tmp_path: Path) -> None:
     at = ("--url", filled)
     dry = run("expire", "--dry-run", *at)
     assert "would purge 2 sessions, 8 messages" in dry.stdout
@@ -170,7 +170,7 @@ def test_expire(filled: str, tmp_path: Path) -> None:
         assert run("expire", *wrong, *at).returncode == 2
 
 
-def test_stats(filled: str) -> None:
+def test_stats_command_prints_totals(filled: str) -> None:
     done = run("stats", "--url", filled)
     assert "4 sessions (2 expired), 16 messages, 12 message tokens" in done.stdout
     assert "█" in done.stdout
@@ -192,7 +192,7 @@ def test_stats_on_narrow_terminal_breaks_no_word(make_sqlite: MakeDatabase) -> N
     assert "█" in run_on_terminal("stats", "--url", url, columns=80)[0]
 
 
-def test_doctor(filled: str) -> None:
+def test_doctor_command_reports_and_repairs_damage(filled: str) -> None:
     engine = create_engine(filled)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET message_count = 9 WHERE key = 'chat:0'")
@@ -207,7 +207,7 @@ def test_doctor(filled: str) -> None:
     assert run("doctor", "--url", filled).returncode == 0
 
 
-def test_ctrl_c_finishes_the_batch_and_says_what_is_done(filled: str) -> None:
+def test_ctrl_c_finishes_the_batch_and_reports_progress(filled: str) -> None:
     time = [NOW - timedelta(days=10)]
     with Store(filled, clock=lambda: time[0]) as store:
         for n in range(300):
@@ -226,7 +226,7 @@ def test_ctrl_c_finishes_the_batch_and_says_what_is_done(filled: str) -> None:
         assert 3 <= int(purged) < 302
 
 
-def test_on_a_terminal_there_is_a_bar(filled: str) -> None:
+def test_expire_on_terminal_shows_progress_bar(filled: str) -> None:
     seen, code = run_on_terminal("expire", "--url", filled, columns=100)
     assert code == 0
     assert "2/2" in seen
@@ -238,7 +238,7 @@ WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", 
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_an_old_schema_is_exit_code_1(
+def test_outdated_schema_exits_1(
     url: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
@@ -249,14 +249,14 @@ def test_an_old_schema_is_exit_code_1(
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_an_unreachable_server_is_exit_code_3(words: tuple[str, ...]) -> None:
+def test_unreachable_server_exits_3(words: tuple[str, ...]) -> None:
     done = run(*words, "--url", "postgresql://ann:hunter2@127.0.0.1:1/agents?connect_timeout=2")
     assert done.returncode == 3, done
     assert "hunter2" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_read_only_file_is_read_and_not_written(make_sqlite: MakeDatabase) -> None:
+def test_read_only_file_can_be_listed_but_not_purged(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=9)) as store:
         store.create("chat:0", messages=messages(2))
@@ -270,7 +270,7 @@ def test_a_read_only_file_is_read_and_not_written(make_sqlite: MakeDatabase) -> 
         assert "writable" in done.stderr
 
 
-def test_a_locked_database_is_exit_code_3(make_sqlite: MakeDatabase) -> None:
+def test_locked_database_exits_3(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:
         store.create("chat:0")
@@ -280,7 +280,7 @@ def test_a_locked_database_is_exit_code_3(make_sqlite: MakeDatabase) -> None:
     assert "locked" in done.stderr
 
 
-def test_a_full_disk_is_exit_code_3_and_purges_nothing(filled: str, tmp_path: Path) -> None:
+def test_full_disk_exits_3_and_purges_nothing(filled: str, tmp_path: Path) -> None:
     program = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -16,7 +16,7 @@ def traces(path: Path, word: bytes) -> int:
     return path.read_bytes().count(word)
 
 
-def test_a_message_is_redacted_in_the_store_and_in_the_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redact_message_redacts_store_and_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     store.create("k", ttl=timedelta(hours=1), messages=[message("the word is hunter2", id="b", tokens=5), message("x")])
     clock.move(hours=2)
@@ -47,9 +47,7 @@ def test_session_restored_and_purged_again_is_archived_once(store: Store, clock:
         assert archive.count(key_prefix="k") == (1, 2)
 
 
-def test_redaction_leaves_message_of_another_life_created_at_the_same_time(
-    store: Store, clock: Clock, tmp_path: Path
-) -> None:
+def test_redaction_spares_message_of_another_life_with_same_time(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     for word in ("hunter2", "hunter3"):
         store.create("k", messages=[message(word, created_at=clock.time)])
@@ -63,9 +61,7 @@ def test_redaction_leaves_message_of_another_life_created_at_the_same_time(
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
 
 
-def test_a_message_that_was_updated_is_redacted_in_the_archive_as_it_was(
-    store: Store, clock: Clock, tmp_path: Path
-) -> None:
+def test_redaction_reaches_archived_version_of_updated_message(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", id="a", tokens=5), message("x", tokens=7)])
     for n in range(2):
@@ -83,9 +79,7 @@ def test_a_message_that_was_updated_is_redacted_in_the_archive_as_it_was(
     assert store.restore(path, "k").token_count == 7
 
 
-def test_a_record_that_is_redacted_in_an_archive_leaves_the_tokens_of_its_session(
-    store: Store, clock: Clock, tmp_path: Path
-) -> None:
+def test_redacting_archived_record_keeps_token_count(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     record = message("hunter2", id="r", role=MessageRole.RECORD, tokens=50)
     store.create("k", ttl=timedelta(hours=1), messages=[message("hi", tokens=3), record])
@@ -97,7 +91,7 @@ def test_a_record_that_is_redacted_in_an_archive_leaves_the_tokens_of_its_sessio
     assert_sound(store)
 
 
-def test_a_message_that_only_the_archive_has_is_redacted_there(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_message_only_in_archive_can_be_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     for word in ("hunter2", "hunter3"):
         store.create("k", ttl=timedelta(hours=1), messages=[message("hello"), message(word, id="b")])
@@ -116,7 +110,7 @@ def test_a_message_that_only_the_archive_has_is_redacted_there(store: Store, clo
     assert traces(path, b"hello")  # seq 1 of this life is another message
 
 
-def test_an_expired_session_is_revived_before_it_is_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_expired_session_must_be_revived_before_redaction(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     with Archive(path, create=True):
         store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2")])

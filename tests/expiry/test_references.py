@@ -101,7 +101,7 @@ def test_held_session_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_row_behind_a_cascade_and_row_of_a_message_hold_sessions(store: Store, engine: sa.Engine, clock: Clock) -> None:
+def test_rows_behind_cascade_and_rows_of_messages_hold_sessions(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a", "cascade", "message")
     comment = (
         "CREATE TABLE comment (ticket INTEGER CONSTRAINT fk_comment REFERENCES ticket (number), "
@@ -116,14 +116,14 @@ def test_row_behind_a_cascade_and_row_of_a_message_hold_sessions(store: Store, e
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_row_that_a_delete_sets_null_holds_no_session(store: Store, engine: sa.Engine, clock: Clock) -> None:
+def test_row_with_on_delete_set_null_holds_no_session(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a")
     ticket(engine, "a", ondelete="SET NULL")
     assert (store.expire().sessions, store.expire().held) == (1, {})
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_delete_of_held_session_names_its_foreign_key(store: Store, engine: sa.Engine) -> None:
+def test_delete_of_held_session_names_the_foreign_key(store: Store, engine: sa.Engine) -> None:
     store.create("a", user_id="ann")
     store.create("held", user_id="ann", messages=messages(2))
     ticket(engine, "held")

@@ -18,7 +18,7 @@ def store(either_store: Store) -> Store:
 HOUR = timedelta(hours=1)
 
 
-def test_an_append_moves_the_expiry_and_a_read_does_not(store: Store, clock: Clock) -> None:
+def test_append_moves_expiry_but_read_does_not(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR)
     assert store.info("k").expires_at == clock.time + HOUR
     clock.move(minutes=40)
@@ -31,7 +31,7 @@ def test_an_append_moves_the_expiry_and_a_read_does_not(store: Store, clock: Clo
     assert store.exists("k")
 
 
-def test_past_its_ttl_a_session_is_refused_and_hidden(store: Store, clock: Clock) -> None:
+def test_expired_session_is_refused_and_not_listed(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, messages=[message(id="a")])
     store.create("stays", ttl=None)
     clock.move(hours=1)
@@ -70,7 +70,7 @@ def test_past_its_ttl_a_session_is_refused_and_hidden(store: Store, clock: Clock
     assert exists.value.expired
 
 
-def test_touch_revives_and_sets_the_ttl(store: Store, clock: Clock) -> None:
+def test_touch_revives_session_and_sets_ttl(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, messages=[message("still here")])
     clock.move(days=2)
     touched = store.touch("k")
@@ -85,7 +85,7 @@ def test_touch_revives_and_sets_the_ttl(store: Store, clock: Clock) -> None:
     assert store.exists("k")
 
 
-def test_an_expired_session_is_deleted_or_replaced_on_purpose(store: Store, clock: Clock) -> None:
+def test_expired_session_can_be_deleted_or_replaced(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, title="old", messages=messages(3))
     store.create("other", ttl=HOUR)
     live = store.get_or_create("k", renew=True, title="new")
@@ -99,7 +99,7 @@ def test_an_expired_session_is_deleted_or_replaced_on_purpose(store: Store, cloc
 
 
 @pytest.mark.parametrize("verb", ["get_or_create", "open"])
-def test_a_session_that_lives_when_it_would_be_replaced_is_not(url: str, clock: Clock, verb: str) -> None:
+def test_live_session_is_not_replaced(url: str, clock: Clock, verb: str) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=HOUR, title="old")
     times = iter([clock() + 2 * HOUR])  # it has expired at the first look, and has been revived by the second
@@ -108,7 +108,7 @@ def test_a_session_that_lives_when_it_would_be_replaced_is_not(url: str, clock: 
         assert store.info("k").title == "old"
 
 
-def test_the_store_has_a_default_and_a_session_its_own(url: str, clock: Clock) -> None:
+def test_session_ttl_overrides_default_ttl(url: str, clock: Clock) -> None:
     with Store(url, clock=clock, default_ttl=HOUR) as store:
         assert store.create("default").ttl_seconds == 3600
         assert store.create("never", ttl=None).ttl_seconds is None
@@ -119,25 +119,25 @@ def test_the_store_has_a_default_and_a_session_its_own(url: str, clock: Clock) -
 
 
 @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), timedelta.max])
-def test_a_ttl_that_makes_no_sense_is_refused(store: Store, ttl: timedelta) -> None:
+def test_invalid_ttl_is_refused(store: Store, ttl: timedelta) -> None:
     with pytest.raises(ValueError, match="ttl"):
         store.create("k", ttl=ttl)
     assert not store.exists("k")
 
 
-def test_a_ttl_of_a_hundred_years_is_the_longest(store: Store) -> None:
+def test_longest_ttl_is_100_years(store: Store) -> None:
     longest = timedelta(days=36_525)
     assert store.create("k", ttl=longest).ttl_seconds == longest.total_seconds()
     with pytest.raises(ValueError, match="100 years"):
         store.touch("k", ttl=longest + timedelta(microseconds=1))
 
 
-def test_a_clock_without_a_time_zone_is_refused(url: str) -> None:
+def test_clock_without_time_zone_is_refused(url: str) -> None:
     with Store(url, clock=lambda: datetime(2026, 1, 1)) as store, pytest.raises(ValueError, match="time zone"):
         store.create("k")
 
 
-def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clock: Clock) -> None:
+def test_reading_expired_session_does_not_revive_it(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, messages=messages(3))
     before = store.get("k")
     assert store.get("k", expired=True) == before
@@ -159,7 +159,7 @@ def test_an_expired_session_can_be_looked_at_and_stays_expired(store: Store, clo
 
 
 @pytest.mark.parametrize("write", ["append", "append with create", "turn"])
-def test_an_expiry_that_cannot_be_read_does_not_fail_what_has_landed(store: Store, write: str) -> None:
+def test_unreadable_expiry_does_not_fail_a_committed_append(store: Store, write: str) -> None:
     store.create("k", ttl=HOUR)
     damaged = {"sqlite": "never", "postgresql": "infinity"}[store.engine.dialect.name]
     with store.engine.begin() as connection:

@@ -39,7 +39,7 @@ FOUND = (122, 182, 238)
 pytestmark = pytest.mark.timeout(120 + 20 * ROUNDS)
 
 
-def test_whatever_a_file_holds_only_our_errors_come_out(sound_file: Path, tmp_path: Path) -> None:
+def test_any_damaged_file_raises_only_store_errors(sound_file: Path, tmp_path: Path) -> None:
     for seed in (*range(ROUNDS), *FOUND):
         chance = random.Random(seed)
         damaged = bytearray(sound_file.read_bytes())
@@ -119,7 +119,7 @@ def test_pages_of_an_index_out_of_order_are_refused(tmp_path: Path, monkeypatch:
             list(itertools.islice(page.read(connection, "k"), 10))
 
 
-def test_damaged_words_of_a_schema_are_our_error(damaged_file: Path) -> None:
+def test_damaged_schema_text_raises_store_error(damaged_file: Path) -> None:
     data = damaged_file.read_bytes()
     place = data.index(b"CREATE TABLE lango_message")
     damaged_file.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])
@@ -127,7 +127,7 @@ def test_damaged_words_of_a_schema_are_our_error(damaged_file: Path) -> None:
         store.ping()
 
 
-def test_an_examination_says_what_it_could_not_do_where_the_words_of_an_index_are_lost(damaged_file: Path) -> None:
+def test_examine_reports_unreadable_table_definitions(damaged_file: Path) -> None:
     data = damaged_file.read_bytes()
     assert data.count(b"indexix_lango_session_expires_at") == 1
     damaged_file.write_bytes(data.replace(b"indexix_lango_session_expires_at", b"INDEXix_lango_session_expires_at"))

@@ -26,7 +26,7 @@ from lango_store import (
 from lango_store.interchange import export
 
 
-def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(damaged_file: Path) -> None:
+def test_invalid_utf8_is_reported_and_other_messages_are_readable(damaged_file: Path) -> None:
     for column, seq in (("content", 2), ("author", 5), ("text", 4), ("id", 8), ("created_at", 9)):
         said(f"UPDATE lango_message SET {column} = CAST(x'22e4ff22' AS TEXT) WHERE seq = ?", damaged_file, seq)
     with opened(damaged_file) as store:
@@ -39,7 +39,7 @@ def test_text_that_is_not_utf8_is_named_and_hides_no_other_message(damaged_file:
         assert len(named) == 5 * SESSIONS
 
 
-def test_a_write_that_gives_back_text_that_is_not_utf8_names_its_field_and_changes_nothing(damaged_file: Path) -> None:
+def test_write_returning_invalid_utf8_names_the_field_and_changes_nothing(damaged_file: Path) -> None:
     said("UPDATE lango_session SET title = CAST(x'ff22' AS TEXT) WHERE key = 'telegram:1'", damaged_file)
     before = said("SELECT revision, model, expires_at FROM lango_session", damaged_file)
     with opened(damaged_file) as store:
@@ -50,7 +50,7 @@ def test_a_write_that_gives_back_text_that_is_not_utf8_names_its_field_and_chang
 
 
 @pytest.mark.parametrize("borrowed", [False, True])
-def test_text_that_is_not_utf8_is_named_by_what_takes_several_statements(damaged_file: Path, borrowed: bool) -> None:
+def test_invalid_utf8_is_reported_by_multi_statement_reads(damaged_file: Path, borrowed: bool) -> None:
     said("UPDATE lango_message SET content = CAST(x'22e4ff22' AS TEXT), text = NULL", damaged_file)
     with opened(damaged_file) as own, own.engine.connect() as connection:
         store = own.using(connection) if borrowed else own
@@ -70,7 +70,7 @@ def test_text_that_is_not_utf8_is_named_by_what_takes_several_statements(damaged
         ("settings", "'{'"),
     ],
 )
-def test_a_value_of_a_session_in_another_form_is_named(damaged_file: Path, column: str, value: str) -> None:
+def test_session_column_of_wrong_type_is_reported(damaged_file: Path, column: str, value: str) -> None:
     said(f"UPDATE lango_session SET {column} = {value} WHERE key = 'telegram:1'", damaged_file)
     with opened(damaged_file) as store:
         for call in (store.info, store.get):
@@ -79,7 +79,7 @@ def test_a_value_of_a_session_in_another_form_is_named(damaged_file: Path, colum
             assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:1", 0, column)
 
 
-def test_nothing_is_written_behind_a_last_seq_that_is_not_a_whole_number(damaged_file: Path) -> None:
+def test_append_is_refused_if_last_seq_is_not_an_integer(damaged_file: Path) -> None:
     said("UPDATE lango_session SET last_seq = 1.5 WHERE key = 'telegram:1'", damaged_file)
     with opened(damaged_file) as store:
         before = store.stats()
@@ -106,9 +106,7 @@ def test_examine_names_rows_whose_key_is_not_text(damaged_file: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["x'39'", "'nine'", "11.5"])
-def test_a_seq_that_is_not_a_number_is_named_as_damage_and_not_taken_for_one(
-    damaged_file: Path, tmp_path: Path, value: str
-) -> None:
+def test_seq_that_is_not_an_integer_is_reported_as_damage(damaged_file: Path, tmp_path: Path, value: str) -> None:
     said(f"UPDATE lango_message SET seq = {value} WHERE session_key = 'telegram:16' AND seq = 11", damaged_file)
     with opened(damaged_file) as store:
         conversation = store.conversation("telegram:16")
@@ -121,7 +119,7 @@ def test_a_seq_that_is_not_a_number_is_named_as_damage_and_not_taken_for_one(
 
 
 @pytest.mark.parametrize("change", ["created_at = 'never'", "created_at = '7'", "usage = '{'", "usage = '[1]'"])
-def test_a_turn_that_cannot_be_read_is_named(damaged_file: Path, change: str) -> None:
+def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
     said(f"UPDATE lango_turn SET {change} WHERE session_key = 'telegram:1'", damaged_file)
     with opened(damaged_file) as store, pytest.raises(DamagedMessage, match=r"turn \d+") as raised:
         store.conversation("telegram:1").turns()
@@ -129,7 +127,7 @@ def test_a_turn_that_cannot_be_read_is_named(damaged_file: Path, change: str) ->
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])
-def test_a_value_of_another_type_is_named_or_read(
+def test_column_of_another_type_is_reported_or_read(
     sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "check", lambda _: [])  # which no value changes, and takes half of an examination
@@ -148,7 +146,7 @@ def test_a_value_of_another_type_is_named_or_read(
                         assert found.field
 
 
-def test_tokens_that_are_not_a_number_are_counted_as_none_where_their_message_goes(damaged_file: Path) -> None:
+def test_removal_counts_non_numeric_tokens_as_zero(damaged_file: Path) -> None:
     with opened(damaged_file) as store:
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)

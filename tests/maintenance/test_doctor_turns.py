@@ -33,7 +33,7 @@ def findings(store: Store, *, repair: bool = False) -> list[Finding]:
     return [finding for finding in store.examine(repair=repair) if finding.name != "settings"]
 
 
-def test_nothing_is_wrong_with_turns_and_compactions(talked: Store) -> None:
+def test_doctor_finds_nothing_in_sound_turns(talked: Store) -> None:
     talked.open("k").fork("fork", upto=4)
     talked.open("k").fork("whole fork")
     talked.open("fork").pop_message()
@@ -54,7 +54,9 @@ def test_nothing_is_wrong_with_turns_and_compactions(talked: Store) -> None:
         ("summarized_upto = 7", "summarized_upto is 7, its rows say 5"),
     ],
 )
-def test_a_session_that_disagrees_with_its_turns_is_mended(talked: Store, url: str, change: str, detail: str) -> None:
+def test_doctor_repairs_session_that_disagrees_with_its_turns(
+    talked: Store, url: str, change: str, detail: str
+) -> None:
     before, turns = talked.get("k"), talked.open("k").turns()
     spoil(url, f"UPDATE lango_session SET {change} WHERE key = 'k'")
     assert [(f.name, f.subject, f.detail) for f in findings(talked)] == [
@@ -68,14 +70,14 @@ def test_a_session_that_disagrees_with_its_turns_is_mended(talked: Store, url: s
 
 
 @pytest.mark.parametrize("change", ["usage = '[1]'", "metadata = '1'", "kind = 'other'"])
-def test_turn_that_cannot_be_read_is_named(talked: Store, url: str, change: str) -> None:
+def test_doctor_names_unreadable_turn(talked: Store, url: str, change: str) -> None:
     spoil(url, f"UPDATE lango_turn SET {change} WHERE session_key = 'k' AND turn_no = 1")
     (found,) = findings(talked, repair=True)
     assert (found.name, found.subject, found.repaired) == ("unreadable turn", "k", False)
     assert "turn 1" in found.detail
 
 
-def test_a_session_without_a_compaction_is_summed_up_to_no_message(store: Store, url: str) -> None:
+def test_doctor_resets_summarized_upto_without_compaction(store: Store, url: str) -> None:
     store.create("k", messages=[message() for _ in range(3)])
     spoil(url, "UPDATE lango_session SET summarized_upto = 2")
     assert [(f.name, f.subject) for f in findings(store)] == [("wrong counters", "k")]
@@ -84,7 +86,7 @@ def test_a_session_without_a_compaction_is_summed_up_to_no_message(store: Store,
     assert store.info("k").summarized_upto == 0
 
 
-def test_a_compaction_that_is_gone_gives_back_the_one_before(talked: Store, url: str) -> None:
+def test_doctor_restores_previous_compaction_if_last_is_missing(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k' AND turn_no = 4")
     assert [f.name for f in findings(talked)] == ["wrong counters"]
     findings(talked, repair=True)
@@ -94,7 +96,7 @@ def test_a_compaction_that_is_gone_gives_back_the_one_before(talked: Store, url:
     assert talked.messages("k")[0].content == "first summary"
 
 
-def test_turns_that_are_all_gone_give_back_the_whole_log(talked: Store, url: str) -> None:
+def test_doctor_restores_whole_log_if_all_turns_are_missing(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k'")
     findings(talked, repair=True)
     assert findings(talked) == []
@@ -102,7 +104,7 @@ def test_turns_that_are_all_gone_give_back_the_whole_log(talked: Store, url: str
     assert talked.open("k").save_turn([]).turn_no == 6
 
 
-def test_a_seq_that_a_turn_had_is_not_given_out_again(talked: Store, url: str) -> None:
+def test_doctor_never_reuses_seq_of_a_turn(talked: Store, url: str) -> None:
     last_seq = talked.info("k").last_seq
     spoil(
         url,

@@ -18,7 +18,7 @@ from lango_store import (
 )
 
 
-def test_stats_sum_the_store_up(filled: Store) -> None:
+def test_stats_count_sessions_messages_and_tokens(filled: Store) -> None:
     filled.create("system", ttl=timedelta(days=3), messages=[message(role=MessageRole.SYSTEM, tokens=5)])
     found = filled.stats()
     assert (found.sessions, found.expired, found.messages, found.tokens) == (11, 5, 56, 5)
@@ -35,7 +35,7 @@ def test_stats_sum_the_store_up(filled: Store) -> None:
     assert found.bytes > 20_000
 
 
-def test_sessions_are_counted_by_how_soon_they_expire(store: Store) -> None:
+def test_stats_count_sessions_by_time_to_expiry(store: Store) -> None:
     spans = {
         "an hour": timedelta(hours=1),
         "a day": timedelta(days=1),
@@ -50,7 +50,7 @@ def test_sessions_are_counted_by_how_soon_they_expire(store: Store) -> None:
     assert store.stats().expiring == {"expired": 0, **within, "later": 1, "never": 1}
 
 
-def test_what_is_free_for_new_rows_counts_for_no_bytes(make_sqlite: MakeDatabase) -> None:
+def test_stats_exclude_free_space_from_bytes(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         before = store.stats().bytes
         store.create("k", messages=[message("x" * 100_000)])
@@ -59,14 +59,14 @@ def test_what_is_free_for_new_rows_counts_for_no_bytes(make_sqlite: MakeDatabase
         assert store.stats().bytes < before + 10_000
 
 
-def test_agents_with_as_many_messages_go_by_their_names(store: Store) -> None:
+def test_stats_order_agents_with_equal_counts_by_name(store: Store) -> None:
     for agent in ("b", None, "a", "f", "d", "e"):
         store.create(agent_id=agent, messages=[message()])
     store.create(agent_id="c", messages=[message(), message()])
     assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b", "d", "e", "f"]
 
 
-def test_counters_that_are_not_numbers_are_an_error_that_says_where_to_look(make_sqlite: MakeDatabase) -> None:
+def test_stats_with_non_numeric_counters_point_to_doctor(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=[message()])
         with store.engine.begin() as connection:
@@ -75,7 +75,7 @@ def test_counters_that_are_not_numbers_are_an_error_that_says_where_to_look(make
             store.stats()
 
 
-def test_settings_of_a_server_that_can_cost_rows_are_found(make_postgres: MakeDatabase) -> None:
+def test_doctor_names_server_settings_that_can_lose_rows(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(), connect_args={"options": "-c synchronous_commit=off"})
     with engine.connect() as connection:
         names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")
@@ -93,14 +93,14 @@ def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
     assert "lango_turn" in finding.detail
 
 
-def test_nothing_is_wrong_with_a_store_that_was_used(filled: Store) -> None:
+def test_doctor_finds_nothing_in_a_used_store(filled: Store) -> None:
     filled.conversation("chat:9").truncate(after=3)
     filled.conversation("chat:7").clear()
     assert [finding for finding in filled.examine() if finding.name != "settings"] == []
 
 
 @not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
-def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
+def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
     engine = create_engine(url)
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
@@ -141,7 +141,7 @@ def test_what_is_wrong_is_found_and_mended(filled: Store, url: str) -> None:
         assert store.append_message("chat:5", message()).seq == 7
 
 
-def test_counters_in_another_form_are_counted_again(make_sqlite: MakeDatabase) -> None:
+def test_doctor_recounts_counters_of_wrong_type(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
@@ -152,7 +152,7 @@ def test_counters_in_another_form_are_counted_again(make_sqlite: MakeDatabase) -
         assert store.append_message("k", message()).seq == 4
 
 
-def test_counters_are_not_set_to_what_is_no_number(make_sqlite: MakeDatabase) -> None:
+def test_doctor_never_sets_counters_to_non_numbers(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
@@ -172,9 +172,7 @@ DOINGS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("do", DOINGS.values(), ids=list(DOINGS))
-def test_what_somebody_else_has_deleted_or_mended_meanwhile_is_left_alone(
-    url: str, do: Callable[[Store], object]
-) -> None:
+def test_repair_ignores_rows_deleted_or_repaired_meanwhile(url: str, do: Callable[[Store], object]) -> None:
     done: list[object] = []
 
     def meddle(text: str, _: float) -> None:
@@ -191,7 +189,7 @@ def test_what_somebody_else_has_deleted_or_mended_meanwhile_is_left_alone(
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-def test_summaries_of_two_sessions_are_not_taken_for_one_another(store: Store) -> None:
+def test_doctor_does_not_confuse_summaries_of_two_sessions(store: Store) -> None:
     for key, count in (("a", 2), ("b", 5)):
         store.create(key, messages=messages(count))
         store.conversation(key).compact(lambda _: [message("summary")])
@@ -215,7 +213,7 @@ def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> 
         assert store.info("k").revision == revision + 1
 
 
-def test_a_check_that_cannot_be_made_is_told_with_its_reason(undistributed: str) -> None:
+def test_doctor_reports_checks_that_failed_with_reason(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=50ms"})
     with Store(engine) as store, engine.connect() as holder:
         store.create("k", messages=messages(3))
@@ -226,7 +224,7 @@ def test_a_check_that_cannot_be_made_is_told_with_its_reason(undistributed: str)
     engine.dispose()
 
 
-def test_missing_tables_are_a_finding(store: Store) -> None:
+def test_doctor_reports_missing_tables(store: Store) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lango_turn")
     (finding,) = store.examine(repair=True)
@@ -258,7 +256,7 @@ def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:
     engine.dispose()
 
 
-def test_an_agent_that_is_not_text_is_shown_with_its_bytes(make_sqlite: MakeDatabase) -> None:
+def test_stats_show_bytes_of_agent_id_that_is_not_text(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create(agent_id="bob", messages=[message()])
         with store.engine.begin() as connection:

@@ -21,13 +21,13 @@ from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
 
 
-def test_this_release_needs_the_newest_revision() -> None:
+def test_schema_revision_is_the_newest_migration() -> None:
     assert schema.head() == SCHEMA_REVISION == REVISIONS[-1]
     assert sorted(REVISIONS) == REVISIONS
     assert REVISIONS[0] == BASELINE
 
 
-def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(
+def test_every_revision_upgrades_and_downgrades_with_rows(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
@@ -59,7 +59,7 @@ def test_every_revision_goes_up_down_and_up_with_rows_in_the_tables(
     engine.dispose()
 
 
-def test_a_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> None:
+def test_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> None:
     with Store(empty_url) as store:
         for _ in range(2):
             with pytest.raises(SchemaOutOfDate, match="lango-store db upgrade") as raised:
@@ -69,9 +69,7 @@ def test_a_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> 
         store.create("k")
 
 
-def test_an_older_schema_is_refused_with_both_revisions(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_schema_is_refused_with_both_revisions(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
     with Store(url) as store, pytest.raises(SchemaOutOfDate, match=f"{SCHEMA_REVISION}.*{LATER[-1]}.*db upgrade"):
         store.ping()
@@ -97,7 +95,7 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_unknown_older_revision_is_refused(url: str, way: str) -> None:
+def test_unknown_older_revision_is_refused(url: str, way: str) -> None:
     number = "0005"
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -109,7 +107,7 @@ def test_an_unknown_older_revision_is_refused(url: str, way: str) -> None:
     engine.dispose()
 
 
-def test_a_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")
@@ -127,9 +125,7 @@ def test_a_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCaptu
     engine.dispose()
 
 
-def test_an_unknown_feature_is_refused_at_the_first_call_and_after_ping(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_feature_is_refused_at_first_call_and_after_ping(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(url) as running, Store(url) as late:
         running.create("k")
         with running.engine.begin() as connection:
@@ -149,7 +145,7 @@ def test_an_unknown_feature_is_refused_at_the_first_call_and_after_ping(
         assert (len(late.get("k").messages), schema.check(url)) == (1, [])
 
 
-def test_connections_that_were_open_go_on_when_a_column_is_added(url: str) -> None:
+def test_open_connections_keep_working_when_a_column_is_added(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
         store.create("k")
@@ -164,7 +160,7 @@ def test_connections_that_were_open_go_on_when_a_column_is_added(url: str) -> No
     engine.dispose()
 
 
-def test_migrate_brings_the_schema_up_at_the_first_call_only(empty_url: str) -> None:
+def test_migrate_upgrades_schema_at_first_call_only(empty_url: str) -> None:
     store = Store(empty_url, migrate=True)
     assert schema.current(empty_url) is None
     store.ping()
@@ -172,7 +168,7 @@ def test_migrate_brings_the_schema_up_at_the_first_call_only(empty_url: str) -> 
     store.close()
 
 
-def test_a_first_call_in_a_callers_transaction_migrates_nothing_and_says_what_does(empty_url: str) -> None:
+def test_first_call_in_callers_transaction_does_not_migrate(empty_url: str) -> None:
     with Store(empty_url, migrate=True) as store:
         with store.engine.begin() as connection, pytest.raises(SchemaOutOfDate, match=r"call ping\(\)") as raised:
             store.using(connection).create("k")
@@ -182,7 +178,7 @@ def test_a_first_call_in_a_callers_transaction_migrates_nothing_and_says_what_do
             store.using(connection).create("k")
 
 
-def test_four_upgrades_at_once_all_succeed(empty_url: str) -> None:
+def test_four_concurrent_upgrades_succeed(empty_url: str) -> None:
     program = "import sys; from lango_store import schema; print(schema.upgrade(sys.argv[1]))"
     running = [Program(program, empty_url) for _ in range(4)]
     results = [process.communicate(timeout=120) for process in running]
@@ -190,7 +186,7 @@ def test_four_upgrades_at_once_all_succeed(empty_url: str) -> None:
     assert schema.check(empty_url) == []
 
 
-def test_a_table_in_use_gives_a_clear_error_instead_of_a_queue(make_postgres: MakeDatabase) -> None:
+def test_upgrade_with_locked_table_raises_instead_of_queueing(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -203,7 +199,7 @@ def test_a_table_in_use_gives_a_clear_error_instead_of_a_queue(make_postgres: Ma
     engine.dispose()
 
 
-def test_a_failed_migration_leaves_everything_as_it_was(empty_url: str) -> None:
+def test_failed_migration_changes_nothing(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
@@ -235,7 +231,7 @@ DRIFTS = {
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_check_names_what_differs(url: str, drift: str) -> None:
+def test_check_names_differences(url: str, drift: str) -> None:
     engine = create_engine(url)
     statements, named = DRIFTS[drift]
     with engine.begin() as connection:
@@ -248,7 +244,7 @@ def test_check_names_what_differs(url: str, drift: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["DROP", "CHECK (text IS NULL OR content IS NULL)"])
-def test_check_names_a_constraint_that_differs(url: str, change: str) -> None:
+def test_check_names_different_constraint(url: str, change: str) -> None:
     engine = create_engine(url)
     name = "ck_lango_message_content"
     with engine.begin() as connection:
@@ -267,7 +263,7 @@ def test_check_names_a_constraint_that_differs(url: str, change: str) -> None:
     engine.dispose()
 
 
-def test_sql_prints_what_would_run(
+def test_sql_option_prints_statements(
     make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
@@ -290,7 +286,7 @@ def test_sql_prints_what_would_run(
     engine.dispose()
 
 
-def test_a_hosts_own_orphans_are_the_hosts_affair(make_sqlite: MakeDatabase) -> None:
+def test_migration_ignores_orphaned_rows_of_host_tables(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(migrated=False))
     with engine.connect() as connection:
         connection.connection.dbapi_connection.executescript(  # type: ignore[union-attr]
@@ -302,24 +298,24 @@ def test_a_hosts_own_orphans_are_the_hosts_affair(make_sqlite: MakeDatabase) -> 
     engine.dispose()
 
 
-def test_stamp_writes_a_revision_down(empty_url: str) -> None:
+def test_stamp_sets_revision(empty_url: str) -> None:
     assert schema.stamp(empty_url, SCHEMA_REVISION) == SCHEMA_REVISION
     assert schema.current(empty_url) == SCHEMA_REVISION
 
 
-def test_an_unknown_revision_is_refused(empty_url: str) -> None:
+def test_upgrade_to_unknown_revision_is_refused(empty_url: str) -> None:
     with pytest.raises(LangoStoreError, match="nonsense"):
         schema.upgrade(empty_url, "nonsense")
 
 
-def test_migrating_a_hosts_stock_engine(empty_url: str) -> None:
+def test_migration_runs_on_plain_host_engine(empty_url: str) -> None:
     engine = sa.create_engine(empty_url)
     assert schema.upgrade(engine) == SCHEMA_REVISION
     assert schema.check(engine) == []
     engine.dispose()
 
 
-def test_alembic_in_a_checkout_does_the_same(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alembic_command_in_checkout_migrates(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", empty_url)
 
     def alembic(*words: str) -> subprocess.CompletedProcess[str]:
@@ -335,7 +331,7 @@ def test_alembic_in_a_checkout_does_the_same(empty_url: str, monkeypatch: pytest
     assert "LANGO_STORE_URL" in alembic("current").stderr
 
 
-def test_what_is_not_a_revision_is_said_to_be_none(make_sqlite: MakeDatabase) -> None:
+def test_invalid_revision_in_version_table_is_refused(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite())
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = x'01'")

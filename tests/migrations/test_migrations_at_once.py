@@ -20,7 +20,7 @@ print(schema.upgrade(sys.argv[1]))
 """
 
 
-def test_six_upgrades_of_an_empty_database_all_succeed(empty_url: str) -> None:
+def test_six_concurrent_upgrades_of_empty_database_succeed(empty_url: str) -> None:
     started = [Program(UPGRADE, empty_url) for _ in range(6)]
     results = [process.communicate(timeout=120) for process in started]
     assert [(out.strip(), error) for out, error in results] == [(SCHEMA_REVISION, "")] * 6
@@ -92,9 +92,7 @@ def test_upgrade_waits_for_the_lock_of_another_one(
     engine.dispose()
 
 
-def test_upgrade_leaves_a_schema_that_a_newer_release_migrated_meanwhile(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upgrade_does_not_change_schema_migrated_by_newer_release(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_store_version SET version_num = '9999'")

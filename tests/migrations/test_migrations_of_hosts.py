@@ -78,14 +78,14 @@ def assert_both_are_there(url: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_hosts_env_that_migrates_us_goes_on(tmp_path: Path, empty_url: str, way: str) -> None:
+def test_host_env_continues_after_upgrade(tmp_path: Path, empty_url: str, way: str) -> None:
     line = WAYS[way].format(connection="connection") + ("; connection.commit()" if way == "the connection" else "")
     command.upgrade(host(tmp_path / "host", empty_url, env=line), "head")
     assert_both_are_there(empty_url)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_hosts_revision_that_migrates_us_goes_on(tmp_path: Path, empty_url: str, way: str) -> None:
+def test_host_revision_continues_after_upgrade(tmp_path: Path, empty_url: str, way: str) -> None:
     config = host(tmp_path / "host", empty_url, revision=WAYS[way].format(connection="op.get_bind()"))
     if way != "the connection" and empty_url.startswith("sqlite"):
         config.set_main_option("sqlalchemy.url", f"{empty_url}?timeout=0.2")  # the host's own transaction has the file
@@ -96,7 +96,7 @@ def test_a_hosts_revision_that_migrates_us_goes_on(tmp_path: Path, empty_url: st
     assert_both_are_there(empty_url)
 
 
-def test_the_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: str) -> None:
+def test_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: str) -> None:
     (env,) = blocks("docs/production/migrations.md", "text")
     failing = host(tmp_path / "failing", empty_url, revision="raise RuntimeError('the host')", whole_env=env)
     with pytest.raises(RuntimeError, match="the host"):
@@ -106,7 +106,7 @@ def test_the_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: 
     assert_both_are_there(empty_url)
 
 
-def test_on_a_connection_the_caller_commits(empty_url: str) -> None:
+def test_upgrade_on_callers_connection_is_committed_by_caller(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.connect() as connection:
         assert schema.upgrade(connection) == SCHEMA_REVISION == schema.current(connection)
@@ -127,7 +127,7 @@ def test_on_a_connection_the_caller_commits(empty_url: str) -> None:
     engine.dispose()
 
 
-def test_a_failed_upgrade_leaves_the_callers_transaction_usable(empty_url: str) -> None:
+def test_failed_upgrade_leaves_callers_transaction_usable(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
@@ -140,7 +140,7 @@ def test_a_failed_upgrade_leaves_the_callers_transaction_usable(empty_url: str) 
     engine.dispose()
 
 
-def test_upgrading_in_a_transaction_keeps_every_row_and_a_rebuilt_table_is_refused(
+def test_upgrade_in_transaction_keeps_rows_and_refuses_table_rebuild(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
@@ -167,7 +167,7 @@ def test_upgrading_in_a_transaction_keeps_every_row_and_a_rebuilt_table_is_refus
     engine.dispose()
 
 
-def test_one_upgrade_waits_until_the_caller_of_another_has_committed(empty_url: str) -> None:
+def test_upgrade_waits_for_commit_of_another_upgrade(empty_url: str) -> None:
     engine = create_engine(empty_url)
     found: list[str | None] = []
     other = threading.Thread(target=lambda: found.append(schema.upgrade(empty_url)))
@@ -181,7 +181,7 @@ def test_one_upgrade_waits_until_the_caller_of_another_has_committed(empty_url: 
     engine.dispose()
 
 
-def test_upgrades_of_several_databases_in_threads_at_once(make_database: MakeDatabase) -> None:
+def test_upgrades_of_several_databases_run_in_threads(make_database: MakeDatabase) -> None:
     urls = [make_database(migrated=False) for _ in range(4)]
     threads = [threading.Thread(target=schema.upgrade, args=(url,)) for url in urls]
     for thread in threads:
@@ -198,7 +198,7 @@ def wrong(store: Store) -> list[str]:
     return [finding.detail for finding in store.examine() if finding.name != "settings"]
 
 
-def test_the_tables_of_a_schema_further_down_the_search_path_are_not_ours(make_postgres: MakeDatabase) -> None:
+def test_upgrade_ignores_tables_of_later_schemas_in_search_path(make_postgres: MakeDatabase) -> None:
     url = make_postgres()  # migrated in public
     with Store(url) as store:
         store.create("k", title="public")
@@ -226,7 +226,7 @@ def test_the_tables_of_a_schema_further_down_the_search_path_are_not_ours(make_p
     engine.dispose()
 
 
-def test_a_callers_search_path_is_as_it_was_after_an_upgrade(make_postgres: MakeDatabase) -> None:
+def test_upgrade_keeps_callers_search_path(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(migrated=False))
     with engine.begin() as connection:
         connection.exec_driver_sql('CREATE SCHEMA "Tenant B"')
@@ -241,6 +241,6 @@ def test_a_callers_search_path_is_as_it_was_after_an_upgrade(make_postgres: Make
     engine.dispose()
 
 
-def test_a_search_path_without_a_schema_is_an_error_that_says_so(make_postgres: MakeDatabase) -> None:
+def test_upgrade_refuses_search_path_without_schema(make_postgres: MakeDatabase) -> None:
     with pytest.raises(LangoStoreError, match=r"nowhere.*CREATE SCHEMA"):
         schema.upgrade(f"{make_postgres(migrated=False)}&options=-csearch_path%3Dnowhere")

@@ -28,7 +28,7 @@ def cluster(make_postgres: MakeDatabase) -> str:
     return url
 
 
-def test_columns_and_tables_change_up_and_down(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrations_change_distributed_tables(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
     rows, placed = contents(cluster), distributed(cluster)
     assert schema.upgrade(cluster) == LATER[-1]
@@ -38,7 +38,7 @@ def test_columns_and_tables_change_up_and_down(cluster: str, tmp_path: Path, mon
     assert schema.check(cluster) == []
 
 
-def test_tables_are_dropped_and_made_again(cluster: str) -> None:
+def test_distributed_tables_can_be_dropped_and_created_again(cluster: str) -> None:
     assert schema.downgrade(cluster, "base") is None
     assert not set(TABLES) & set(distributed(cluster))
     schema.upgrade(cluster)

@@ -114,7 +114,7 @@ def everything(store: Store) -> Any:
     return sessions, values, store.shared_values("shared")
 
 
-def test_the_application_uses_every_verb_and_changes_no_schema(database: Database, clock: Clock) -> None:
+def test_application_role_can_use_every_method_but_not_change_schema(database: Database, clock: Clock) -> None:
     url = database.url("app")
     talked(url, clock())
     with Store(url, clock=clock) as store:
@@ -129,7 +129,9 @@ def test_the_application_uses_every_verb_and_changes_no_schema(database: Databas
     assert schema.check(url) == []
 
 
-def test_a_purge_deletes_and_archives_and_writes_no_message(database: Database, clock: Clock, tmp_path: Path) -> None:
+def test_purge_role_can_delete_and_archive_but_not_write_messages(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
     talked(database.url("app"), clock())
     with Store(database.url("purge"), clock=clock) as store:
         assert refused(store, READS) == set()
@@ -143,7 +145,7 @@ def test_a_purge_deletes_and_archives_and_writes_no_message(database: Database, 
         assert store.restore(tmp_path / "cold.db", "old").messages[0].content == "long ago"
 
 
-def test_a_reader_reads_everything_and_writes_nothing(database: Database, clock: Clock, tmp_path: Path) -> None:
+def test_reader_role_can_read_but_not_write(database: Database, clock: Clock, tmp_path: Path) -> None:
     talked(database.url("app"), clock())
     with Store(database.url("reader"), clock=clock) as store:
         assert refused(store, READS | VERBS) == VERBS.keys()
@@ -156,7 +158,7 @@ def test_a_reader_reads_everything_and_writes_nothing(database: Database, clock:
     assert (denied.returncode, "permission denied" in denied.stderr) == (2, True), denied
 
 
-def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, clock: Clock) -> None:
+def test_only_roles_granted_the_search_index_can_search(database: Database, clock: Clock) -> None:
     owner = create_engine(database.url("owner"))
     schema.enable_search(owner)
     owner.dispose()
@@ -173,7 +175,7 @@ def test_who_was_granted_the_index_searches_and_nobody_else(database: Database, 
         assert store.expire().sessions == 1
 
 
-def test_policies_keep_the_tenants_of_a_role_apart(database: Database) -> None:
+def test_policies_separate_tenants_of_one_role(database: Database) -> None:
     database.execute(database.url("owner"), POLICIES)
     program: dict[str, Any] = {}
     exec(LISTENER.replace("postgresql://agents_app@db/agents", database.url("app")), program)
@@ -221,7 +223,7 @@ def refusal(store: Store, key: str, create: Callable[[Store, str], Any]) -> str:
     return str(refused.value)
 
 
-def test_what_another_role_creates_in_the_schema_is_never_called(database: Database, tmp_path: Path) -> None:
+def test_objects_created_by_another_role_are_never_called(database: Database, tmp_path: Path) -> None:
     schema.enable_search(database.url("owner"))
     database.execute(database.url("owner"), f"{GRANTS_FOR_SEARCH}; GRANT CREATE ON SCHEMA public TO agents_reader")
     statements = sent(database.url("app"), tmp_path, without=["examine"])  # it reflects, by queries of SQLAlchemy
@@ -230,7 +232,7 @@ def test_what_another_role_creates_in_the_schema_is_never_called(database: Datab
     assert sent(database.url("app"), tmp_path, without=["examine"]).keys() == statements.keys()
 
 
-def test_doctor_names_roles_that_may_create_in_the_schema(database: Database) -> None:
+def test_doctor_names_roles_that_may_create_in_schema(database: Database) -> None:
     def remedies() -> list[str]:
         with Store(database.url("reader")) as store:
             found = [each for each in store.examine() if "may create in schema public" in each.detail]
@@ -244,7 +246,7 @@ def test_doctor_names_roles_that_may_create_in_the_schema(database: Database) ->
     assert remedies() == []
 
 
-def test_a_refusal_says_what_to_grant_to_whom(database: Database) -> None:
+def test_not_permitted_error_names_the_grant(database: Database) -> None:
     with Store(database.url("reader")) as store, pytest.raises(LangoStoreError) as caught:
         store.create("k")
     assert "permission denied for table lango_session" in str(caught.value)
