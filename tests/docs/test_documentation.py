@@ -124,8 +124,13 @@ def test_promises_name_existing_tests() -> None:
     assert len(promised) > 20
     for file, name in promised:
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), (file, name)
-    rows = [line for line in (DOCS / "why" / "promises.md").read_text().splitlines() if line.startswith("| ")]
-    assert all("::test_" in row for row in rows[1:] if not row.startswith("|---"))
+
+
+def test_every_promise_has_a_limit_and_a_test() -> None:
+    _, *sections = re.split(r"^### ", (DOCS / "why" / "promises.md").read_text(), flags=re.MULTILINE)
+    for section in sections:
+        assert "**Limit.**" in section, section.splitlines()[0]
+        assert "::test_" in section, section.splitlines()[0]
 
 
 def test_landing_page_shows_the_version() -> None:
