@@ -1,4 +1,4 @@
-"""Compaction: a summary in the place of what it covers, whatever happens while it is being written."""
+"""Compaction: a summary replaces messages in the window; concurrent appends are kept."""
 
 import asyncio
 import threading
@@ -12,11 +12,11 @@ from lango_store.testing import Clock
 
 @pytest.fixture
 def store(either_store: Store) -> Store:
-    """Run each test here with both kinds of store."""
+    """Run each test with `Store` and with `AsyncStore`."""
     return either_store
 
 
-def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:
+def test_messages_appended_during_compaction_follow_the_summary(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -34,20 +34,20 @@ def test_what_comes_in_meanwhile_stays_after_the_summary(store: Store) -> None:
     assert contents(conversation.all_messages())[:3] == ["message 0", "message 1", "message 2"]
 
 
-def test_a_summary_that_is_made_elsewhere_takes_the_place_of_the_window_that_was_read(store: Store) -> None:
+def test_finish_compaction_replaces_the_window_that_was_read(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     pending = conversation.begin_compaction()
     assert pending is not None
     assert contents(pending.window) == ["message 0", "message 1", "message 2"]
     conversation.append_message(message("meanwhile"))
-    done = conversation.finish_compaction(pending, summary())
-    assert (done.replaced_upto, contents(conversation.messages())) == (3, ["summary", "meanwhile"])
+    compaction = conversation.finish_compaction(pending, summary())
+    assert (compaction.replaced_upto, contents(conversation.messages())) == (3, ["summary", "meanwhile"])
     with pytest.raises(Conflict):
         conversation.finish_compaction(pending, summary())
     assert store.open("empty").begin_compaction() is None
 
 
-def test_a_summary_of_another_session_hides_no_message_of_this_one(store: Store) -> None:
+def test_summary_of_another_session_hides_no_message(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
     store.open("other", messages=messages(2)).compact(lambda window: summary())
@@ -60,17 +60,17 @@ def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
     other = store.open("k")
 
     def summarize(window: list[Message]) -> list[Message]:
-        other.compact(lambda window: summary("theirs"))
-        return summary("mine")
+        other.compact(lambda window: summary("other"))
+        return summary("own")
 
     with pytest.raises(Conflict, match="compact again"):
         conversation.compact(summarize)
-    assert contents(conversation.messages()) == ["theirs"]
+    assert contents(conversation.messages()) == ["other"]
     assert len(conversation.compactions()) == 1
 
 
 @pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
-def test_a_window_that_is_gone_is_not_summed_up(store: Store, clock: Clock, removal: str) -> None:
+def test_compaction_of_a_removed_window_conflicts(store: Store, clock: Clock, removal: str) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -87,7 +87,7 @@ def test_a_window_that_is_gone_is_not_summed_up(store: Store, clock: Clock, remo
     assert conversation.compactions() == []
 
 
-def test_a_summarizer_that_fails_changes_nothing(store: Store) -> None:
+def test_failing_summarizer_changes_nothing(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     before = store.get("k")
 
@@ -101,13 +101,13 @@ def test_a_summarizer_that_fails_changes_nothing(store: Store) -> None:
     assert store.get("k") == before
 
 
-def test_an_empty_window_needs_no_summary(store: Store) -> None:
+def test_compaction_of_an_empty_window_returns_none(store: Store) -> None:
     conversation = store.open("k")
     assert conversation.compact(lambda window: pytest.fail("called")) is None
     assert conversation.event_count() == 0
 
 
-def test_compactions_tell_their_history(store: Store) -> None:
+def test_compactions_list_replaced_and_summary_messages(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     first = conversation.compact(lambda window: summary("one"))
     conversation.append_message(message("between"))
@@ -123,7 +123,7 @@ def test_compactions_tell_their_history(store: Store) -> None:
     assert contents(conversation.messages()) == ["two", "three"]
 
 
-def test_discard_deletes_what_was_replaced_and_keeps_what_it_cost(store: Store) -> None:
+def test_discard_deletes_replaced_messages_and_keeps_usage(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("a", tokens=5)], {"tokens": 1})
     conversation.compact(lambda window: summary("one"))
@@ -134,10 +134,10 @@ def test_discard_deletes_what_was_replaced_and_keeps_what_it_cost(store: Store) 
         conversation.save_turn([message("meanwhile", tokens=3)], {"tokens": 100})
         return summary("two")
 
-    done = conversation.compact(summarize, discard=True)
-    assert conversation.compactions() == [done]
-    assert done is not None
-    assert (done.discarded, done.replaced_messages) == (True, 2)
+    compaction = conversation.compact(summarize, discard=True)
+    assert conversation.compactions() == [compaction]
+    assert compaction is not None
+    assert (compaction.discarded, compaction.replaced_messages) == (True, 2)
     counted = {"original_event_count": 3, "original_message_count": 2}
     assert conversation.turns()[-1].metadata == counted | {"discarded": True}
     assert [(m.content, m.turn_no) for m in conversation.all_messages()] == [("meanwhile", 4), ("two", 5)]
@@ -147,24 +147,24 @@ def test_discard_deletes_what_was_replaced_and_keeps_what_it_cost(store: Store) 
     assert conversation.total_usage() == {"tokens": 111}
 
 
-def test_a_summary_may_repeat_messages_with_their_ids(store: Store) -> None:
+def test_summary_repeats_messages_without_their_ids(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1"), message("b", id="2")])
     conversation.compact(lambda window: [*summary(), window[-1]])
     assert [(m.content, m.id) for m in conversation.messages()] == [("summary", None), ("b", None)]
     assert conversation.append_message(message("b", id="2")).seq == 2
 
 
-def test_an_id_twice_in_a_summary_is_one_message(store: Store) -> None:
+def test_repeated_id_in_a_summary_is_one_message(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1")])
-    done = conversation.compact(lambda window: [message("s", id="2"), *window, message("t", id="2"), *window])
-    assert done is not None
-    assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
-    done = conversation.compact(lambda window: [*window[:1], *window, *window[:1]], discard=True)
-    assert done is not None
-    assert [(m.content, m.id) for m in done.summary] == [("s", "2"), ("a", None)]
+    compaction = conversation.compact(lambda window: [message("s", id="2"), *window, message("t", id="2"), *window])
+    assert compaction is not None
+    assert [(m.content, m.id) for m in compaction.summary] == [("s", "2"), ("a", None)]
+    compaction = conversation.compact(lambda window: [*window[:1], *window, *window[:1]], discard=True)
+    assert compaction is not None
+    assert [(m.content, m.id) for m in compaction.summary] == [("s", "2"), ("a", None)]
 
 
-def test_what_is_consolidated_of_the_messages_that_came_in_meanwhile_stays_so(store: Store) -> None:
+def test_discard_keeps_consolidated_count_of_messages_appended_meanwhile(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -176,7 +176,7 @@ def test_what_is_consolidated_of_the_messages_that_came_in_meanwhile_stays_so(st
     assert conversation.info().last_consolidated == 1
 
 
-def test_discard_leaves_a_turn_without_messages_that_came_in_meanwhile(store: Store) -> None:
+def test_discard_keeps_an_empty_turn_saved_during_compaction(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
 
@@ -193,15 +193,15 @@ def test_discard_leaves_a_turn_without_messages_that_came_in_meanwhile(store: St
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
-def test_the_model_sees_the_summary_first_and_no_orphan_after_it(store: Store) -> None:
-    asked = Message.from_openai(
+def test_history_starts_with_the_summary_and_has_no_orphaned_result(store: Store) -> None:
+    call = Message.from_openai(
         {
             "role": "assistant",
             "content": None,
             "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
         }
     )
-    conversation = store.open("k", messages=[message("hi"), asked])
+    conversation = store.open("k", messages=[message("hi"), call])
 
     def summarize(window: list[Message]) -> list[Message]:
         conversation.append_message(Message(role="tool", content="done", tool_call_id="c"))
@@ -212,7 +212,7 @@ def test_the_model_sees_the_summary_first_and_no_orphan_after_it(store: Store) -
     assert [m["content"] for m in conversation.history()] == ["summary", "so?"]
 
 
-def test_no_result_without_its_call_stands_in_a_history_with_a_summary(store: Store) -> None:
+def test_history_omits_results_of_summarized_calls(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(Message(role="assistant", tool_calls=[ToolCall(id="c", name="f")]))
 
@@ -226,7 +226,7 @@ def test_no_result_without_its_call_stands_in_a_history_with_a_summary(store: St
     assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
 
 
-def test_a_result_in_a_summary_is_not_a_call(store: Store) -> None:
+def test_result_in_a_summary_is_not_a_call(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
     conversation.compact(lambda window: [message("summary"), answer])
@@ -234,7 +234,7 @@ def test_a_result_in_a_summary_is_not_a_call(store: Store) -> None:
     assert [m["content"] for m in conversation.history()] == ["summary"]
 
 
-def test_a_summary_that_is_cut_does_not_begin_with_a_result(store: Store) -> None:
+def test_history_that_cuts_a_summary_does_not_start_with_a_result(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     call = Message(role="assistant", content="call", tool_calls=[ToolCall(id="c", name="f")])
     result = Message(role="tool", content="done", tool_call_id="c")
@@ -244,7 +244,7 @@ def test_a_summary_that_is_cut_does_not_begin_with_a_result(store: Store) -> Non
     assert conversation.history(last=2) == []
 
 
-def test_a_coroutine_summarizes_for_both(url: str) -> None:
+def test_compact_accepts_a_coroutine_in_both_stores(url: str) -> None:
     async def summarize(window: list[Message]) -> list[Message]:
         await asyncio.sleep(0)
         return summary(f"of {len(window)}")
@@ -269,7 +269,7 @@ def test_a_coroutine_summarizes_for_both(url: str) -> None:
         asyncio.run(inside_a_loop())
 
 
-def test_a_slow_summarizer_does_not_stop_the_event_loop(url: str) -> None:
+def test_slow_summarizer_does_not_block_the_event_loop(url: str) -> None:
     async def work() -> list[Message]:
         async with AsyncStore(url) as store:
             conversation = await store.open("k", messages=messages(3))
@@ -288,7 +288,7 @@ def test_a_slow_summarizer_does_not_stop_the_event_loop(url: str) -> None:
     assert contents(asyncio.run(work())) == ["summary"]
 
 
-def test_two_windows_of_tokens(store: Store) -> None:
+def test_history_limits_tokens_with_and_without_the_summary(store: Store) -> None:
     conversation = store.open("k", messages=messages(200, tokens=1))
     conversation.compact(lambda window: [message("summary", role="assistant", tokens=10)])
     conversation.append_messages(messages(300, tokens=1))

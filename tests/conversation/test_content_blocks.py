@@ -1,4 +1,4 @@
-"""Contents that are lists of blocks: shown, found and sent as what they say."""
+"""Contents that are lists of blocks: their text in output, archive searches and prompts."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -23,16 +23,16 @@ ANTHROPIC = [
     {"type": "text", "text": "this?"},
 ]
 GEMINI = [{"text": "What is"}, {"text": "this?", "thought": None, "thoughtSignature": "c2ln"}]
-TALKS = {"OpenAI": OPENAI, "Responses": RESPONSES, "Anthropic": ANTHROPIC, "Gemini": GEMINI}
+BLOCKS = {"OpenAI": OPENAI, "Responses": RESPONSES, "Anthropic": ANTHROPIC, "Gemini": GEMINI}
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://a.example/fjord.png"}}
 WITH_IMAGE = [{"type": "text", "text": "What is this?"}, IMAGE]
 
 
-@pytest.mark.parametrize("provider", TALKS)
-def test_blocks_of_text_are_their_text(provider: str) -> None:
-    assert parts_of(TALKS[provider]) == ["What is", "this?"]
-    assert text_of(TALKS[provider]) == "What is\n\nthis?"
+@pytest.mark.parametrize("provider", BLOCKS)
+def test_text_blocks_become_text(provider: str) -> None:
+    assert parts_of(BLOCKS[provider]) == ["What is", "this?"]
+    assert text_of(BLOCKS[provider]) == "What is\n\nthis?"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_blocks_of_text_are_their_text(provider: str) -> None:
         {"type": {}, "text": "x"},
     ],
 )
-def test_any_other_block_stays_as_it_is(block: dict[str, Any]) -> None:
+def test_other_block_is_unchanged(block: dict[str, Any]) -> None:
     assert parts_of([block, {"text": "so"}]) == [block, "so"]
     assert text_of([block, {"text": "so"}]) is None
     assert text_of([block]) is None
@@ -57,53 +57,53 @@ def test_any_other_block_stays_as_it_is(block: dict[str, Any]) -> None:
     "content",
     [None, [], {}, 1, {"text": "x"}, ["x"], ["x", {"text": "y"}], [IMAGE], [{"title": "a fjord", "text": "deep"}]],
 )
-def test_other_json_is_no_list_of_blocks(content: Any) -> None:
+def test_other_json_is_not_a_list_of_blocks(content: Any) -> None:
     assert parts_of(content) is None
     assert text_of(content) is None
 
 
-def test_a_text_is_its_own_text() -> None:
+def test_text_of_a_text_is_the_text() -> None:
     assert text_of("x") == "x"
     assert parts_of("x") is None
 
 
-@pytest.mark.parametrize("provider", TALKS)
-def test_the_command_shows_the_text_of_blocks(make_sqlite: MakeDatabase, provider: str) -> None:
+@pytest.mark.parametrize("provider", BLOCKS)
+def test_sessions_show_prints_the_text_of_blocks(make_sqlite: MakeDatabase, provider: str) -> None:
     url = make_sqlite()
     with Store(url) as store:
-        store.create("k", messages=[message(TALKS[provider]), message("plain")])
+        store.create("k", messages=[message(BLOCKS[provider]), message("plain")])
     lines = [line.strip("│ ") for line in run("sessions", "show", "k", "--url", url).stdout.splitlines()]
     assert lines[lines.index("What is") + 1] == "this?"
     assert '"text"' not in "".join(lines)
 
 
-def test_the_command_shows_what_is_no_text_as_json(make_sqlite: MakeDatabase) -> None:
+def test_sessions_show_prints_other_blocks_as_json(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     call = ToolCall(id="c1", name="look", output=OPENAI)
     with Store(url) as store:
         store.create("k", messages=[message(WITH_IMAGE), Message.tool(tool_calls=[call]), message([{"a": 1}])])
-    shown = run("sessions", "show", "k", "--url", url).stdout
-    lines = [line.strip("│ ") for line in shown.splitlines()]
+    output = run("sessions", "show", "k", "--url", url).stdout
+    lines = [line.strip("│ ") for line in output.splitlines()]
     assert lines[lines.index("What is this?") + 1].startswith('{"type": "image_url"')
     assert "← look: What is" in lines
     assert '"a": 1' in lines
 
 
-@pytest.mark.parametrize("provider", TALKS)
-def test_an_archive_finds_blocks_by_their_words(url: str, tmp_path: Path, provider: str) -> None:
+@pytest.mark.parametrize("provider", BLOCKS)
+def test_archive_search_finds_text_blocks_by_their_words(url: str, tmp_path: Path, provider: str) -> None:
     cold = tmp_path / "cold.db"
     with Store(url) as store:
-        store.create("k", messages=[message(TALKS[provider]), message([{"title": "deep", "text": "fjord"}])])
+        store.create("k", messages=[message(BLOCKS[provider]), message([{"title": "deep", "text": "fjord"}])])
         store.expire(older_than=timedelta(0), archive=cold)
         with Archive(cold) as archive:
-            (found,) = archive.search("this what")
-            assert (found["seq"], found["text"]) == (1, "What is this?")
+            (hit,) = archive.search("this what")
+            assert (hit["seq"], hit["text"]) == (1, "What is this?")
             assert archive.search("text") == archive.search("ephemeral") == []
             assert [each["seq"] for each in archive.search("deep fjord")] == [2]
-        assert store.restore(cold, "k").messages[0].content == TALKS[provider]
+        assert store.restore(cold, "k").messages[0].content == BLOCKS[provider]
 
 
-def test_an_archive_finds_what_stands_in_other_blocks(url: str, tmp_path: Path) -> None:
+def test_archive_search_finds_words_in_other_blocks(url: str, tmp_path: Path) -> None:
     with Store(url) as store:
         store.create("k", messages=[message(WITH_IMAGE)])
         store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
@@ -111,13 +111,13 @@ def test_an_archive_finds_what_stands_in_other_blocks(url: str, tmp_path: Path) 
         assert archive.search("what fjord")
 
 
-@pytest.mark.parametrize("provider", TALKS)
-def test_a_history_gives_blocks_as_a_provider_takes_them(store: Store, provider: str) -> None:
-    blocks = TALKS[provider]
+@pytest.mark.parametrize("provider", BLOCKS)
+def test_history_returns_blocks_in_the_form_of_a_provider(store: Store, provider: str) -> None:
+    blocks = BLOCKS[provider]
     outputs = [ToolCall(id="c1", name="look", output=blocks), ToolCall(id="c2", name="look", output=WITH_IMAGE)]
-    asked = Message.assistant(tool_calls=[ToolCall(id=call.id, name="look") for call in outputs])
-    talk = [message(blocks), message(WITH_IMAGE), asked, Message.tool(tool_calls=outputs)]
-    conversation = store.open("k", messages=talk)
+    request = Message.assistant(tool_calls=[ToolCall(id=call.id, name="look") for call in outputs])
+    log = [message(blocks), message(WITH_IMAGE), request, Message.tool(tool_calls=outputs)]
+    conversation = store.open("k", messages=log)
     nested, flat = conversation.history(), conversation.history(nested=False)
     assert [each["content"] for each in nested[:2]] == [blocks, WITH_IMAGE]
     assert nested[3]["content"] == "What is\n\nthis?"

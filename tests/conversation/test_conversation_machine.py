@@ -1,7 +1,7 @@
-"""Any sequence of verbs leaves a session as the rules of the data say: a real store beside a model of plain lists.
+"""Random sequences of calls, compared with a model of sessions made of plain lists.
 
-LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS run it for longer. An asynchronous store runs the code of
-the synchronous one, and PostgreSQL takes three times as long as SQLite: half of the examples are enough for each.
+LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs. The asynchronous store and PostgreSQL each
+run half of the examples: the former runs the code of the synchronous store, the latter takes three times as long.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from lango_store.testing import Clock
 
 EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
 STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "25"))
-SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # the example would cost minutes in the suite
-TTL = timedelta(seconds=50)  # no sum of the steps that the clock makes
+SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
+TTL = timedelta(seconds=50)  # never equal to a sum of the steps of the clock
 
-# What is drawn
+# Strategies
 
 CALLS = ("c1", "c2")
 
@@ -55,10 +55,10 @@ tokens = st.one_of(st.none(), st.integers(0, 9))
 kinds = st.sampled_from(["user", "assistant", "system", "call", "result", "outputs", "bare result", "record"])
 one_message = st.tuples(kinds, ids, tokens, st.sampled_from(CALLS))
 batches = st.lists(one_message, max_size=3)
-drawn_places = st.one_of(st.none(), st.none(), st.just(0), st.just(-1), st.just(1))
-"""Nothing, right, behind or ahead: what to add to the session's last seq."""
+seq_offsets = st.one_of(st.none(), st.none(), st.just(0), st.just(-1), st.just(1))
+"""Offset from the session's `last_seq` for `after`: none, right, too low or too high."""
 revisions = st.sampled_from([None, None, None, 0, 1])
-"""Nothing, right or ahead: what to add to the session's revision."""
+"""Offset from the session's revision for `expect`: none, right or too high."""
 depths = st.integers(0, 5)
 usages = st.fixed_dictionaries(
     {}, optional={"input": st.integers(0, 9), "details": st.fixed_dictionaries({"cached": st.integers(0, 9)})}
@@ -70,7 +70,7 @@ disturbances = st.sampled_from(["pop", "edit", "truncate", "clear", "compact", "
 
 
 class Machine(StoreBesideModel):
-    """Calls the verbs of sessions and conversations in any order."""
+    """Calls the methods of sessions and conversations in random order."""
 
     # Sessions
 
@@ -141,7 +141,7 @@ class Machine(StoreBesideModel):
 
     # Messages
 
-    @rule(key=keys, drawn=batches, place=drawn_places, revision=revisions)
+    @rule(key=keys, drawn=batches, place=seq_offsets, revision=revisions)
     def append(self, key: str, drawn: Any, place: int | None, revision: int | None = None) -> None:
         new, after, expect = self.made(drawn), self.seq_of(key, place), self.revision_of(key, revision)
 
@@ -185,7 +185,7 @@ class Machine(StoreBesideModel):
         self.sessions[key] = ModelSession(key, self.clock.time, ttl)
         assert got == model(self.sessions[key])
 
-    @rule(key=keys, drawn=batches, depth=depths, place=drawn_places, revision=revisions)
+    @rule(key=keys, drawn=batches, depth=depths, place=seq_offsets, revision=revisions)
     def replace(self, key: str, drawn: Any, depth: int, place: int | None, revision: int | None) -> None:
         new, after, cut = self.made(drawn), self.seq_of(key, place), self.seq_of(key, -depth) or 0
         expect = self.revision_of(key, revision)
@@ -197,7 +197,7 @@ class Machine(StoreBesideModel):
         )
         assert set(seen_before(before, cut)) <= set(seqs(self.window(key)))
 
-    @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=drawn_places,
+    @rule(key=keys, drawn=batches, usage=usages, id=st.sampled_from([None, None, "t1", "t2"]), place=seq_offsets,
           revision=revisions)  # fmt: skip
     def save_turn(
         self, key: str, drawn: Any, usage: Any, id: str | None, place: int | None, revision: int | None = None
@@ -260,7 +260,7 @@ class Machine(StoreBesideModel):
         if not sure:
             self.act(key, lambda c: c.clear(keep_system=keep_system), lambda s: s.clear(keep_system=keep_system))
 
-    # Summaries and branches
+    # Compactions and forks
 
     @rule(key=keys, drawn=batches, repeat=st.booleans(), meanwhile=meanwhiles, discard=st.booleans(),
           awaits=st.booleans())  # fmt: skip
@@ -342,7 +342,7 @@ class Machine(StoreBesideModel):
 
     @rule(key=st.sampled_from([None, None, "a", "b"]), word=st.sampled_from(WORDS), restores=st.booleans())
     def expire(self, key: str | None, word: str, restores: bool) -> None:
-        """Purge the expired sessions, or one session whatever its TTL."""
+        """Purge the expired sessions, or one session regardless of its TTL."""
         self.clock.move(milliseconds=1)
         self.touched = key or self.touched
         now = self.clock.time
@@ -394,7 +394,7 @@ class Machine(StoreBesideModel):
         else:
             assert call(self.handle(key)) == life.redact_archived(place, "r")
 
-    # What goes on while a summary is being written
+    # Writes during a compaction
 
     def meanwhile(self, key: str, word: str) -> None:
         if word == "append":
@@ -425,17 +425,19 @@ class Machine(StoreBesideModel):
         async def summarize_later(window: list[Message]) -> list[Message]:
             if isinstance(self.face, Store):
                 return summarize(window)
-            return await asyncio.to_thread(summarize, window)  # it waits for calls on the loop that this runs on
+            return await asyncio.to_thread(summarize, window)  # `summarize` waits for calls on this event loop
 
         return summarize_later
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
-def test_any_sequence_of_verbs_leaves_what_the_rules_say(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_random_calls_match_the_model(store: Store, clock: Clock, tmp_path: Path) -> None:
     schema.enable_search(store.engine)
     halves = (not isinstance(store, Store)) + (store.engine.dialect.name == "postgresql")
     run_state_machine_as_test(
-        cast(Any, lambda: Machine(store, clock, tmp_path / "archive.db")),  # any function that makes a machine will do
+        cast(
+            Any, lambda: Machine(store, clock, tmp_path / "archive.db")
+        ),  # a function that creates a machine is accepted
         settings=settings(
             max_examples=-(-EXAMPLES // 2**halves),
             stateful_step_count=STEPS,

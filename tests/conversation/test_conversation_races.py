@@ -1,6 +1,6 @@
-"""Several processes write to one session at random: it stays whole, and a Conflict is the only error that they meet.
+"""Random concurrent writes by several processes: the session stays consistent and only Conflict is raised.
 
-LANGO_STORE_RACE_SECONDS says for how long.
+LANGO_STORE_RACE_SECONDS sets the duration.
 """
 
 import json
@@ -18,18 +18,18 @@ RACERS = 3
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_a_session_that_many_write_to_at_once_stays_whole(url: str) -> None:
+def test_session_stays_consistent_under_concurrent_writers(url: str) -> None:
     with Store(url) as store:
         store.create("k")
     program = (TESTS / "support" / "racer.py").read_text()
     running = [Program(program, url, number, SECONDS) for number in range(RACERS)]
-    done: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for process in running:
         out, err = process.communicate(timeout=SECONDS + 120)
         assert (process.returncode, err) == (0, "")
-        done.update(json.loads(out))
-    print(url.split(":")[0], dict(sorted(done.items())))
+        calls.update(json.loads(out))
+    print(url.split(":")[0], dict(sorted(calls.items())))
     with Store(url) as store:
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
     for verb in ("compact", "append", "save_turn", "fork", "truncate", "clear"):
-        assert done[verb] > 0, f"nobody came to {verb}: {done}"
+        assert calls[verb] > 0, f"no process called {verb}: {calls}"

@@ -1,4 +1,4 @@
-"""Forks: a copy made inside the database, with a life of its own."""
+"""Forks: copies of sessions made inside the database."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from lango_store import SessionExists, SessionNotFound, Store
 from lango_store.testing import Clock
 
 
-def talk(store: Store, key: str = "k") -> None:
+def create_session(store: Store, key: str = "k") -> None:
     conversation = store.open(
         key,
         agent_id="a",
@@ -25,22 +25,22 @@ def talk(store: Store, key: str = "k") -> None:
     conversation.save_turn([message("a2", role="assistant", tokens=8), message("q3", tokens=16)], {"tokens": 24})
 
 
-def test_a_fork_is_equal_to_its_source(store: Store) -> None:
-    talk(store)
+def test_fork_equals_its_source(store: Store) -> None:
+    create_session(store)
     store.open("k").compact(lambda window: [message("summary", role="assistant")])
     store.update("k", last_consolidated=2)
     source = store.open("k")
     forked = source.fork("f")
-    own = {"key", "forked_from", "created_at", "updated_at", "revision"}
-    assert forked.info().model_dump(exclude=own) == source.info().model_dump(exclude=own)
+    excluded = {"key", "forked_from", "created_at", "updated_at", "revision"}
+    assert forked.info().model_dump(exclude=excluded) == source.info().model_dump(exclude=excluded)
     assert forked.info().forked_from == "k"
     for read in ("messages", "all_messages", "turns", "compactions", "total_usage", "history"):
         assert getattr(forked, read)() == getattr(source, read)()
     assert store.conversation("f").find_message("second") == store.conversation("k").find_message("second")
 
 
-def test_each_goes_its_own_way(store: Store) -> None:
-    talk(store)
+def test_fork_and_source_change_independently(store: Store) -> None:
+    create_session(store)
     forked = store.open("k").fork("f")
     assert forked.save_turn([message("only here")]).turn_no == 3
     assert forked.append_message(message("again", id="second")).replayed
@@ -50,8 +50,8 @@ def test_each_goes_its_own_way(store: Store) -> None:
     assert forked.info().forked_from == "k"
 
 
-def test_a_fork_up_to_a_seq_takes_the_turns_that_lie_wholly_inside(store: Store) -> None:
-    talk(store)
+def test_fork_upto_copies_only_complete_turns(store: Store) -> None:
+    create_session(store)
     forked = store.open("k").fork("f", upto=4)
     assert [(m.content, m.turn_no) for m in forked.messages()] == [("q1", 1), ("a1", 1), ("q2", None), ("a2", None)]
     info = forked.info()
@@ -63,7 +63,7 @@ def test_a_fork_up_to_a_seq_takes_the_turns_that_lie_wholly_inside(store: Store)
         store.open("k").fork(upto=-1)
 
 
-def test_a_fork_up_to_a_seq_takes_the_turn_that_ends_there_and_none_that_begins_after_it(store: Store) -> None:
+def test_fork_upto_copies_a_turn_that_ends_there_but_no_later_turn(store: Store) -> None:
     source = store.open("k")
     source.save_turn([message("one")], {"tokens": 1})
     source.save_turn([], {"tokens": 10})
@@ -73,7 +73,7 @@ def test_a_fork_up_to_a_seq_takes_the_turn_that_ends_there_and_none_that_begins_
     assert (forked.total_usage(), forked.event_count()) == ({"tokens": 1}, 1)
 
 
-def test_a_fork_goes_on_after_the_last_of_its_turns(store: Store) -> None:
+def test_fork_appends_after_the_last_seq_of_its_turns(store: Store) -> None:
     source = store.open("k")
     source.save_turn(messages(2))
     source.compact(lambda window: [message("summary", role="assistant")])
@@ -84,8 +84,8 @@ def test_a_fork_goes_on_after_the_last_of_its_turns(store: Store) -> None:
     assert forked.append_message(message("new")).seq == 6
 
 
-def test_a_fork_up_to_the_last_seq_is_a_fork_of_everything(store: Store) -> None:
-    talk(store)
+def test_fork_upto_last_seq_copies_everything(store: Store) -> None:
+    create_session(store)
     source = store.open("k")
     source.compact(lambda window: [])
     source.save_turn([], {"tokens": 100})
@@ -94,8 +94,8 @@ def test_a_fork_up_to_the_last_seq_is_a_fork_of_everything(store: Store) -> None
     assert forked.info().model_copy(update={"key": "w", "revision": whole.info().revision}) == whole.info()
 
 
-def test_fork_that_ends_inside_a_summary_has_the_whole_summary(store: Store) -> None:
-    talk(store)
+def test_fork_upto_inside_a_summary_copies_the_whole_summary(store: Store) -> None:
+    create_session(store)
     source = store.open("k")
     source.compact(lambda window: [message("one"), message("two"), message("three")])
     forked = source.fork("f", upto=8)
@@ -103,8 +103,8 @@ def test_fork_that_ends_inside_a_summary_has_the_whole_summary(store: Store) -> 
     assert (forked.messages(), forked.turns()) == (source.messages(), source.turns())
 
 
-def test_a_missing_source_and_a_taken_target(store: Store) -> None:
-    talk(store)
+def test_fork_refuses_missing_source_and_existing_target(store: Store) -> None:
+    create_session(store)
     source = store.open("k")
     for key in ("k", "other"):
         store.open(key)
@@ -115,7 +115,7 @@ def test_a_missing_source_and_a_taken_target(store: Store) -> None:
         source.fork("f")
 
 
-def test_a_fork_starts_its_own_ttl(store: Store, clock: Clock) -> None:
+def test_fork_starts_a_new_ttl(store: Store, clock: Clock) -> None:
     source = store.open("k", ttl=timedelta(hours=1))
     clock.move(minutes=30)
     assert source.fork("same").info().expires_at == clock() + timedelta(hours=1)
@@ -125,7 +125,7 @@ def test_a_fork_starts_its_own_ttl(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("upto", "consolidated"), [(1, 1), (2, 2), (3, 2), (None, 2)])
-def test_a_fork_is_consolidated_as_far_as_its_source_was(store: Store, upto: int | None, consolidated: int) -> None:
+def test_fork_limits_last_consolidated_to_its_messages(store: Store, upto: int | None, consolidated: int) -> None:
     store.create("k", messages=messages(4))
     store.update("k", last_consolidated=2)
     assert store.conversation("k").fork("f", upto=upto).info().last_consolidated == consolidated

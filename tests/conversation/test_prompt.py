@@ -1,4 +1,4 @@
-"""Messages as a model is sent them."""
+"""Prompts: `as_prompt` and `close_calls` of `lango_store.window`."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from lango_store.window import (
 )
 
 
-def test_a_prompt_has_what_a_model_is_sent_and_nothing_else() -> None:
+def test_prompt_holds_only_fields_that_a_model_needs() -> None:
     asked = message(
         None,
         role=MessageRole.MODEL,
@@ -65,27 +65,27 @@ def test_a_prompt_has_what_a_model_is_sent_and_nothing_else() -> None:
     ]
 
 
-def test_each_output_of_a_tool_becomes_a_message_of_its_own() -> None:
+def test_each_tool_output_becomes_a_separate_message() -> None:
     outputs = [
         ToolCall(id="c1", name="weather", output={"city": "Tromsø"}),
         ToolCall(id="c2", name="", output="as it is"),
         ToolCall(id="c3", name="dice", output=None),
         ToolCall(id="c4", name="dice"),
     ]
-    ours = message("five", role=MessageRole.TOOL, tool_call_id="c5", name="sum", tool_calls=outputs[:1])
+    combined = message("five", role=MessageRole.TOOL, tool_call_id="c5", name="sum", tool_calls=outputs[:1])
     assert as_prompt([message("a summary", role=MessageRole.TOOL, tool_calls=outputs)]) == [
         {"role": "tool", "content": '{"city": "Tromsø"}', "tool_call_id": "c1", "name": "weather"},
         {"role": "tool", "content": "as it is", "tool_call_id": "c2"},
         {"role": "tool", "content": "null", "tool_call_id": "c3", "name": "dice"},
     ]
-    assert as_prompt([ours], nested=False) == [
+    assert as_prompt([combined], nested=False) == [
         {"role": "tool", "content": "five", "tool_call_id": "c5", "name": "sum"},
         {"role": "tool", "content": {"city": "Tromsø"}, "tool_call_id": "c1", "name": "weather"},
     ]
-    assert len(as_prompt([ours.model_copy(update={"tool_call_id": "c1"})])) == 1
+    assert len(as_prompt([combined.model_copy(update={"tool_call_id": "c1"})])) == 1
 
 
-def test_an_assistant_that_carries_outputs_is_followed_by_their_messages() -> None:
+def test_outputs_of_an_assistant_message_follow_it() -> None:
     calls = [ToolCall(id="c1", name="dice", arguments={}, output=6), ToolCall(id="c2", name="dice", arguments={})]
     assert as_prompt([message("", role=MessageRole.ASSISTANT, tool_calls=calls)], nested=False) == [
         {
@@ -123,10 +123,10 @@ any_message = st.builds(
 )
 
 
-def spoil(value: Any) -> None:
-    """Change every list and dict inside a value."""
+def change_in_place(value: Any) -> None:
+    """Change every list and dict inside a value in place."""
     for inner in list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, list) else []:
-        spoil(inner)
+        change_in_place(inner)
     if isinstance(value, dict):
         value["spoilt"] = True
     elif isinstance(value, list):
@@ -134,14 +134,14 @@ def spoil(value: Any) -> None:
 
 
 @given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
-def test_a_prompt_shares_nothing_with_the_messages(conversation: list[Message], nested: bool) -> None:
+def test_prompt_shares_no_objects_with_the_messages(conversation: list[Message], nested: bool) -> None:
     before = [each.model_dump() for each in conversation]
-    spoil(as_prompt(conversation, nested=nested))
+    change_in_place(as_prompt(conversation, nested=nested))
     assert [each.model_dump() for each in conversation] == before
 
 
 @given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
-def test_a_prompt_has_few_keys_and_every_answer(conversation: list[Message], nested: bool) -> None:
+def test_prompt_has_known_keys_and_every_answer(conversation: list[Message], nested: bool) -> None:
     prompt = as_prompt(conversation, nested=nested)
     order = ["role", "content", "tool_calls", "tool_call_id", "name"]
     for entry in prompt:
@@ -153,13 +153,15 @@ def test_a_prompt_has_few_keys_and_every_answer(conversation: list[Message], nes
         for call in entry.get("tool_calls", []):
             assert "output" not in call
             assert not nested or isinstance(call["function"]["arguments"], str)
-    said = [each for each in conversation if each.role is not MessageRole.RECORD]
-    outputs = [call.output for each in said for call in each.tool_calls if call.answered]
-    told = [entry["content"] for entry in prompt if entry["role"] == "tool"]
+    non_records = [each for each in conversation if each.role is not MessageRole.RECORD]
+    outputs = [call.output for each in non_records for call in each.tool_calls if call.answered]
+    tool_contents = [entry["content"] for entry in prompt if entry["role"] == "tool"]
     for output in outputs:
-        told.remove(output if isinstance(output, str) or not nested else json.dumps(output, ensure_ascii=False))
-    given_answers = [call_id for each in conversation for call_id in answers(each)]
-    assert set(given_answers) <= {entry.get("tool_call_id") for entry in prompt}
+        tool_contents.remove(
+            output if isinstance(output, str) or not nested else json.dumps(output, ensure_ascii=False)
+        )
+    answered_ids = [call_id for each in conversation for call_id in answers(each)]
+    assert set(answered_ids) <= {entry.get("tool_call_id") for entry in prompt}
 
 
 def asked(*ids: str) -> Message:
@@ -190,7 +192,7 @@ def test_close_calls_answers_each_call_that_has_no_result() -> None:
 
 
 @given(conversation=st.lists(any_message, max_size=6))
-def test_close_calls_adds_only_results_and_nothing_twice(conversation: list[Message]) -> None:
+def test_close_calls_adds_only_results_and_is_idempotent(conversation: list[Message]) -> None:
     closed = close_calls(conversation)
     assert close_calls(closed) == closed
     added = [each for each in closed if not any(each is one for one in conversation)]

@@ -1,4 +1,4 @@
-"""Turns: saved whole or not at all, once, with what they cost."""
+"""Turns: saved completely or not at all, once, with their usage."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from lango_store._values.usage import describe, total
 
 @pytest.fixture
 def store(either_store: Store) -> Store:
-    """Run each test here with both kinds of store."""
+    """Run each test with `Store` and with `AsyncStore`."""
     return either_store
 
 
-def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
+def test_save_turn_returns_seqs_of_its_messages(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     turn = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, metadata={"model": "x"})
     assert (turn.turn_no, turn.first_seq, turn.last_seq, turn.kind) == (1, 2, 3, "turn")
@@ -28,7 +28,7 @@ def test_a_turn_says_where_its_messages_stand(store: Store) -> None:
     assert listed == turn.model_copy(update={"messages": []})
 
 
-def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
+def test_turn_with_known_id_is_replayed(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     first = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, id="request-1")
     conversation.append_message(message("after"))
@@ -40,7 +40,7 @@ def test_a_turn_with_an_id_is_saved_once(store: Store) -> None:
     assert "replayed" not in again.model_dump()
 
 
-def test_a_turn_whose_messages_are_all_there_is_that_turn(store: Store) -> None:
+def test_turn_of_known_messages_is_replayed(store: Store) -> None:
     conversation = store.open("k")
     batch = [message("a", id="1"), message("b", id="2")]
     first = conversation.save_turn(batch, {"input_tokens": 1})
@@ -49,7 +49,7 @@ def test_a_turn_whose_messages_are_all_there_is_that_turn(store: Store) -> None:
     assert conversation.total_usage() == {"input_tokens": 1}
 
 
-def test_a_turn_takes_those_of_its_messages_that_are_new(store: Store) -> None:
+def test_turn_stores_only_new_messages(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message("a", id="1"))
     conversation.append_message(message("between"))
@@ -63,7 +63,7 @@ def test_a_turn_takes_those_of_its_messages_that_are_new(store: Store) -> None:
     assert [m.content for m in conversation.messages()] == ["a", "between", "b"]
 
 
-def test_a_turn_some_of_whose_messages_were_there_before_it_is_saved_once(store: Store) -> None:
+def test_turn_with_some_known_messages_is_saved_once(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message("a", id="1"))
     conversation.save_turn([message("b", id="2")], {"tokens": 1})
@@ -74,7 +74,7 @@ def test_a_turn_some_of_whose_messages_were_there_before_it_is_saved_once(store:
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
-def test_a_turn_of_messages_that_were_appended_before_it_is_paid_for_once(store: Store) -> None:
+def test_turn_of_appended_messages_counts_usage_once(store: Store) -> None:
     conversation = store.open("k")
     batch = [message("a", id="1"), message("b", id="2")]
     conversation.append_messages(batch)
@@ -90,25 +90,25 @@ def test_a_turn_of_messages_that_were_appended_before_it_is_paid_for_once(store:
     assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
 
 
-def test_a_turn_is_found_by_its_id_and_so_are_its_messages(store: Store) -> None:
+def test_find_turn_and_messages_of_return_a_turn_by_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
     bare = conversation.save_turn([], {"tokens": 2}, id="bare")
     conversation.append_message(message("after"))
-    summed_up = conversation.compact(lambda window: [message("summary")])
-    found = conversation.find_turn("t")
-    assert found == saved.model_copy(update={"messages": []})
-    assert found is not None
-    assert conversation.messages_of(found) == saved.messages
+    compaction = conversation.compact(lambda window: [message("summary")])
+    turn = conversation.find_turn("t")
+    assert turn == saved.model_copy(update={"messages": []})
+    assert turn is not None
+    assert conversation.messages_of(turn) == saved.messages
     assert conversation.messages_of(bare) == []
-    assert summed_up is not None
-    assert conversation.messages_of(conversation.turns()[-1]) == summed_up.summary
+    assert compaction is not None
+    assert conversation.messages_of(conversation.turns()[-1]) == compaction.summary
     conversation.truncate(after=2)
-    assert [m.content for m in conversation.messages_of(found)] == ["a"]
-    assert (conversation.find_turn("bare"), conversation.find_turn("nobody's")) == (None, None)
+    assert [m.content for m in conversation.messages_of(turn)] == ["a"]
+    assert (conversation.find_turn("bare"), conversation.find_turn("unknown")) == (None, None)
 
 
-def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
+def test_save_turn_after_a_stale_seq_conflicts(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())
     with pytest.raises(Conflict) as raised:
@@ -121,7 +121,7 @@ def test_a_turn_is_saved_only_if_nobody_wrote_since(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("usage", "field"), [({"a": float("nan")}, "usage"), ([1], "usage"), ({1: 2}, "usage")])
-def test_a_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: str) -> None:
+def test_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: str) -> None:
     conversation = store.open("k")
     with pytest.raises(InvalidValue) as raised:
         conversation.save_turn([message()], usage)
@@ -129,14 +129,14 @@ def test_a_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: st
     assert (conversation.messages(), conversation.event_count()) == ([], 0)
 
 
-def test_a_bad_message_keeps_the_whole_turn_out(store: Store) -> None:
+def test_turn_with_an_invalid_message_is_not_stored(store: Store) -> None:
     conversation = store.open("k")
     with pytest.raises(InvalidMessage):
         conversation.save_turn([message("good"), message({1: "bad"})], {"input_tokens": 1})
     assert (conversation.messages(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
 
 
-def test_a_turn_needs_its_session(store: Store) -> None:
+def test_turn_calls_on_a_deleted_session_raise(store: Store) -> None:
     conversation = store.open("k")
     turn = conversation.save_turn([message()])
     store.delete("k")
@@ -151,15 +151,15 @@ def test_a_turn_needs_its_session(store: Store) -> None:
             call()
 
 
-def test_turns_come_in_their_order_wherever_they_lie(make_postgres: MakeDatabase) -> None:
+def test_turns_are_ordered_by_turn_no_without_an_index(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         conversation = store.open("k")
         conversation.save_turn(messages(3), {"tier": "a"})
         conversation.pop_message()
         conversation.pop_message()
-        vacuum(store)  # the first turn lies behind a free place now
+        vacuum(store)  # leaves free space before the row of the first turn
         conversation.save_turn(messages(1), {"tier": "b"})
-        vacuum(store)  # the server knows how few rows there are, and reads them as they lie, by no index
+        vacuum(store)  # PostgreSQL then reads the few rows without an index, in table order
         assert [turn.turn_no for turn in conversation.turns()] == [1, 2]
         assert conversation.total_usage() == {"tier": "b"}
 
@@ -169,7 +169,7 @@ def vacuum(store: Store) -> None:
         connection.exec_driver_sql("VACUUM (ANALYZE) lango_turn")
 
 
-def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None:
+def test_pop_message_of_the_only_message_removes_the_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2), {"tokens": 1})
     conversation.pop_message()
@@ -178,7 +178,7 @@ def test_popping_the_only_message_of_a_turn_takes_the_turn(store: Store) -> None
     assert (conversation.turns(), conversation.event_count()) == ([], 0)
 
 
-def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> None:
+def test_pop_message_keeps_a_later_empty_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
     conversation.save_turn([], {"tokens": 1})
@@ -186,7 +186,7 @@ def test_popping_leaves_a_later_turn_without_messages_as_it_is(store: Store) -> 
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
 
 
-def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_less(store: Store) -> None:
+def test_truncate_removes_an_empty_turn(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.delete_message(2)
     conversation.save_turn([], {"tokens": 1})
@@ -196,13 +196,13 @@ def test_a_cut_that_takes_nothing_but_a_turn_without_messages_counts_one_turn_le
     assert conversation.info().last_seq == before.last_seq + 1
 
 
-def test_usage_in_the_callers_transaction(url: str) -> None:
+def test_usage_is_rolled_back_with_the_callers_transaction(url: str) -> None:
     with Store(url) as store:
         store.open("k")
         with store.engine.begin() as connection:
-            mine = store.using(connection).open("k")
-            mine.save_turn([message()], {"tokens": 1}, id="t")
-            assert mine.save_turn([message()], {"tokens": 1}, id="t").replayed
+            bound = store.using(connection).open("k")
+            bound.save_turn([message()], {"tokens": 1}, id="t")
+            assert bound.save_turn([message()], {"tokens": 1}, id="t").replayed
             connection.rollback()
         assert store.open("k").total_usage() == {}
 
@@ -219,16 +219,16 @@ usages = st.dictionaries(
 
 
 @given(st.lists(usages, max_size=5))
-def test_the_total_of_numbers_is_their_sum_wherever_they_stand(found: list[dict[str, Any]]) -> None:
+def test_total_usage_sums_nested_numbers(usage_list: list[dict[str, Any]]) -> None:
     def numbers(value: Any) -> int:
         if isinstance(value, dict):
             return sum(map(numbers, value.values()))
         return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
-    only_numbers = [{"n": numbers(usage), "deep": {"n": numbers(usage)}} for usage in found]
-    expected = sum(map(numbers, found))
-    assert total(only_numbers) == ({"n": expected, "deep": {"n": expected}} if found else {})
-    assert set(total(found)) == {name for usage in found for name in usage}
+    only_numbers = [{"n": numbers(usage), "deep": {"n": numbers(usage)}} for usage in usage_list]
+    expected = sum(map(numbers, usage_list))
+    assert total(only_numbers) == ({"n": expected, "deep": {"n": expected}} if usage_list else {})
+    assert set(total(usage_list)) == {name for usage in usage_list for name in usage}
 
 
 def test_usage_is_described_by_fields_and_paths() -> None:
@@ -243,16 +243,16 @@ def test_usage_is_described_by_fields_and_paths() -> None:
     ]
 
 
-def test_a_total_keeps_the_last_of_what_is_not_a_number() -> None:
-    spent: list[dict[str, Any]] = [
+def test_total_usage_keeps_the_last_non_numeric_value() -> None:
+    usage_list: list[dict[str, Any]] = [
         {"tier": "standard", "n": None, "flag": True},
         {"tier": "priority", "n": 2, "flag": False},
         {"n": 3.5},
     ]
-    assert total(spent) == {"tier": "priority", "n": 5.5, "flag": False}
+    assert total(usage_list) == {"tier": "priority", "n": 5.5, "flag": False}
 
 
-def test_what_cannot_be_added_up_leaves_what_can(store: Store) -> None:
+def test_total_usage_of_mixed_types_sums_the_numbers(store: Store) -> None:
     conversation = store.open("k")
     for usage in (
         {"number": 1, "dict": {"a": 1}, "text": "a", "flag": True, "late": None},
@@ -264,7 +264,7 @@ def test_what_cannot_be_added_up_leaves_what_can(store: Store) -> None:
     assert conversation.total_usage() == {"number": 1, "dict": {"a": 1}, "text": "b", "flag": 3, "late": 2}
 
 
-def test_a_turn_with_another_id_is_another_turn_though_its_messages_are_stored(store: Store) -> None:
+def test_turn_with_another_id_is_saved_although_its_messages_are_stored(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message(id="a")], {"tokens": 1}, id="first")
     second = conversation.save_turn([message(id="a")], {"tokens": 10}, id="second")
@@ -272,7 +272,7 @@ def test_a_turn_with_another_id_is_another_turn_though_its_messages_are_stored(s
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
-def test_turn_takes_the_stored_question_that_its_answer_follows(store: Store) -> None:
+def test_turn_includes_a_stored_question_directly_before_its_answer(store: Store) -> None:
     conversation = store.open("k", messages=[message("earlier")])
     question, answer = message("q", id="q"), message("a", id="a", role="assistant")
     conversation.append_message(question)
@@ -286,7 +286,7 @@ def test_turn_takes_the_stored_question_that_its_answer_follows(store: Store) ->
 
 
 @pytest.mark.parametrize("between", ["a message", "a turn", "an edit"])
-def test_turn_leaves_a_stored_question_outside_that_something_follows(store: Store, between: str) -> None:
+def test_turn_excludes_a_stored_question_followed_by_another_write(store: Store, between: str) -> None:
     conversation = store.open("k")
     question = message("q", id="q")
     if between == "a turn":

@@ -1,4 +1,4 @@
-"""What of a conversation a model gets to see: suffixes, and eviction for a budget of tokens."""
+"""The window of a model: legal suffixes, and eviction for a budget of tokens."""
 
 import json
 from collections.abc import Callable
@@ -24,10 +24,10 @@ from lango_store.window import (
 SHEPHERD = json.loads((DATA / "shepherd" / "cases.json").read_text())
 
 
-# Which calls a message answers
+# Calls that a message answers
 
 
-def test_a_tool_answers_with_content_or_with_outputs() -> None:
+def test_tool_message_answers_with_content_or_outputs() -> None:
     assert answers(message("-3", role=MessageRole.TOOL, tool_call_id="c1")) == ["c1"]
     outputs = [
         ToolCall(id="c1", name="n", output=None),
@@ -38,7 +38,7 @@ def test_a_tool_answers_with_content_or_with_outputs() -> None:
     assert answers(message("x", role=MessageRole.TOOL, tool_calls=outputs, tool_call_id="c2")) == ["c2", "c1"]
 
 
-def test_what_asks_or_has_no_id_answers_nothing() -> None:
+def test_message_without_call_id_answers_nothing() -> None:
     assert answers(message("hi", tool_call_id="c1")) == []
     assert answers(message(role=MessageRole.ASSISTANT, tool_calls=[ToolCall(id="c1", name="n")])) == []
     assert answers(message(role=MessageRole.TOOL, tool_call_id="")) == []
@@ -48,7 +48,7 @@ def test_what_asks_or_has_no_id_answers_nothing() -> None:
 # Tokens
 
 
-def test_tokens_are_what_the_message_carries_else_what_a_counter_says() -> None:
+def test_tokens_of_uses_stored_tokens_before_the_counter() -> None:
     def count(counted: Message) -> int:
         return len(counted.content)
 
@@ -57,7 +57,7 @@ def test_tokens_are_what_the_message_carries_else_what_a_counter_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
         tokens_of,
         lambda uncounted: plan_eviction([uncounted], 1),
@@ -65,18 +65,18 @@ def test_tokens_are_what_the_message_carries_else_what_a_counter_says() -> None:
         lambda uncounted: tail_within([uncounted], 1),
     ],
 )
-def test_a_message_without_tokens_needs_a_counter_and_the_error_says_so(ask: Callable[[Message], object]) -> None:
+def test_message_without_tokens_and_counter_raises(call: Callable[[Message], object]) -> None:
     with pytest.raises(ValueError, match=r"message 3 .*give the message `tokens`.*Store\(token_counter="):
-        ask(message(seq=3))
+        call(message(seq=3))
     with pytest.raises(ValueError, match="role user"):
-        ask(message())
+        call(message())
 
 
 # The legal suffix
 
 
 @pytest.mark.parametrize(
-    ("conversation", "last", "left"),
+    ("conversation", "last", "expected"),
     [
         ("u a u a", 4, "u a u a"),
         ("u a u a", 3, "u a"),
@@ -104,16 +104,16 @@ def test_a_message_without_tokens_needs_a_counter_and_the_error_says_so(ask: Cal
         ("u a:c1", 2, "u a:c1"),
     ],
 )
-def test_the_legal_suffix_is_what_a_provider_accepts(conversation: str, last: int | None, left: str) -> None:
-    assert written(legal_suffix(rows(conversation), last)) == left
+def test_legal_suffix_is_accepted_by_providers(conversation: str, last: int | None, expected: str) -> None:
+    assert written(legal_suffix(rows(conversation), last)) == expected
 
 
-def test_a_legal_suffix_refuses_a_negative_number() -> None:
+def test_legal_suffix_refuses_a_negative_number() -> None:
     with pytest.raises(ValueError, match="max_messages is -1"):
         legal_suffix([], -1)
 
 
-def test_the_tail_within_a_number_of_tokens_cuts_anywhere() -> None:
+def test_tail_within_cuts_at_any_message() -> None:
     conversation = rows("u5 a5:c1 t0:c1 a3")
     assert written(tail_within(conversation, 3)) == "t0:c1 a3"
     assert written(tail_within(conversation, 12)) == "a5:c1 t0:c1 a3"
@@ -131,9 +131,9 @@ PARALLEL = "two tool results after one call"
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in SHEPHERD["eviction"]])
-def test_eviction_is_shepherds_but_for_its_orphans(case: dict[str, Any]) -> None:
+def test_eviction_equals_shepherds_except_for_orphans(case: dict[str, Any]) -> None:
     expected = case
-    if case["name"] == PARALLEL:  # there t8 is left without its call, which providers refuse
+    if case["name"] == PARALLEL:  # Shepherd keeps t8 without its call, which providers refuse
         assert case["left"] == ["u10", "t8", "a6", "t9"]
         expected = {"ranges": [[1, 3]], "left": ["u10", "a6", "t9"]}
     conversation = [row(word) for word in case["messages"]]
@@ -152,12 +152,12 @@ def test_eviction_is_shepherds_but_for_its_orphans(case: dict[str, Any]) -> None
         ("u10 s1 a5 u1", 1, [(0, 0), (2, 2)]),
         ("u10 a5 d1 a5 u1", 1, [(0, 1), (3, 3)]),
         ("u10 m5 u1", 1, [(0, 1)]),
-        ("u10 t3 a5 u1", 1, [(0, 0), (2, 2)]),  # an orphan stays where it is
+        ("u10 t3 a5 u1", 1, [(0, 0), (2, 2)]),  # an orphaned result is kept
         ("u10 a5:c1 t3:c9 a5 u1", 1, [(0, 1), (3, 3)]),
         ("u10 a5 f3 a5 u1", 1, [(0, 3)]),
         ("u10 a5 f3 u1", 1, [(0, 1)]),
         ("u10 a5 f3 t3 u1", 1, [(0, 1)]),
-        ("u10 a5:c1 u1 t3:c1 u1", EVERYTHING, []),  # the turn is not whole: its result came later
+        ("u10 a5:c1 u1 t3:c1 u1", EVERYTHING, []),  # the turn is incomplete: its result comes later
         ("u10 a5:c1 u1 a5:c2 t3:c1,c2 u1", EVERYTHING, []),
         ("u10 a5:c1 a5:c2 t3:c1 t3:c2 u1", 1, [(0, 4)]),
         # Pass 2
@@ -176,29 +176,29 @@ def test_eviction_is_shepherds_but_for_its_orphans(case: dict[str, Any]) -> None
         ("u10 a5 f3 a5 t3 a5", EVERYTHING, [(3, 4)]),
         ("u10 a5 a5", EVERYTHING, []),
         ("a5 t3 u1 a5", EVERYTHING, []),
-        ("a5 t3 a5 t3", EVERYTHING, []),  # nobody asked for anything
+        ("a5 t3 a5 t3", EVERYTHING, []),  # there is no user message
         ("s1 u10 a5 u1", 0, []),
     ],
 )
-def test_eviction_takes_whole_turns_then_answered_calls(
+def test_eviction_removes_whole_turns_then_answered_calls(
     conversation: str, need: int, plan: list[tuple[int, int]]
 ) -> None:
     assert plan_eviction(rows(conversation), need) == plan
 
 
-def test_an_assistant_message_that_carries_outputs_is_an_answered_call() -> None:
-    carried = message(
+def test_assistant_message_with_outputs_is_an_answered_call() -> None:
+    answered_call = message(
         "carried", role=MessageRole.ASSISTANT, tokens=5, tool_calls=[ToolCall(id="c", name="n", output=1)]
     )
-    assert plan_eviction([row("u1"), carried, row("a1")], 1) == [(1, 1)]
+    assert plan_eviction([row("u1"), answered_call, row("a1")], 1) == [(1, 1)]
 
 
-def test_eviction_counts_what_carries_no_tokens() -> None:
+def test_eviction_counts_messages_without_tokens() -> None:
     conversation = [message("long question", tokens=None), *rows("a1 u1")]
     assert plan_eviction(conversation, 14, count=lambda counted: len(counted.content)) == [(0, 1)]
 
 
-def test_a_negative_need_is_refused() -> None:
+def test_plan_eviction_refuses_a_negative_need() -> None:
     with pytest.raises(ValueError, match="need is -1"):
         plan_eviction([], -1)
 
@@ -206,19 +206,19 @@ def test_a_negative_need_is_refused() -> None:
 @pytest.mark.parametrize(
     "plan", [[(0, 4)], [(-1, 0)], [(2, 1)], [(0, 1), (1, 2)], [(0, 0), (4, 4)], [(0, 10**12)], [(0, 0), (0, 0)]]
 )
-def test_a_plan_that_does_not_fit_changes_nothing(plan: list[tuple[int, int]]) -> None:
+def test_evict_with_an_invalid_plan_changes_nothing(plan: list[tuple[int, int]]) -> None:
     conversation = rows("u a u a")
-    left = evict(conversation, plan)
-    assert left == conversation
-    assert left is not conversation
+    remaining = evict(conversation, plan)
+    assert remaining == conversation
+    assert remaining is not conversation
 
 
-def test_a_plan_is_carried_out_in_any_order() -> None:
+def test_evict_accepts_ranges_in_any_order() -> None:
     assert written(evict(rows("u1 a2 u3 a4"), [(3, 3), (0, 1)])) == "u3"
     assert written(evict(rows("u1 a2"), [])) == "u1 a2"
 
 
-def test_fit_evicts_what_a_budget_asks_for_and_no_more() -> None:
+def test_fit_evicts_only_as_much_as_the_budget_requires() -> None:
     conversation = rows("s9 u10 a10 u10 a10 u5")
     assert fit(conversation, 54) == conversation
     assert written(fit(conversation, 53)) == "s9 u10 a10 u5"
@@ -230,21 +230,21 @@ def test_fit_evicts_what_a_budget_asks_for_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("case", SHEPHERD["completion_tokens"], ids=lambda case: str(case["context"]))
-def test_the_completion_budget_is_shepherds(case: dict[str, int]) -> None:
+def test_completion_budget_equals_shepherds(case: dict[str, int]) -> None:
     for name, expected in case.items():
         if name.startswith("desired_completion_max_"):
             assert completion_budget(case["context"], int(name.rpartition("_")[2])) == expected
     assert completion_budget(case["context"]) == case["desired_completion_max_0"]
 
 
-def test_the_completion_budget_grows_to_three_tenths_of_the_context() -> None:
+def test_completion_budget_is_at_most_30_percent_of_the_context() -> None:
     assert completion_budget(0) == completion_budget(1) == 0
     assert completion_budget(200_000) == 60_000
     assert completion_budget(200_000, 64_000) == 60_000
-    assert completion_budget(8017) == completion_budget(8016)  # half a token more would make one of difference
+    assert completion_budget(8017) == completion_budget(8016)  # the value is rounded down
 
 
 @pytest.mark.parametrize(("context", "max_output"), [(-1, None), (10**12 + 1, None), (8192, -1)])
-def test_a_completion_budget_needs_a_context(context: int, max_output: int | None) -> None:
+def test_completion_budget_refuses_out_of_range_arguments(context: int, max_output: int | None) -> None:
     with pytest.raises(ValueError, match="give"):
         completion_budget(context, max_output)

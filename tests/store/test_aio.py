@@ -1,4 +1,7 @@
-"""What is asynchronous about `AsyncStore`; what the verbs do is tested where `Store`'s are."""
+"""`AsyncStore`: the same methods as `Store`, event loops, threads and closing.
+
+The behavior of the methods is tested with those of `Store`.
+"""
 
 import asyncio
 import inspect
@@ -27,34 +30,39 @@ from lango_store.aio import StoreOptions
 from lango_store.testing import Clock
 
 SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
-OWN = {"close", "compact"}
+REWRITTEN = {"close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
 
-def public(kind: type) -> dict[str, Any]:
+def public_members(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(("kind", "twin"), [(Store, AsyncStore), (Conversation, AsyncConversation)])
-def test_the_twins_have_the_same_verbs(kind: type, twin: type) -> None:
-    assert set(public(kind)) - SYNC_ONLY == set(public(twin)) - ASYNC_ONLY
-    for name, value in public(twin).items():
+@pytest.mark.parametrize(("sync_kind", "async_kind"), [(Store, AsyncStore), (Conversation, AsyncConversation)])
+def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type, async_kind: type) -> None:
+    assert set(public_members(sync_kind)) - SYNC_ONLY == set(public_members(async_kind)) - ASYNC_ONLY
+    for name, value in public_members(async_kind).items():
         if name not in ASYNC_ONLY and inspect.iscoroutinefunction(value):
-            ours, theirs = inspect.signature(value), inspect.signature(getattr(kind, name))
-            assert ours.parameters == theirs.parameters
-            assert name in OWN or (ours, value.__doc__) == (theirs, getattr(kind, name).__doc__)
-    for name in public(twin).keys() & {"iter_messages", "iter_sessions"}:
-        theirs, ours = (inspect.signature(public(each)[name]) for each in (twin, kind))
-        assert theirs.parameters == ours.parameters
+            async_signature, sync_signature = inspect.signature(value), inspect.signature(getattr(sync_kind, name))
+            assert async_signature.parameters == sync_signature.parameters
+            assert name in REWRITTEN or (async_signature, value.__doc__) == (
+                sync_signature,
+                getattr(sync_kind, name).__doc__,
+            )
+    for name in public_members(async_kind).keys() & {"iter_messages", "iter_sessions"}:
+        async_signature, sync_signature = (
+            inspect.signature(public_members(each)[name]) for each in (async_kind, sync_kind)
+        )
+        assert async_signature.parameters == sync_signature.parameters
 
 
-def test_the_twins_take_the_same_options() -> None:
+def test_async_store_accepts_the_options_of_store() -> None:
     options = {name: parameter.annotation for name, parameter in inspect.signature(Store).parameters.items()}
     del options["database"]
     assert {name: each.__forward_arg__ for name, each in StoreOptions.__annotations__.items()} == options
 
 
-def test_a_store_is_awaited(url: str) -> None:
+def test_async_store_creates_appends_and_reads(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
@@ -67,7 +75,7 @@ def test_a_store_is_awaited(url: str) -> None:
     asyncio.run(work())
 
 
-def test_it_belongs_to_no_event_loop(url: str) -> None:
+def test_async_store_works_across_event_loops(url: str) -> None:
     store = AsyncStore(url)
 
     async def append(author: str) -> None:
@@ -78,12 +86,12 @@ def test_it_belongs_to_no_event_loop(url: str) -> None:
         asyncio.run(append(f"one after another {turn}"))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda n: asyncio.run(append(f"at once {n}")), range(3)))
-    found = asyncio.run(store.get("k"))
-    assert [m.seq for m in found.messages] == list(range(1, 121))
+    session = asyncio.run(store.get("k"))
+    assert [m.seq for m in session.messages] == list(range(1, 121))
     asyncio.run(store.close())
 
 
-def test_closing_waits_for_what_is_under_way(url: str) -> None:
+def test_close_waits_for_running_calls(url: str) -> None:
     async def work() -> list[object]:
         store = AsyncStore(url)
         await store.create("k")
@@ -97,7 +105,7 @@ def test_closing_waits_for_what_is_under_way(url: str) -> None:
         assert store.info("k").message_count == 250
 
 
-def test_a_closed_store_says_so(url: str) -> None:
+def test_closed_async_store_raises(url: str) -> None:
     async def work() -> None:
         store = AsyncStore(url)
         await store.close()
@@ -107,13 +115,13 @@ def test_a_closed_store_says_so(url: str) -> None:
     asyncio.run(work())
 
 
-def test_a_forked_child_has_threads_of_its_own(url: str) -> None:
+def test_forked_child_starts_its_own_threads(url: str) -> None:
     program = """
 import asyncio, os, sys, warnings
 from lango_store import AsyncStore, Message
 store = AsyncStore(sys.argv[1])
 asyncio.run(store.create("k"))
-warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+warnings.simplefilter("ignore", DeprecationWarning)  # forking a process that has threads
 if os.fork() == 0:
     asyncio.run(store.append_message("k", Message(role="user", content="child")))
     os._exit(0)
@@ -122,11 +130,11 @@ asyncio.run(store.append_message("k", Message(role="user", content="parent")))
 print([m.content for m in asyncio.run(store.messages("k"))])
 asyncio.run(store.close())
 """
-    done = run_program(program, url)
-    assert (done.stdout, done.stderr) == ("['child', 'parent']\n", "")
+    completed = run_program(program, url)
+    assert (completed.stdout, completed.stderr) == ("['child', 'parent']\n", "")
 
 
-def test_a_function_runs_with_the_store_in_a_thread(url: str) -> None:
+def test_run_sync_runs_a_function_in_a_thread(url: str) -> None:
     def count(store: Store, key: str, *, more: int) -> tuple[int, str]:
         return len(store.messages(key)) + more, threading.current_thread().name
 
@@ -140,29 +148,29 @@ def test_a_function_runs_with_the_store_in_a_thread(url: str) -> None:
     asyncio.run(main())
 
 
-def test_every_verb_returns_what_its_synchronous_twin_returns(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
     results = []
-    verbs = [(of, verb) for of in (Store, Conversation) for verb in sorted(verbs_of(of))]
+    verbs = [(owner, verb) for owner in (Store, Conversation) for verb in sorted(verbs_of(owner))]
     for kind in ("sync", "async"):
-        seen: dict[str, list[str]] = {}
-        for number, (of, verb) in enumerate(verbs):
+        reprs: dict[str, list[str]] = {}
+        for number, (owner, verb) in enumerate(verbs):
             cold, clock = tmp_path / f"{kind}-{number}.db", Clock()
-            with ExitStack() as open_stores:
+            with ExitStack() as stack:
                 url = make_sqlite()
-                plain = open_stores.enter_context(Store(url, clock=clock))
+                plain = stack.enter_context(Store(url, clock=clock))
                 prepare(plain, cold)
                 awaited = AsyncStore(url, clock=clock)
-                store = plain if kind == "sync" else open_stores.enter_context(awaiting(awaited))
-                calls = calls_of(store, cold)[of][verb]
+                store = plain if kind == "sync" else stack.enter_context(awaiting(awaited))
+                calls = calls_of(store, cold)[owner][verb]
                 if verb == "search":
-                    calls = []  # needs an index
-                seen[f"{of.__name__}.{verb}"] = [shown(call()) for call in calls]
-        results.append(seen)
+                    calls = []  # needs a search index
+                reprs[f"{owner.__name__}.{verb}"] = [stable_repr(call()) for call in calls]
+        results.append(reprs)
     assert results[0] == results[1]
 
 
-def shown(result: object) -> str:
-    """Return the representation of a result without what is random in it: keys, revisions, handles and positions."""
+def stable_repr(result: object) -> str:
+    """Return the `repr` of a result without random parts: keys, revisions, handles and positions."""
     if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncConversation):
         return "handle"
     text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+", "…", repr(result))

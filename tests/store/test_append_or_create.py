@@ -1,4 +1,4 @@
-"""A first append makes its session: one statement, whether the session is there or not, and nothing is made twice."""
+"""Appends with `create=True`: create a missing or expired session in the same statement."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,35 +25,35 @@ from lango_store.testing import Clock
 FIELDS: dict[str, Any] = {"agent_id": "a", "user_id": "u", "title": "T", "model": "m", "settings": {"x": 1}}
 
 
-def faults(store: Store) -> list[Any]:
+def problems(store: Store) -> list[Any]:
     return [each for each in store.examine() if each.name != "settings"]
 
 
-def test_an_append_makes_a_session_that_is_missing(store: Store) -> None:
+def test_append_with_create_creates_a_missing_session(store: Store) -> None:
     stored = store.append_message(
         "k", message("hi", tokens=3), create=True, ttl=timedelta(hours=1), metadata={"y": [1]}, tools=[{}], **FIELDS
     )
-    found = store.get("k")
-    assert (stored.seq, stored.created_at) == (1, found.created_at)
-    assert found.messages == [stored]
-    assert (found.last_seq, found.message_count, found.token_count) == (1, 1, 3)
-    assert found.expires_at == found.updated_at + timedelta(hours=1) == found.created_at + timedelta(hours=1)
-    assert {name: getattr(found, name) for name in FIELDS} == FIELDS
-    assert (found.metadata, found.tools) == ({"y": [1]}, [{}])
-    assert faults(store) == []
+    session = store.get("k")
+    assert (stored.seq, stored.created_at) == (1, session.created_at)
+    assert session.messages == [stored]
+    assert (session.last_seq, session.message_count, session.token_count) == (1, 1, 3)
+    assert session.expires_at == session.updated_at + timedelta(hours=1) == session.created_at + timedelta(hours=1)
+    assert {name: getattr(session, name) for name in FIELDS} == FIELDS
+    assert (session.metadata, session.tools) == ({"y": [1]}, [{}])
+    assert problems(store) == []
 
 
-def test_what_is_said_of_a_new_session_changes_none_that_is_there(store: Store) -> None:
+def test_append_with_create_does_not_change_fields_of_an_existing_session(store: Store) -> None:
     before = store.create("k", title="first", ttl=timedelta(hours=1), messages=messages(2))
     store.append_messages("k", messages(2), create=True, title="second", ttl=timedelta(days=9), user_id="u")
-    found = store.info("k")
-    assert (found.title, found.user_id, found.ttl_seconds, found.last_seq) == ("first", None, 3600, 4)
-    assert found.created_at == before.created_at
+    session = store.info("k")
+    assert (session.title, session.user_id, session.ttl_seconds, session.last_seq) == ("first", None, 3600, 4)
+    assert session.created_at == before.created_at
 
 
-def test_a_turn_makes_its_session_too(store: Store) -> None:
-    session = store.conversation("k")
-    saved = session.save_turn(
+def test_save_turn_with_create_creates_the_session(store: Store) -> None:
+    conversation = store.conversation("k")
+    saved = conversation.save_turn(
         messages(3),
         {"tokens": 5},
         id="t",
@@ -63,15 +63,15 @@ def test_a_turn_makes_its_session_too(store: Store) -> None:
         title="T",
     )
     assert (saved.turn_no, saved.first_seq, saved.last_seq, saved.metadata) == (1, 1, 3, {"of": "turn"})
-    found = session.info()
-    assert (found.turn_count, found.title, found.metadata) == (1, "T", {"of": "k"})
-    assert session.save_turn(messages(3), {"tokens": 5}, id="t", create=True).replayed
-    assert session.save_turn(messages(1), create=True).turn_no == 2
-    assert session.total_usage() == {"tokens": 5}
-    assert faults(store) == []
+    session = conversation.info()
+    assert (session.turn_count, session.title, session.metadata) == (1, "T", {"of": "k"})
+    assert conversation.save_turn(messages(3), {"tokens": 5}, id="t", create=True).replayed
+    assert conversation.save_turn(messages(1), create=True).turn_no == 2
+    assert conversation.total_usage() == {"tokens": 5}
+    assert problems(store) == []
 
 
-def test_the_default_ttl_counts_for_a_session_that_an_append_makes(make_database: MakeDatabase) -> None:
+def test_append_with_create_uses_the_default_ttl(make_database: MakeDatabase) -> None:
     with Store(make_database(), default_ttl=lambda key: timedelta(hours=len(key))) as store:
         store.append_message("four", message(), create=True)
         store.append_message("never", message(), create=True, ttl=None)
@@ -79,19 +79,19 @@ def test_the_default_ttl_counts_for_a_session_that_an_append_makes(make_database
         assert store.info("never").expires_at is None
 
 
-@pytest.mark.parametrize("ids", [False, True])
-def test_an_expired_session_is_replaced_by_a_new_one(store: Store, clock: Clock, ids: bool) -> None:
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_append_with_create_replaces_an_expired_session(store: Store, clock: Clock, with_ids: bool) -> None:
     store.create("k", title="old", ttl=timedelta(minutes=1), messages=messages(3))
     clock.move(minutes=2)
     with pytest.raises(SessionExpired):
         store.append_message("k", message())
-    stored = store.append_message("k", message("new", id="i" if ids else None), create=True, title="new")
-    found = store.get("k")
-    assert (stored.seq, found.title, found.messages, found.expires_at) == (1, "new", [stored], None)
-    assert faults(store) == []
+    stored = store.append_message("k", message("new", id="i" if with_ids else None), create=True, title="new")
+    session = store.get("k")
+    assert (stored.seq, session.title, session.messages, session.expires_at) == (1, "new", [stored], None)
+    assert problems(store) == []
 
 
-def test_an_append_that_is_sent_again_is_written_once(store: Store) -> None:
+def test_append_with_create_is_stored_once_when_repeated(store: Store) -> None:
     batch = [message("a", id="1"), message("b", id="2")]
     first = store.append_messages("k", batch, create=True)
     again = store.append_messages("k", batch, create=True)
@@ -100,36 +100,38 @@ def test_an_append_that_is_sent_again_is_written_once(store: Store) -> None:
     assert store.append_messages("k", [message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
 
 
-def test_after_is_the_place_in_a_session_that_is_there_or_0(store: Store) -> None:
+def test_append_with_create_after_0_needs_a_new_session(store: Store) -> None:
     store.append_message("k", message(), after=0, create=True)
     with pytest.raises(Conflict):
         store.append_message("k", message(), after=0, create=True)
     assert store.append_message("k", message(), after=1, create=True).seq == 2
 
 
-NEEDING: dict[str, Callable[[Store], object]] = {
-    "after": lambda store: store.append_message("k", message(), after=3, create=True),
-    "after with an id": lambda store: store.append_message("k", message(id="i"), after=3, create=True),
-    "after without messages": lambda store: store.append_messages("k", [], after=3, create=True),
-    "after of a turn": lambda store: store.conversation("k").save_turn(messages(2), after=3, create=True),
-    "a turn with an id": lambda store: store.conversation("k").save_turn([], id="t", after=3, create=True),
-    "expect": lambda store: store.append_message("k", message(), expect=3, create=True),
-    "after 0 and expect": lambda store: store.append_message("k", message(id="i"), after=0, expect=3, create=True),
+REFUSED: dict[str, Callable[[Store], object]] = {
+    "after=3": lambda store: store.append_message("k", message(), after=3, create=True),
+    "after=3 with a message id": lambda store: store.append_message("k", message(id="i"), after=3, create=True),
+    "after=3 without messages": lambda store: store.append_messages("k", [], after=3, create=True),
+    "save_turn after=3": lambda store: store.conversation("k").save_turn(messages(2), after=3, create=True),
+    "save_turn after=3 with a turn id": lambda store: store.conversation("k").save_turn(
+        [], id="t", after=3, create=True
+    ),
+    "expect=3": lambda store: store.append_message("k", message(), expect=3, create=True),
+    "after=0 and expect=3": lambda store: store.append_message("k", message(id="i"), after=0, expect=3, create=True),
 }
 
 
 @pytest.mark.parametrize("using", [False, True])
 @pytest.mark.parametrize("expired", [False, True])
-@pytest.mark.parametrize("write", NEEDING.values(), ids=list(NEEDING))
-def test_what_only_a_session_that_is_there_can_have_makes_none(
-    store: Store, clock: Clock, write: Callable[[Store], object], expired: bool, using: bool
+@pytest.mark.parametrize("append", REFUSED.values(), ids=list(REFUSED))
+def test_append_with_create_and_nonzero_after_or_expect_conflicts_without_a_session(
+    store: Store, clock: Clock, append: Callable[[Store], object], expired: bool, using: bool
 ) -> None:
     if expired:
         store.create("k", ttl=timedelta(minutes=1), messages=messages(3))
         clock.move(minutes=2)
     with store.engine.connect() as connection:
         with pytest.raises(Conflict, match=r"no session 'k', .*(after|expect)=3") as conflict:
-            write(store.using(connection) if using else store)
+            append(store.using(connection) if using else store)
         connection.commit()
     assert (conflict.value.expected, conflict.value.last_seq, conflict.value.revision) == (3, 0, None)
     assert store.count(expired=None) == expired
@@ -138,7 +140,7 @@ def test_what_only_a_session_that_is_there_can_have_makes_none(
         store.append_message("k", message(), after=3)
 
 
-def test_retry_after_a_conflict_creates_the_missing_session(store: Store) -> None:
+def test_append_with_create_succeeds_with_last_seq_of_the_conflict(store: Store) -> None:
     after = 3
     for _ in range(2):
         try:
@@ -149,14 +151,14 @@ def test_retry_after_a_conflict_creates_the_missing_session(store: Store) -> Non
     assert (stored.seq, after) == (1, 0)
 
 
-def test_a_revision_of_0_is_one_that_no_session_begins_at(store: Store) -> None:
+def test_append_with_create_and_expect_0_conflicts(store: Store) -> None:
     with pytest.raises(Conflict, match="expect=0") as conflict:
         store.append_message("k", message(), expect=0, create=True)
     assert (conflict.value.expected, conflict.value.last_seq) == (0, 0)
     assert not store.exists("k")
 
 
-def test_no_messages_make_a_session_and_move_nothing_of_one_that_is_there(store: Store, clock: Clock) -> None:
+def test_empty_append_with_create_creates_or_changes_nothing(store: Store, clock: Clock) -> None:
     assert store.append_messages("k", [], create=True, title="T") == []
     before = store.info("k")
     clock.move(minutes=1)
@@ -165,7 +167,7 @@ def test_no_messages_make_a_session_and_move_nothing_of_one_that_is_there(store:
     assert (before.title, before.last_seq) == ("T", 0)
 
 
-def test_bad_input_makes_no_session(store: Store) -> None:
+def test_append_with_create_and_invalid_input_creates_no_session(store: Store) -> None:
     with pytest.raises(InvalidValue, match="content"):
         store.append_message("k", message(object()), create=True)
     with pytest.raises(InvalidValue, match="settings"):
@@ -179,7 +181,7 @@ def test_bad_input_makes_no_session(store: Store) -> None:
     assert not list(store.iter_sessions())
 
 
-def test_fields_of_a_new_session_need_create(store: Store) -> None:
+def test_append_refuses_session_fields_without_create(store: Store) -> None:
     store.create("k")
     with pytest.raises(TypeError, match="create=True"):
         store.append_message("k", message(), title="T")
@@ -192,38 +194,38 @@ def test_fields_of_a_new_session_need_create(store: Store) -> None:
     assert store.info("k").last_seq == 0
 
 
-@pytest.mark.parametrize("ids", [False, True])
-def test_eight_racers_on_a_new_key_make_one_session(store: Store, ids: bool) -> None:
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_concurrent_appends_with_create_create_one_session(store: Store, with_ids: bool) -> None:
     for number in range(2):
-        together = Barrier(8)
+        barrier = Barrier(8)
 
-        def race(n: int, together: Barrier = together, key: str = f"k{number}") -> list[Message]:
-            together.wait()
-            new = [message([n, i], id=f"{n}.{i}" if ids else None) for i in range(3)]
+        def race(n: int, barrier: Barrier = barrier, key: str = f"k{number}") -> list[Message]:
+            barrier.wait()
+            new = [message([n, i], id=f"{n}.{i}" if with_ids else None) for i in range(3)]
             return store.append_messages(key, new, create=True, user_id=str(n))
 
         with ThreadPoolExecutor(8) as pool:
             written = list(pool.map(race, range(8)))
-        found = store.get(f"k{number}")
-        assert [each.seq for each in found.messages] == list(range(1, 25))
-        assert sorted((each.content, each.seq) for each in found.messages) == sorted(
-            (each.content, each.seq) for some in written for each in some
+        session = store.get(f"k{number}")
+        assert [each.seq for each in session.messages] == list(range(1, 25))
+        assert sorted((each.content, each.seq) for each in session.messages) == sorted(
+            (each.content, each.seq) for batch in written for each in batch
         )
-    assert faults(store) == []
+    assert problems(store) == []
 
 
-def test_on_sqlite_it_is_one_transaction(make_sqlite: MakeDatabase) -> None:
+def test_append_with_create_is_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
-        store.create("there")
+        store.create("existing")
         with watched(store.engine) as statements:
-            store.append_message("there", message(), create=True)
+            store.append_message("existing", message(), create=True)
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
         with watched(store.engine) as statements:
             store.append_message("missing", message(), create=True)
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "UPDATE", "INSERT", "COMMIT"]
 
 
-def test_a_turn_without_messages_in_the_place_of_an_expired_session_has_no_id(store: Store, clock: Clock) -> None:
+def test_empty_turn_replacing_an_expired_session_has_no_id(store: Store, clock: Clock) -> None:
     store.create("k", ttl=timedelta(hours=1))
     clock.move(hours=2)
     k = store.conversation("k")
@@ -236,7 +238,7 @@ def test_a_turn_without_messages_in_the_place_of_an_expired_session_has_no_id(st
     ]
 
 
-def test_a_purge_beside_an_append_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:
+def test_append_with_create_survives_a_concurrent_purge(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     clock = Clock()
     writes: list[Callable[[Store], object]] = [
@@ -263,7 +265,7 @@ def test_a_purge_beside_an_append_that_makes_its_session_leaves_it_to_be_made(ma
             purging.delete("k")
 
 
-def test_a_deletion_beside_a_retry_that_makes_its_session_leaves_it_to_be_made(make_postgres: MakeDatabase) -> None:
+def test_repeated_append_with_create_survives_a_concurrent_delete(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with Store(url) as deleting:
         deleting.create("k", messages=[message(id="i")])

@@ -1,4 +1,4 @@
-"""Arguments that would otherwise mean something else: refused by name before anything is written."""
+"""Invalid arguments: each is refused by name before anything is written."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -10,11 +10,11 @@ from support.factories import message, messages
 from lango_store import InvalidMessage, InvalidValue, LangoStoreError, Store
 
 NAIVE = datetime(2026, 11, 22)
-WRONG: Any = 60
+INT: Any = 60
 
 
 @pytest.mark.parametrize("name", ["last", "max_tokens"])
-def test_negative_bounds_of_a_history_are_refused(store: Store, name: str) -> None:
+def test_history_refuses_negative_bounds(store: Store, name: str) -> None:
     store.create("k")
     bounds: dict[str, Any] = {name: -1}
     with pytest.raises(ValueError, match=f"{name}=-1 is negative"):
@@ -31,7 +31,7 @@ def test_negative_bounds_of_a_history_are_refused(store: Store, name: str) -> No
     ],
     ids=["list_sessions", "count", "expire now", "expire created_before"],
 )
-def test_times_without_a_zone_are_refused(store: Store, call: Callable[[Store], object]) -> None:
+def test_time_without_a_time_zone_is_refused(store: Store, call: Callable[[Store], object]) -> None:
     store.create("k")
     with pytest.raises(ValueError, match="time zone"):
         call(store)
@@ -39,7 +39,7 @@ def test_times_without_a_zone_are_refused(store: Store, call: Callable[[Store], 
 
 
 @pytest.mark.parametrize("seq", [-1, 1.5, True, "1", 2**63])
-def test_a_seq_or_revision_that_is_no_whole_number_is_refused(store: Store, seq: Any) -> None:
+def test_invalid_seq_or_revision_is_refused(store: Store, seq: Any) -> None:
     session = store.create("k", messages=messages(3))
     conversation = store.conversation("k")
     calls: list[Callable[[], object]] = [
@@ -59,17 +59,17 @@ def test_a_seq_or_revision_that_is_no_whole_number_is_refused(store: Store, seq:
     assert not store.exists("fork")
 
 
-def test_ttl_that_is_a_number_is_refused(store: Store) -> None:
+def test_ttl_given_as_a_number_is_refused(store: Store) -> None:
     for call in (store.create, store.open, store.get_or_create):
         with pytest.raises(TypeError, match=r"ttl is int: give a timedelta, such as timedelta\(minutes=30\)"):
-            call("k", ttl=WRONG)
+            call("k", ttl=INT)
     assert not store.exists("k")
     store.create("k", ttl=timedelta(hours=1))
     with pytest.raises(TypeError, match="ttl is int"):
-        store.touch("k", ttl=WRONG)
+        store.touch("k", ttl=INT)
 
 
-def test_text_in_place_of_messages_is_refused(store: Store) -> None:
+def test_text_instead_of_messages_is_refused(store: Store) -> None:
     store.create("k")
     text: Any = "hello"
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
@@ -82,17 +82,17 @@ def test_text_in_place_of_messages_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
 @pytest.mark.parametrize("name", ["agent_id", "user_id", "key_prefix", "title"])
-def test_filters_that_cannot_be_stored_are_refused(store: Store, name: str, text: str) -> None:
+def test_filter_with_nul_or_surrogate_is_refused(store: Store, name: str, text: str) -> None:
     store.create("k")
-    which: dict[str, Any] = {name: text}
+    filters: dict[str, Any] = {name: text}
     for call in (store.list_sessions, store.count):
         with pytest.raises(InvalidValue, match=name):
-            call(**which)
+            call(**filters)
     if name != "title":
         with pytest.raises(InvalidValue, match=name):
-            store.delete_where(**which)
+            store.delete_where(**filters)
         with pytest.raises(InvalidValue, match=name):
-            store.expire(**which)
+            store.expire(**filters)
     assert store.exists("k")
 
 
@@ -102,17 +102,17 @@ LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
     "order": lambda store: store.list_sessions(order="o" * 100_000),  # type: ignore[arg-type]
     "position": lambda store: store.at("p" * 100_000),
     "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),
-    "field": lambda store: store.create("new", **{"f" * 100_000: WRONG}),
-    "role of a search": lambda store: store.search("word", role="r" * 100_000),
-    "role of a message": lambda store: store.conversation("s").last_message("r" * 100_000),
+    "field": lambda store: store.create("new", **{"f" * 100_000: INT}),
+    "search role": lambda store: store.search("word", role="r" * 100_000),
+    "last_message role": lambda store: store.conversation("s").last_message("r" * 100_000),
     "revision": lambda store: store.delete("s", expect=[1] * 100_000),  # type: ignore[arg-type]
 }
 
 
 @pytest.mark.parametrize("argument", LONG_ARGUMENTS)
-def test_error_quotes_at_most_200_characters_of_an_argument(store: Store, argument: str) -> None:
+def test_error_shortens_a_long_argument(store: Store, argument: str) -> None:
     store.create("s")
-    with pytest.raises((LangoStoreError, ValueError, TypeError)) as caught:
+    with pytest.raises((LangoStoreError, ValueError, TypeError)) as raised:
         LONG_ARGUMENTS[argument](store)
-    assert len(str(caught.value)) < 700
-    assert "…" in str(caught.value)
+    assert len(str(raised.value)) < 700
+    assert "…" in str(raised.value)

@@ -1,4 +1,4 @@
-"""A cancelled call of `AsyncStore`: a read leaves at once, a write waits until it is known whether it landed."""
+"""Cancelled calls of `AsyncStore`: a read ends at once, a write once its outcome is known."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from lango_store._values.reports import ExpiryReport
 
 
 class Gate:
-    """Where a thread waits until a test lets it go on."""
+    """Block a thread until the test opens the gate."""
 
     def __init__(self) -> None:
         self.reached, self._open = threading.Event(), threading.Event()
@@ -31,20 +31,20 @@ class Gate:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """An event that is set when a call in a thread has begun to write."""
+    """Return an event that is set when a call in a thread has begun to write."""
     event, begin_write = threading.Event(), cancellation.begin_write
 
-    def telling() -> None:
+    def begin_write_and_set() -> None:
         begin_write()
         event.set()
 
-    monkeypatch.setattr(cancellation, "begin_write", telling)
+    monkeypatch.setattr(cancellation, "begin_write", begin_write_and_set)
     return event
 
 
 @contextmanager
 def writes_locked_out(url: str) -> Iterator[Callable[[], None]]:
-    """Hold the lock that every write needs, until it is released."""
+    """Hold the lock that every write needs until the caller releases it."""
     engine = create_engine(url)
     with engine.connect() as connection:
         lock = "LOCK TABLE lango_session, lango_message, lango_turn IN EXCLUSIVE MODE"
@@ -55,7 +55,7 @@ def writes_locked_out(url: str) -> Iterator[Callable[[], None]]:
 
 @asynccontextmanager
 async def opened(url: str, begun: threading.Event | None = None, **options: Any) -> AsyncIterator[AsyncStore]:
-    """Open a store with a session `k` of two messages, and forget that it was written."""
+    """Open a store with a session `k` of two messages and clear `begun`."""
     engine = create_engine(url, pool_size=options.pop("pool_size", 4), max_overflow=0)
     async with AsyncStore(engine, **options) as store:
         await store.get_or_create("k", messages=messages(2, tokens=1))
@@ -65,12 +65,12 @@ async def opened(url: str, begun: threading.Event | None = None, **options: Any)
     engine.dispose()
 
 
-async def until(happened: threading.Event) -> None:
+async def wait_for(happened: threading.Event) -> None:
     assert await asyncio.to_thread(happened.wait, 60)
 
 
-async def a_while() -> None:
-    """Let the loop turn often enough for whatever does not wait."""
+async def run_event_loop() -> None:
+    """Run the event loop until every task that is not blocked has advanced."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -112,17 +112,17 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
 
 
 @pytest.mark.parametrize("verb", WRITES)
-def test_a_cancelled_write_has_landed_when_it_raises(url: str, verb: str, begun: threading.Event) -> None:
+def test_cancelled_write_is_committed_when_it_raises(url: str, verb: str, begun: threading.Event) -> None:
     write, landed = WRITES[verb]
 
     async def work() -> None:
         async with opened(url, begun) as store:
             with writes_locked_out(url) as release:
                 task = asyncio.ensure_future(write(store))
-                await until(begun)
+                await wait_for(begun)
                 for _ in range(2):
                     task.cancel()
-                    await a_while()
+                    await run_event_loop()
                     assert not task.done()
                 release()
                 with pytest.raises(asyncio.CancelledError) as raised:
@@ -134,8 +134,10 @@ def test_a_cancelled_write_has_landed_when_it_raises(url: str, verb: str, begun:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("passed", [["inner"], ["inner", "outer"]])
-def test_a_write_outlasts_its_deadline_which_then_passes(url: str, begun: threading.Event, passed: list[str]) -> None:
+@pytest.mark.parametrize("expired", [["inner"], ["inner", "outer"]])
+def test_timed_out_write_is_committed_before_timeout_error(
+    url: str, begun: threading.Event, expired: list[str]
+) -> None:
     async def work() -> None:
         deadlines: dict[str, asyncio.Timeout] = {}
 
@@ -154,31 +156,31 @@ def test_a_write_outlasts_its_deadline_which_then_passes(url: str, begun: thread
         async with opened(url, begun) as store:
             with writes_locked_out(url) as release:
                 task = asyncio.create_task(append(store))
-                await until(begun)
-                for name in passed:
+                await wait_for(begun)
+                for name in expired:
                     deadlines[name].reschedule(asyncio.get_running_loop().time())
-                    await a_while()
+                    await run_event_loop()
                 assert not task.done()
                 release()
-                assert await task == passed[-1]
+                assert await task == expired[-1]
             assert contents(url)[-1] == "new"
 
     asyncio.run(work())
 
 
-def test_a_loop_that_ends_waits_for_its_writes(url: str, begun: threading.Event) -> None:
+def test_ending_event_loop_waits_for_writes(url: str, begun: threading.Event) -> None:
     async def release_when_cancelled(release: Callable[[], None]) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await a_while()
+            await run_event_loop()
             release()
 
     async def work(store: AsyncStore, release: Callable[[], None]) -> list[asyncio.Task[Any]]:
-        keeper = asyncio.create_task(release_when_cancelled(release))
+        releaser = asyncio.create_task(release_when_cancelled(release))
         append = asyncio.create_task(store.append_message("k", message("new")))
-        await until(begun)
-        return [keeper, append]
+        await wait_for(begun)
+        return [releaser, append]
 
     with Store(url) as store:
         store.create("k")
@@ -189,14 +191,14 @@ def test_a_loop_that_ends_waits_for_its_writes(url: str, begun: threading.Event)
             assert contents(url) == ["new"]
 
 
-def test_an_error_of_a_cancelled_write_is_the_cause(url: str, begun: threading.Event) -> None:
+def test_cancelled_write_carries_its_error_as_cause(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         async with opened(url, begun) as store:
             with writes_locked_out(url) as release:
                 task = asyncio.create_task(store.append_message("k", message("new"), after=1))
-                await until(begun)
+                await wait_for(begun)
                 task.cancel()
-                await a_while()
+                await run_event_loop()
                 release()
                 with pytest.raises(asyncio.CancelledError) as raised:
                     await task
@@ -206,14 +208,14 @@ def test_an_error_of_a_cancelled_write_is_the_cause(url: str, begun: threading.E
     asyncio.run(work())
 
 
-def test_a_write_that_waits_for_a_thread_leaves_at_once_and_is_not_made(url: str, begun: threading.Event) -> None:
+def test_cancelled_write_waiting_for_a_thread_is_not_executed(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         async with opened(url, begun, pool_size=1) as store:
             with writes_locked_out(url) as release:
                 first = asyncio.create_task(store.append_message("k", message("first")))
-                await until(begun)
+                await wait_for(begun)
                 second = asyncio.create_task(store.append_message("k", message("second")))
-                await a_while()
+                await run_event_loop()
                 second.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await second
@@ -225,7 +227,7 @@ def test_a_write_that_waits_for_a_thread_leaves_at_once_and_is_not_made(url: str
     asyncio.run(work())
 
 
-def test_a_call_that_has_not_begun_to_write_leaves_at_once_and_never_does(url: str) -> None:
+def test_cancelled_call_before_its_write_writes_nothing(url: str) -> None:
     gate = Gate()
 
     def count(_: Message) -> int:
@@ -235,7 +237,7 @@ def test_a_call_that_has_not_begun_to_write_leaves_at_once_and_never_does(url: s
     async def work() -> None:
         async with opened(url, token_counter=count) as store:
             task = asyncio.create_task(store.append_message("k", message("new")))
-            await until(gate.reached)
+            await wait_for(gate.reached)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -246,16 +248,16 @@ def test_a_call_that_has_not_begun_to_write_leaves_at_once_and_never_does(url: s
 
 
 @pytest.mark.parametrize("verb", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
-def test_what_only_reads_so_far_leaves_at_once_and_writes_nothing(url: str, verb: str) -> None:
-    gate, held = Gate(), threading.Event()
+def test_cancelled_read_ends_at_once_and_writes_nothing(url: str, verb: str) -> None:
+    gate, blocked = Gate(), threading.Event()
 
     def clock() -> datetime:
-        if held.is_set():
+        if blocked.is_set():
             gate.wait()
         return datetime.now(UTC)
 
-    async def listed(found: AsyncIterator[object]) -> list[object]:
-        return [each async for each in found]
+    async def collect(items: AsyncIterator[object]) -> list[object]:
+        return [each async for each in items]
 
     async def work() -> None:
         async with opened(url, clock=clock) as store:
@@ -263,36 +265,36 @@ def test_what_only_reads_so_far_leaves_at_once_and_writes_nothing(url: str, verb
                 "get": lambda: store.get("k"),
                 "get_or_create": lambda: store.get_or_create("other"),
                 "history": lambda: store.conversation("k").history(),
-                "iter_messages": lambda: listed(store.conversation("k").iter_messages()),
-                "iter_sessions": lambda: listed(store.iter_sessions()),
+                "iter_messages": lambda: collect(store.conversation("k").iter_messages()),
+                "iter_sessions": lambda: collect(store.iter_sessions()),
                 "compact": lambda: store.conversation("k").compact(lambda window: message("summary")),
             }
-            held.set()
+            blocked.set()
             task = asyncio.ensure_future(calls[verb]())
-            await until(gate.reached)
+            await wait_for(gate.reached)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             gate.open()
-            assert len(await store.messages("k")) == 2  # and the store goes on
+            assert len(await store.messages("k")) == 2  # the store still works
         with Store(url) as another:
             assert [info.message_count for info in another.list_sessions().items] == [2]
 
     asyncio.run(work())
 
 
-def test_a_summarizer_is_cancelled_as_any_coroutine_and_nothing_changes(url: str) -> None:
+def test_cancelled_compact_cancels_the_summarizer_and_changes_nothing(url: str) -> None:
     async def work() -> None:
-        asked = asyncio.Event()
+        started = asyncio.Event()
 
         async def summarize(_: list[Message]) -> Message:
-            asked.set()
+            started.set()
             await asyncio.Event().wait()
             return message("summary")
 
         async with opened(url) as store:
             task = asyncio.create_task(store.conversation("k").compact(summarize))
-            await asked.wait()
+            await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -301,12 +303,12 @@ def test_a_summarizer_is_cancelled_as_any_coroutine_and_nothing_changes(url: str
     asyncio.run(work())
 
 
-def test_a_cancelled_purge_ends_with_the_batch_under_way(url: str) -> None:
+def test_cancelled_purge_ends_after_the_current_batch(url: str) -> None:
     gate = Gate()
-    told: list[ExpiryReport] = []
+    reports: list[ExpiryReport] = []
 
     def on_batch(report: ExpiryReport) -> None:
-        told.append(report)
+        reports.append(report)
         gate.wait()
 
     async def work() -> None:
@@ -314,31 +316,29 @@ def test_a_cancelled_purge_ends_with_the_batch_under_way(url: str) -> None:
             for n in range(3):
                 await store.create(f"old:{n}")
             task = asyncio.create_task(store.expire(older_than=timedelta(0), batch_size=1, on_batch=on_batch))
-            await until(gate.reached)
+            await wait_for(gate.reached)
             task.cancel()
-            await a_while()
+            await run_event_loop()
             assert not task.done()
             gate.open()
             with pytest.raises(asyncio.CancelledError) as raised:
                 await task
             assert raised.value.__cause__ is None
-            assert (await store.count(), len(told)) == (3, 1)
+            assert (await store.count(), len(reports)) == (3, 1)
 
     asyncio.run(work())
 
 
-def test_a_store_whose_closing_is_cancelled_is_closed_when_its_calls_have_ended(
-    url: str, begun: threading.Event
-) -> None:
+def test_cancelled_close_still_closes_the_store(url: str, begun: threading.Event) -> None:
     async def work() -> AsyncStore:
         store = AsyncStore(url)
         await store.create("k")
         begun.clear()
         with writes_locked_out(url) as release:
             append = asyncio.create_task(store.append_message("k", message("new")))
-            await until(begun)
+            await wait_for(begun)
             closing = asyncio.create_task(store.close())
-            await a_while()
+            await run_event_loop()
             closing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await closing
@@ -346,7 +346,7 @@ def test_a_store_whose_closing_is_cancelled_is_closed_when_its_calls_have_ended(
             await append
         return store
 
-    store = asyncio.run(work())  # which waits for the thread that closes it
+    store = asyncio.run(work())  # waits for the thread that closes the store
     with pytest.raises(LangoStoreError, match="closed"):
         store.store.ping()
     assert contents(url) == ["new"]

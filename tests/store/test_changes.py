@@ -1,4 +1,4 @@
-"""Every seq that a session used up is explained by a message or by a row of changes."""
+"""The table of changes: each seq used by a session belongs to a message or to a row of changes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,7 +22,7 @@ CHANGES: dict[str, tuple[Callable[[Conversation], object], tuple[str, int]]] = {
     "truncate": (lambda c: c.truncate(after=2), ("truncate", 2)),
     "replace_after": (lambda c: c.append_messages(messages(2), replace_after=1), ("truncate", 1)),
     "clear": (lambda c: c.clear(), ("clear", 0)),
-    "clear, but system messages": (lambda c: c.clear(keep_system=True), ("clear", 0)),
+    "clear with keep_system": (lambda c: c.clear(keep_system=True), ("clear", 0)),
     "pop": (lambda c: c.pop_message(), ("pop", 4)),
     "delete": (lambda c: c.delete_message(2), ("delete", 2)),
     "update": (lambda c: c.update_message(3, message("new")), ("update", 3)),
@@ -40,25 +40,25 @@ def changes(store: Store, key: str = "k") -> list[tuple[int, str, int]]:
         return [(seq, kind, after) for seq, kind, after in connection.execute(query)]
 
 
-def missing(store: Store, key: str = "k") -> set[int]:
+def unexplained_seqs(store: Store, key: str = "k") -> set[int]:
     with store.engine.connect() as connection:
         return unexplained(connection, key)
 
 
-@pytest.mark.parametrize(("change", "row"), CHANGES.values(), ids=CHANGES)
-def test_each_change_has_a_row_that_explains_its_seq(
-    store: Store, clock: Clock, change: Callable[[Conversation], object], row: tuple[str, int]
+@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
+def test_change_is_recorded_with_its_seq(
+    store: Store, clock: Clock, change: Callable[[Conversation], object], expected: tuple[str, int]
 ) -> None:
     conversation = store.open("k", messages=messages(4))
     clock.move(seconds=5)
     change(conversation)
-    assert changes(store) == [(5, *row)]
-    assert missing(store) == set()
+    assert changes(store) == [(5, *expected)]
+    assert unexplained_seqs(store) == set()
     with store.engine.connect() as connection:
         assert connection.execute(sa.select(CHANGE.c.changed_at, CHANGE.c.changed_by)).all() == [(clock.time, None)]
 
 
-def test_appends_and_refused_changes_write_no_row(store: Store) -> None:
+def test_append_and_refused_change_record_no_change(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn(messages(2))
     conversation.set_values({"a": 1})
@@ -69,8 +69,8 @@ def test_appends_and_refused_changes_write_no_row(store: Store) -> None:
     assert changes(store) == []
 
 
-def changed(store: Store) -> Conversation:
-    """Open a session that was changed in several ways."""
+def changed_session(store: Store) -> Conversation:
+    """Open a session with three changes: a deletion, a compaction and a pop."""
     conversation = store.open("k", ttl=timedelta(hours=1), messages=messages(6))
     conversation.delete_message(2)
     conversation.compact(lambda window: messages(1))
@@ -79,18 +79,18 @@ def changed(store: Store) -> Conversation:
     return conversation
 
 
-def test_changes_travel_with_their_session(
+def test_changes_are_kept_by_fork_export_copy_archive_and_restore(
     store: Store, clock: Clock, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
-    changed(store)
+    changed_session(store)
     before = changes(store)
     assert [kind for _, kind, _ in before] == ["delete", "compact", "pop"]
     store.conversation("k").fork("f")
     assert changes(store, "f") == before
     export(store, tmp_path / "out", "jsonl", everything=True)
-    for bring in (lambda other: import_path(other, tmp_path / "out"), lambda other: copy(store, other)):
+    for transfer in (lambda other: import_path(other, tmp_path / "out"), lambda other: copy(store, other)):
         with Store(make_database(), clock=clock) as other:
-            bring(other)
+            transfer(other)
             assert changes(other) == before
             assert_sound(other)
     clock.move(days=1)
@@ -98,19 +98,19 @@ def test_changes_travel_with_their_session(
     assert changes(store) == []
     store.restore(tmp_path / "cold.db", "k")
     assert changes(store) == before
-    assert missing(store) == set()
+    assert unexplained_seqs(store) == set()
 
 
 @pytest.mark.parametrize("upto", range(1, 13))
-def test_every_seq_of_a_fork_up_to_a_seq_is_explained(store: Store, upto: int) -> None:
-    forked = changed(store).fork("f", upto=upto)
+def test_fork_upto_a_seq_explains_every_seq(store: Store, upto: int) -> None:
+    forked = changed_session(store).fork("f", upto=upto)
     forked.append_message(message("new"))
-    assert missing(store, "f") == set()
+    assert unexplained_seqs(store, "f") == set()
     assert_sound(store)
 
 
-def test_last_seq_below_that_of_a_change_is_found_and_repaired(store: Store) -> None:
-    last_seq = changed(store).info().last_seq
+def test_examine_repairs_last_seq_below_the_seq_of_a_change(store: Store) -> None:
+    last_seq = changed_session(store).info().last_seq
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_session SET last_seq = {last_seq - 1}")
     (finding,) = [each for each in store.examine() if each.name != "settings"]
@@ -119,10 +119,10 @@ def test_last_seq_below_that_of_a_change_is_found_and_repaired(store: Store) -> 
     assert store.info("k").last_seq == last_seq
 
 
-def test_imported_compaction_is_explained(store: Store) -> None:
+def test_imported_compaction_is_recorded_as_change(store: Store) -> None:
     parts = [Part(messages=messages(2)), Part(kind="compaction", messages=messages(1))]
     with store.context.transaction() as connection:
         now = store.context.now(connection)
         import_draft(connection, now, Draft("k", parts=parts), ttl=None, counted=lambda each: each)
     assert changes(store) == [(3, "compact", 2)]
-    assert missing(store) == set()
+    assert unexplained_seqs(store) == set()

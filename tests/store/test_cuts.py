@@ -1,4 +1,4 @@
-"""Cuts and forks take away what they were asked to, and nothing else that a user sees in the window."""
+"""Cuts and forks of sessions with summaries: truncate, replace_after, pop, clear and fork."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,8 @@ from support.session_checks import assert_sound
 from lango_store import Conflict, Conversation, DamagedMessage, InvalidCut, Message, MessageRole, Store
 
 
-def summed_up(store: Store, *, discard: bool = False) -> Conversation:
-    """Open a session whose question (seq 5) came in while the summary (seq 7) of what was before it was written."""
+def compacted_session(store: Store, *, discard: bool = False) -> Conversation:
+    """Open a session whose question (seq 5) was appended while the summary (seq 7) was being written."""
     conversation = store.open("k", messages=[message("be kind", role="system"), *messages(3)])
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -33,7 +33,7 @@ def summed_up(store: Store, *, discard: bool = False) -> Conversation:
 
 @pytest.mark.parametrize("discard", [False, True])
 @pytest.mark.parametrize(
-    ("verb", "shown"),
+    ("cut", "expected"),
     [
         (lambda c: c.append_messages([message("better")], replace_after=5),
          ["summary", "of all", "question", "better"]),
@@ -60,29 +60,29 @@ def summed_up(store: Store, *, discard: bool = False) -> Conversation:
         (lambda c: c.compact(lambda window: [message("again")], discard=True), ["again"]),
     ],
 )  # fmt: skip
-def test_no_message_disappears_from_the_window_unless_it_was_named(
-    store: Store, verb: Callable[[Conversation], Any], shown: list[str], discard: bool
+def test_cut_removes_only_the_requested_messages_from_the_window(
+    store: Store, cut: Callable[[Conversation], Any], expected: list[str], discard: bool
 ) -> None:
-    conversation = summed_up(store, discard=discard)
-    given = verb(conversation)
-    found = store.open("f" if hasattr(given, "fork") else "k")
-    assert contents(found.messages()) == contents(found.get().messages) == shown
+    conversation = compacted_session(store, discard=discard)
+    result = cut(conversation)
+    conversation_after = store.open("f" if hasattr(result, "fork") else "k")
+    assert contents(conversation_after.messages()) == contents(conversation_after.get().messages) == expected
     for last in range(5):
-        assert contents(found.messages(last=last)) == shown[max(len(shown) - last, 0) :]
-    found.append_message(message("later"))
-    assert contents(found.messages()) == [*shown, "later"]
+        assert contents(conversation_after.messages(last=last)) == expected[max(len(expected) - last, 0) :]
+    conversation_after.append_message(message("later"))
+    assert contents(conversation_after.messages()) == [*expected, "later"]
     assert_sound(store)
 
 
-CUTTERS: dict[str, Callable[[Conversation, int], object]] = {
+CUTS_AFTER: dict[str, Callable[[Conversation, int], object]] = {
     "truncate": lambda c, after: c.truncate(after=after),
     "replace_after": lambda c, after: c.append_messages([], replace_after=after),
 }
 
 
-@pytest.mark.parametrize("cut", CUTTERS.values(), ids=CUTTERS)
-def test_cut_further_back_never_keeps_more(store: Store, cut: Callable[[Conversation, int], object]) -> None:
-    conversation = summed_up(store)
+@pytest.mark.parametrize("cut", CUTS_AFTER.values(), ids=CUTS_AFTER)
+def test_cut_at_a_lower_seq_never_keeps_more(store: Store, cut: Callable[[Conversation, int], object]) -> None:
+    conversation = compacted_session(store)
     conversation.save_turn([])
     conversation.compact(lambda window: [message("newer"), message("summary")])
     conversation.save_turn([], {"tokens": 1})
@@ -91,16 +91,16 @@ def test_cut_further_back_never_keeps_more(store: Store, cut: Callable[[Conversa
     for after in range(last_seq + 2):
         forked = conversation.fork(f"f{after}")
         cut(forked, after)
-        kept = {m.seq for m in forked.all_messages()}, {turn.turn_no for turn in forked.turns()}
-        assert before[0] <= kept[0], after
-        assert before[1] <= kept[1], after
-        before = kept
+        remaining = {m.seq for m in forked.all_messages()}, {turn.turn_no for turn in forked.turns()}
+        assert before[0] <= remaining[0], after
+        assert before[1] <= remaining[1], after
+        before = remaining
     assert len(before[1]) == turns
     assert_sound(store)
 
 
-@pytest.mark.parametrize("cut", CUTTERS.values(), ids=CUTTERS)
-def test_cut_leaves_no_empty_turn_that_began_later(store: Store, cut: Callable[[Conversation, int], object]) -> None:
+@pytest.mark.parametrize("cut", CUTS_AFTER.values(), ids=CUTS_AFTER)
+def test_cut_removes_empty_turns_after_its_seq(store: Store, cut: Callable[[Conversation, int], object]) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
     cut(conversation, 2)
@@ -110,7 +110,7 @@ def test_cut_leaves_no_empty_turn_that_began_later(store: Store, cut: Callable[[
 
 
 @pytest.mark.parametrize("id", [None, "new"])
-def test_replacing_only_records_writes_what_replaces_them(store: Store, id: str | None) -> None:
+def test_replacing_only_records_stores_the_replacement(store: Store, id: str | None) -> None:
     records = [Message(role=MessageRole.RECORD, content=n) for n in range(2)]
     conversation = store.open("k", messages=[message("question"), *records])
     with store.transaction() as tx:
@@ -124,8 +124,8 @@ def test_replacing_only_records_writes_what_replaces_them(store: Store, id: str 
     assert_sound(store)
 
 
-def test_a_system_message_outlasts_a_summary_when_it_is_to_be_kept(store: Store) -> None:
-    conversation = summed_up(store)
+def test_clear_with_keep_system_restores_a_summarized_system_message(store: Store) -> None:
+    conversation = compacted_session(store)
     conversation.clear(keep_system=True)
     assert contents(conversation.messages()) == ["be kind"]
 
@@ -137,51 +137,51 @@ CUTS: dict[str, Callable[[Conversation], object]] = {
 }
 
 
-@pytest.mark.parametrize("verb", CUTS)
-def test_a_cut_into_what_a_summary_speaks_of_brings_back_what_was_there(store: Store, verb: str) -> None:
-    summed_up(store)
-    CUTS[verb](store.open("k"))
-    conversation = store.open("f" if verb == "fork" else "k")
+@pytest.mark.parametrize("cut", CUTS)
+def test_cut_into_summarized_messages_restores_them(store: Store, cut: str) -> None:
+    compacted_session(store)
+    CUTS[cut](store.open("k"))
+    conversation = store.open("f" if cut == "fork" else "k")
     assert contents(conversation.messages()) == ["be kind", "message 0", "message 1"]
     assert conversation.compactions() == []
 
 
-@pytest.mark.parametrize("verb", CUTS)
-def test_a_cut_into_what_was_discarded_is_refused_and_changes_nothing(store: Store, verb: str) -> None:
-    conversation = summed_up(store, discard=True)
+@pytest.mark.parametrize("cut", CUTS)
+def test_cut_into_discarded_messages_is_refused(store: Store, cut: str) -> None:
+    conversation = compacted_session(store, discard=True)
     before = conversation.get()
     with pytest.raises(InvalidCut, match="give 4 or more to keep the summary") as raised:
-        CUTS[verb](conversation)
+        CUTS[cut](conversation)
     assert (raised.value.seq, raised.value.first) == (3, 4)
-    assert not isinstance(raised.value, Conflict)  # a loop that retries after conflicts would not end
+    assert not isinstance(raised.value, Conflict)  # a loop that retries on Conflict would never end
     assert conversation.get() == before
     assert not store.exists("f")
     assert contents(conversation.fork("f", upto=0).messages()) == []
 
 
-SAID: dict[str, tuple[str | None, list[str]]] = {
-    "nothing": (None, ["first"]),
-    "something else": ("[1]", ["first"]),
-    "that it was kept": ('{"discarded": false}', ["first"]),
-    "that it was discarded": ('{"discarded": true}', ["summary", "last"]),
+SUMMARY_METADATA: dict[str, tuple[str | None, list[str]]] = {
+    "no metadata": (None, ["first"]),
+    "a list": ("[1]", ["first"]),
+    "discarded is false": ('{"discarded": false}', ["first"]),
+    "discarded is true": ('{"discarded": true}', ["summary", "last"]),
 }
 
 
-@pytest.mark.parametrize(("metadata", "left"), SAID.values(), ids=SAID.keys())
-def test_only_a_summary_that_says_so_of_itself_has_discarded_what_it_speaks_of(
-    store: Store, metadata: str | None, left: list[str]
+@pytest.mark.parametrize(("metadata", "remaining"), SUMMARY_METADATA.values(), ids=SUMMARY_METADATA)
+def test_summary_has_discarded_messages_only_if_its_metadata_says_so(
+    store: Store, metadata: str | None, remaining: list[str]
 ) -> None:
     put_compacted(store, replaced_upto=2, metadata=metadata)
     conversation = store.open("k")
-    if left == ["first"]:
+    if remaining == ["first"]:
         conversation.truncate(after=1)
     else:
         with pytest.raises(InvalidCut):
             conversation.truncate(after=1)
-    assert contents(conversation.messages()) == left
+    assert contents(conversation.messages()) == remaining
 
 
-def test_a_summary_that_cannot_be_read_is_not_cut_away(make_sqlite: MakeDatabase) -> None:
+def test_cut_raises_on_a_damaged_summary(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         put_compacted(store, replaced_upto=2, metadata="{")
         with pytest.raises(DamagedMessage, match="metadata of turn 1"):
@@ -189,7 +189,7 @@ def test_a_summary_that_cannot_be_read_is_not_cut_away(make_sqlite: MakeDatabase
         assert contents(store.messages("k")) == ["summary", "last"]
 
 
-def test_a_summary_of_nothing_outlasts_every_cut_but_the_one_at_the_start(store: Store) -> None:
+def test_summary_of_no_messages_is_removed_only_by_a_cut_after_0(store: Store) -> None:
     put_compacted(store, replaced_upto=None)
     conversation = store.open("k")
     assert contents(conversation.fork("f", upto=2).messages()) == ["summary", "first", "second"]
@@ -204,7 +204,7 @@ def test_a_summary_of_nothing_outlasts_every_cut_but_the_one_at_the_start(store:
 
 
 def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> None:
-    """Write a session of two messages, a summary and another message, as an import brings it."""
+    """Write the rows of a session of two messages, a summary and another message, as an import does."""
     turn |= {"kind": "compaction", "first_seq": 3, "last_seq": 3, "replaced_upto": replaced_upto}
     counters = {"last_seq": 4, "message_count": 4, "turn_count": 1, "last_turn_no": 1, "summary_turn": 1}
     put(
@@ -216,8 +216,8 @@ def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> No
     )
 
 
-def test_a_summary_in_front_of_an_earlier_seq_goes_on_counting(store: Store) -> None:
-    conversation = summed_up(store)
+def test_cut_below_the_seq_of_a_summary_keeps_counters_and_last_seq(store: Store) -> None:
+    conversation = compacted_session(store)
     conversation.save_turn([message("more")], {"tokens": 1})
     conversation.truncate(after=4)
     info = conversation.info()
@@ -227,10 +227,10 @@ def test_a_summary_in_front_of_an_earlier_seq_goes_on_counting(store: Store) -> 
     assert forked.append_message(message("new")).seq == 10
 
 
-# What `replace_after` promises: the log is what was up to there, then these messages
+# `replace_after`: afterwards the log is the messages up to that seq, then the new ones
 
 
-def test_ids_that_are_not_at_the_end_are_put_there(store: Store) -> None:
+def test_replace_after_stores_known_ids_again_at_the_end(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), *(message(id, id=id) for id in "bcd")])
     stored = conversation.append_messages([message("new b", id="b"), message("new d", id="d")], replace_after=1)
     assert [(m.content, m.replayed) for m in stored] == [("new b", False), ("new d", False)]
@@ -240,14 +240,14 @@ def test_ids_that_are_not_at_the_end_are_put_there(store: Store) -> None:
     assert contents(conversation.all_messages())[3:] == ["e"]
 
 
-def test_a_replacement_is_done_once_however_often_it_is_sent(store: Store) -> None:
+def test_repeated_replace_after_changes_nothing(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="a"), *messages(3)])
     batch = [message("a", id="a"), message("x", id="x"), message("y", id="y"), message("x", id="x")]
     first = conversation.append_messages(batch, replace_after=1, after=4)
     store.create("another", messages=messages(9, id=None))
-    conversation.update_message("x", message("x", id="x"))  # whose row stands elsewhere now, not the message
+    conversation.update_message("x", message("x", id="x"))  # moves the row within the table
     with store.engine.begin() as connection:
-        connection.exec_driver_sql("ANALYZE")  # so that PostgreSQL reads the few rows as they lie, by no index
+        connection.exec_driver_sql("ANALYZE")  # PostgreSQL then reads the few rows without an index, in table order
     before = conversation.info()
     for _ in range(2):
         again = conversation.append_messages(batch, replace_after=1, after=4)
@@ -257,13 +257,13 @@ def test_a_replacement_is_done_once_however_often_it_is_sent(store: Store) -> No
     assert conversation.info() == before
 
 
-def test_the_same_ids_in_another_order_are_another_replacement(store: Store) -> None:
+def test_replace_after_with_another_order_of_ids_is_another_replacement(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b", id="b"), message("c", id="c")])
     conversation.append_messages([message("c", id="c"), message("b", id="b")], replace_after=1)
     assert contents(conversation.all_messages()) == ["a", "c", "b"]
 
 
-def test_an_id_that_stays_is_not_moved(store: Store) -> None:
+def test_replace_after_does_not_move_an_id_before_the_cut(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="a"), message("b", id="b"), message("c")])
     stored = conversation.append_messages([message("new a", id="a"), message("d", id="d")], replace_after=2)
     assert [(m.content, m.seq, m.replayed) for m in stored] == [("a", 1, True), ("d", 5, False)]
@@ -272,10 +272,10 @@ def test_an_id_that_stays_is_not_moved(store: Store) -> None:
     assert contents(conversation.all_messages()) == ["a", "b"]
 
 
-def test_what_somebody_else_appended_since_is_dropped_only_without_after(store: Store) -> None:
+def test_replace_after_drops_newer_messages_only_without_after(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
-    conversation.append_message(message("theirs"))
+    conversation.append_message(message("concurrent"))
     with pytest.raises(Conflict):
         conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
     conversation.append_messages([message("x again", id="x")], replace_after=1)

@@ -1,4 +1,4 @@
-"""One message changed, deleted or redacted where it stands; the rest of its session stays as it was."""
+"""Edits of one message: update, delete and redact."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,32 +25,30 @@ from lango_store import (
 from lango_store.testing import Clock
 
 EDITS: dict[str, Callable[[Conversation, int | str], object]] = {
-    "update": lambda c, place: c.update_message(place, message("new", tokens=5)),
-    "delete": lambda c, place: c.delete_message(place),
-    "redact": lambda c, place: c.redact_message(place, reason="a password"),
+    "update": lambda c, seq_or_id: c.update_message(seq_or_id, message("new", tokens=5)),
+    "delete": lambda c, seq_or_id: c.delete_message(seq_or_id),
+    "redact": lambda c, seq_or_id: c.redact_message(seq_or_id, reason="a password"),
 }
 each_edit = pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 
 
-def three(store: Store) -> Conversation:
+def session_of_three(store: Store) -> Conversation:
     first, last = message("one", id="a", tokens=1), message("three", tokens=3)
     conversation = store.open("k", ttl=timedelta(days=1), messages=[first])
     conversation.save_turn([message("two", id="b", tokens=2), last], {"input_tokens": 7})
     return conversation
 
 
-# What stands there afterwards
+# Stored result of an edit
 
 
-@pytest.mark.parametrize("place", [2, "b"])
-def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
-    store: Store, clock: Clock, place: int | str
-) -> None:
-    conversation = three(store)
+@pytest.mark.parametrize("seq_or_id", [2, "b"])
+def test_update_message_preserves_seq_turn_id_and_created_at(store: Store, clock: Clock, seq_or_id: int | str) -> None:
+    conversation = session_of_three(store)
     before = store.conversation("k").all_messages()
     clock.move(minutes=1)
     new = message("better", role="assistant", tokens=20, extra={"edited": True})
-    stored = store.conversation("k").update_message(place, new)
+    stored = store.conversation("k").update_message(seq_or_id, new)
     assert stored == new.model_copy(update={"seq": 2, "turn_no": 1, "id": "b", "created_at": before[1].created_at})
     assert store.conversation("k").all_messages() == conversation.messages() == [before[0], stored, before[2]]
     info = store.info("k")
@@ -58,8 +56,8 @@ def test_an_updated_message_keeps_its_place_its_turn_its_id_and_its_time(
     assert_sound(store)
 
 
-def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Store, clock: Clock) -> None:
-    three(store)
+def test_update_message_stores_a_new_id_and_created_at(store: Store, clock: Clock) -> None:
+    session_of_three(store)
     earlier = clock.time - timedelta(days=3)
     stored = store.conversation("k").update_message(2, message("x", id="c", created_at=earlier))
     assert (stored.id, stored.created_at) == ("c", earlier)
@@ -70,19 +68,19 @@ def test_an_updated_message_takes_the_id_and_the_time_that_are_given(store: Stor
     assert_sound(store)
 
 
-def test_an_id_of_another_message_is_refused(store: Store) -> None:
-    three(store)
+def test_update_message_refuses_the_id_of_another_message(store: Store) -> None:
+    session_of_three(store)
     before = store.get("k")
     with pytest.raises(InvalidMessage, match="'a' is the id of another message"):
         store.conversation("k").update_message(2, message("x", id="a"))
     assert store.get("k") == before
 
 
-@pytest.mark.parametrize("place", [2, "b"])
-def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: Store, place: int | str) -> None:
-    conversation = three(store)
+@pytest.mark.parametrize("seq_or_id", [2, "b"])
+def test_delete_message_keeps_its_turn_and_usage(store: Store, seq_or_id: int | str) -> None:
+    conversation = session_of_three(store)
     before = conversation.turns()
-    store.conversation("k").delete_message(place)
+    store.conversation("k").delete_message(seq_or_id)
     assert (
         [m.content for m in store.conversation("k").all_messages()]
         == [m.content for m in store.messages("k")]
@@ -98,68 +96,68 @@ def test_a_deleted_message_is_gone_and_its_turn_stays_with_what_it_cost(store: S
     assert_sound(store)
 
 
-@pytest.mark.parametrize("place", [2, "b"])
-def test_a_redacted_message_keeps_its_place_role_and_times_and_nothing_that_was_said(
-    store: Store, clock: Clock, place: int | str
+@pytest.mark.parametrize("seq_or_id", [2, "b"])
+def test_redact_message_removes_content_and_keeps_seq_role_and_times(
+    store: Store, clock: Clock, seq_or_id: int | str
 ) -> None:
     call = ToolCall(id="c", name="login", arguments={"password": "hunter2"})
-    said = message(
+    original = message(
         "hunter2", role="assistant", id="b", author="me", tokens=9, tool_calls=[call], extra={"p": "hunter2"}
     )
-    store.create("k", messages=[message("one", tokens=1), said, message("three")])
+    store.create("k", messages=[message("one", tokens=1), original, message("three")])
     before = store.conversation("k").all_messages()
     clock.move(minutes=1)
-    left = store.conversation("k").redact_message(place, reason="a password")
-    assert left == before[1].model_copy(
+    redacted = store.conversation("k").redact_message(seq_or_id, reason="a password")
+    assert redacted == before[1].model_copy(
         update={"content": None, "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
     )
-    assert store.conversation("k").all_messages() == store.messages("k") == [before[0], left, before[2]]
+    assert store.conversation("k").all_messages() == store.messages("k") == [before[0], redacted, before[2]]
     assert store.info("k").token_count == 1
-    assert store.append_message("k", said).replayed
+    assert store.append_message("k", original).replayed
     assert_sound(store)
 
 
-def test_a_message_is_redacted_without_a_reason_and_twice(store: Store) -> None:
-    three(store)
+def test_redact_message_without_reason_and_again(store: Store) -> None:
+    session_of_three(store)
     assert store.conversation("k").redact_message(2).extra == {}
     assert store.conversation("k").redact_message(2, reason="now with one").extra == {"redacted": "now with one"}
     assert store.info("k").token_count == 4
 
 
-def test_a_redacted_message_whose_tokens_nobody_counted_has_no_count(store: Store) -> None:
+def test_redact_message_without_token_count_keeps_none(store: Store) -> None:
     store.create("k", messages=[message("a password")])
     assert store.conversation("k").redact_message(1).tokens is None
     assert store.messages("k")[0].tokens is None
 
 
 @each_edit
-@pytest.mark.parametrize("place", [0, -1, 4, 2**70, "c"])
-def test_what_is_not_there_is_not_found_and_nothing_changes(
-    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
+@pytest.mark.parametrize("seq_or_id", [0, -1, 4, 2**70, "c"])
+def test_edit_of_unknown_message_raises_message_not_found(
+    store: Store, edit: Callable[[Conversation, int | str], object], seq_or_id: int | str
 ) -> None:
-    conversation = three(store)
+    conversation = session_of_three(store)
     before = store.get("k")
     with pytest.raises(MessageNotFound, match="all_messages") as raised:
-        edit(conversation, place)
-    assert (raised.value.key, raised.value.seq_or_id) == ("k", place)
+        edit(conversation, seq_or_id)
+    assert (raised.value.key, raised.value.seq_or_id) == ("k", seq_or_id)
     assert store.get("k") == before
 
 
 @each_edit
-@pytest.mark.parametrize("place", [True, 1.5, None, b"b", "", "\0"])
-def test_what_is_neither_seq_nor_id_is_refused(
-    store: Store, edit: Callable[[Conversation, int | str], object], place: int | str
+@pytest.mark.parametrize("seq_or_id", [True, 1.5, None, b"b", "", "\0"])
+def test_edit_refuses_an_invalid_seq_or_id(
+    store: Store, edit: Callable[[Conversation, int | str], object], seq_or_id: int | str
 ) -> None:
-    conversation = three(store)
+    conversation = session_of_three(store)
     with pytest.raises((TypeError, InvalidValue), match=r"seq_or_id|id"):
-        edit(conversation, place)
+        edit(conversation, seq_or_id)
 
 
 @each_edit
-def test_an_expired_and_a_missing_session_are_named_as_that(
+def test_edit_raises_session_expired_or_session_not_found(
     store: Store, clock: Clock, edit: Callable[[Conversation, int | str], object]
 ) -> None:
-    conversation = three(store)
+    conversation = session_of_three(store)
     clock.move(days=2)
     with pytest.raises(SessionExpired):
         edit(conversation, 1)
@@ -169,20 +167,20 @@ def test_an_expired_and_a_missing_session_are_named_as_that(
     assert raised.type is SessionNotFound
 
 
-# Consolidated messages, summaries, cuts
+# Edits of consolidated messages and summaries, and cuts
 
 
-@pytest.mark.parametrize(("place", "left"), [(1, 1), (2, 1), (3, 2)])
-def test_a_deleted_message_that_was_consolidated_is_counted_no_more(store: Store, place: int, left: int) -> None:
+@pytest.mark.parametrize(("seq", "consolidated"), [(1, 1), (2, 1), (3, 2)])
+def test_delete_message_lowers_last_consolidated(store: Store, seq: int, consolidated: int) -> None:
     conversation = store.open("k", messages=messages(4))
     conversation.update(last_consolidated=2)
-    shown = [m.seq for m in conversation.all_messages()[2:] if m.seq != place]
-    conversation.delete_message(place)
-    assert conversation.info().last_consolidated == left
-    assert [m.seq for m in conversation.all_messages()[left:]] == shown
+    remaining = [m.seq for m in conversation.all_messages()[2:] if m.seq != seq]
+    conversation.delete_message(seq)
+    assert conversation.info().last_consolidated == consolidated
+    assert [m.seq for m in conversation.all_messages()[consolidated:]] == remaining
 
 
-def test_edits_reach_a_summary_and_what_it_replaced(store: Store) -> None:
+def test_edits_apply_to_a_summary_and_to_summarized_messages(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     conversation.compact(lambda window: [message("summary"), message("second part")])
     conversation.append_message(message("question"))
@@ -206,7 +204,7 @@ REMOVE_LAST: dict[str, Callable[[Conversation], object]] = {
 
 
 @pytest.mark.parametrize("remove", REMOVE_LAST.values(), ids=REMOVE_LAST)
-def test_summary_without_messages_is_undone_in_any_order(
+def test_removing_all_messages_of_a_summary_undoes_the_compaction(
     store: Store, remove: Callable[[Conversation], object]
 ) -> None:
     conversation = store.open("k", messages=messages(3))
@@ -222,7 +220,7 @@ def test_summary_without_messages_is_undone_in_any_order(
 
 
 @pytest.mark.parametrize("remove", REMOVE_LAST.values(), ids=REMOVE_LAST)
-def test_discarded_summary_without_messages_keeps_what_its_turns_cost(
+def test_removing_all_messages_of_a_discarding_summary_keeps_usage(
     store: Store, remove: Callable[[Conversation], object]
 ) -> None:
     conversation = store.open("k")
@@ -239,7 +237,7 @@ def test_discarded_summary_without_messages_keeps_what_its_turns_cost(
     assert_sound(store)
 
 
-def test_message_of_a_summary_cannot_become_a_record(store: Store) -> None:
+def test_update_message_refuses_to_make_a_summary_a_record(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())
     conversation.compact(lambda window: [message("summary")])
@@ -248,12 +246,12 @@ def test_message_of_a_summary_cannot_become_a_record(store: Store) -> None:
     assert [each.content for each in conversation.messages()] == ["summary"]
 
 
-def test_redacted_summary_has_content_that_providers_accept(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redacted_summary_has_placeholder_content(store: Store, clock: Clock, tmp_path: Path) -> None:
     conversation = store.open("k", ttl=timedelta(days=1), messages=messages(2))
     conversation.compact(lambda window: [message("a password", role="user", tokens=9)])
     (summary,) = conversation.messages()
-    left = conversation.redact_message(summary.seq, reason="secret")
-    assert (left.content, left.tokens, left.extra) == ("(redacted)", 0, {"redacted": "secret"})
+    redacted = conversation.redact_message(summary.seq, reason="secret")
+    assert (redacted.content, redacted.tokens, redacted.extra) == ("(redacted)", 0, {"redacted": "secret"})
     assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
     conversation.update_message(summary.seq, message("a password", role="user"))
     clock.move(days=2)
@@ -264,7 +262,7 @@ def test_redacted_summary_has_content_that_providers_accept(store: Store, clock:
     assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
 
 
-def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None:
+def test_pop_message_shortens_a_turn_whose_last_message_was_deleted(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(3), {"tokens": 1})
     conversation.delete_message(3)
@@ -277,7 +275,7 @@ def test_a_turn_whose_end_was_deleted_ends_where_it_is_cut(store: Store) -> None
     assert_sound(store)
 
 
-def test_popping_a_message_that_stands_behind_the_end_of_its_turn_leaves_the_turn_as_it_is(store: Store) -> None:
+def test_pop_message_keeps_a_turn_with_wrong_last_seq(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(3))
     with store.engine.begin() as connection:
@@ -289,10 +287,10 @@ def test_popping_a_message_that_stands_behind_the_end_of_its_turn_leaves_the_tur
 
 
 @each_edit
-def test_an_edit_while_a_summary_is_written_is_a_conflict(
+def test_edit_during_compaction_causes_conflict(
     store: Store, edit: Callable[[Conversation, int | str], object]
 ) -> None:
-    conversation = three(store)
+    conversation = session_of_three(store)
 
     def summarize(window: list[Message]) -> list[Message]:
         edit(conversation, 2)
@@ -303,28 +301,28 @@ def test_an_edit_while_a_summary_is_written_is_a_conflict(
     assert conversation.compactions() == []
 
 
-# Together with others
+# Transactions, damaged messages, forks and archives
 
 
 @each_edit
-def test_an_edit_in_the_callers_transaction_is_rolled_back_with_it(
+def test_edit_is_rolled_back_with_the_callers_transaction(
     store: Store, edit: Callable[[Conversation, int | str], object]
 ) -> None:
-    three(store)
+    session_of_three(store)
     before = store.get("k")
     with store.engine.connect() as connection:
-        mine = store.using(connection).conversation("k")
-        edit(mine, "b")
+        own = store.using(connection).conversation("k")
+        edit(own, "b")
         with pytest.raises(MessageNotFound):
-            edit(mine, "nobody's")
+            edit(own, "unknown")
         with pytest.raises(InvalidMessage):
-            mine.update_message(3, message("x", id="a"))
-        assert mine.get() != before
+            own.update_message(3, message("x", id="a"))
+        assert own.get() != before
         connection.rollback()
     assert store.get("k") == before
 
 
-def test_a_message_that_cannot_be_read_can_be_deleted_redacted_or_replaced(store: Store) -> None:
+def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> None:
     store.create("k", messages=messages(3))
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_message SET tool_calls = '[1]'")
@@ -336,11 +334,11 @@ def test_a_message_that_cannot_be_read_can_be_deleted_redacted_or_replaced(store
     assert [m.content for m in store.messages("k")] == [None, "whole again"]
 
 
-def test_what_edits_leave_travels_as_it_is(store: Store, clock: Clock, tmp_path: Path) -> None:
-    conversation = three(store)
+def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, clock: Clock, tmp_path: Path) -> None:
+    conversation = session_of_three(store)
     conversation.compact(lambda window: [message("summary"), message("of all")])
-    for place in (2, 3, conversation.compactions()[0].summary[0].seq):
-        conversation.delete_message(place)
+    for seq_or_id in (2, 3, conversation.compactions()[0].summary[0].seq):
+        conversation.delete_message(seq_or_id)
     conversation.redact_message("a", reason="a password")
     before = conversation.all_messages(), conversation.messages(), conversation.turns()
     forked = conversation.fork("f")

@@ -1,4 +1,4 @@
-"""What an append and a load cost: statements and round trips, counted where they happen."""
+"""Statements and round trips of appends, loads and other frequent calls."""
 
 import gc
 from collections.abc import Callable
@@ -27,10 +27,10 @@ BATCHES = [
 ]
 
 
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
+@not_on_a_cluster("takes several statements on a cluster: test_distributed_store counts them")
 @pytest.mark.parametrize("batch", BATCHES, ids=[f"batch {n}" for n in range(len(BATCHES))])
 @pytest.mark.parametrize("after", [None, 0])
-def test_an_append_is_one_statement_and_one_round_trip(
+def test_append_is_one_statement_and_one_round_trip(
     one_connection: sa.Engine, tmp_path: Path, batch: list[Message], after: int | None
 ) -> None:
     with Store(one_connection) as store:
@@ -43,14 +43,14 @@ def test_an_append_is_one_statement_and_one_round_trip(
         assert store.info("k").last_seq == len(batch)
 
 
-@not_on_a_cluster("one look more is needed there, at how the tables are distributed")
-def test_a_new_store_looks_at_the_schema_in_seven_plain_statements(undistributed: str) -> None:
+@not_on_a_cluster("a cluster needs one more query, for how the tables are distributed")
+def test_schema_check_of_a_new_store_is_seven_plain_statements(undistributed: str) -> None:
     with Store(undistributed) as store, watched(store.engine) as statements:
         assert not store.exists("k")
-    *looks, read = statements
-    assert len(looks) == 7
+    *checks, read = statements
+    assert len(checks) == 7
     plain = ("SHOW ", "SELECT current_", "SELECT to_", "SELECT version_", "SELECT name FROM lango_feature ")
-    assert all(each.startswith(plain) for each in looks)
+    assert all(each.startswith(plain) for each in checks)
     assert "lango_session" in read
 
 
@@ -61,13 +61,13 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "update that is activity": lambda store: store.update("k", metadata={"read": True}, activity=True),
     "touch": lambda store: store.touch("k"),
     "touch with a TTL": lambda store: store.touch("k", ttl=timedelta(days=1)),
-    "touch for ever": lambda store: store.touch("k", ttl=None),
+    "touch without a TTL": lambda store: store.touch("k", ttl=None),
 }
 DELETES: dict[str, Callable[[Store], object]] = {
     "delete": lambda store: store.delete("k"),
-    "delete of nothing": lambda store: store.delete("nobody"),
+    "delete of a missing session": lambda store: store.delete("missing"),
 }
-OTHERS: dict[str, Callable[[Store], object]] = DELETES | {
+WRITES: dict[str, Callable[[Store], object]] = DELETES | {
     "append with create": lambda store: store.append_message("k", message(), create=True, title="T"),
     "append that creates": lambda store: store.append_message("new", message(), create=True, title="T"),
     "append with an id that creates": lambda store: store.append_message("new", message(id="i"), create=True),
@@ -82,9 +82,9 @@ OTHERS: dict[str, Callable[[Store], object]] = DELETES | {
 }
 
 
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS.keys())
-def test_other_verb_is_one_statement_and_one_round_trip(
+@not_on_a_cluster("takes several statements on a cluster: test_distributed_store counts them")
+@pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
+def test_frequent_write_is_one_statement_and_one_round_trip(
     one_connection: sa.Engine, tmp_path: Path, call: Callable[[Store], object]
 ) -> None:
     with Store(one_connection) as store:
@@ -95,21 +95,21 @@ def test_other_verb_is_one_statement_and_one_round_trip(
         assert counts == Counts(1, 1)
 
 
-@not_on_a_cluster("one statement is a transaction of several there: test_distributed_store counts them")
-@pytest.mark.parametrize("name", ["append with create", *(name for name in OTHERS if "creates" in name)])
-def test_a_write_that_creates_in_a_callers_transaction_is_one_statement_in_a_savepoint(
+@not_on_a_cluster("takes several statements on a cluster: test_distributed_store counts them")
+@pytest.mark.parametrize("name", ["append with create", *(name for name in WRITES if "creates" in name)])
+def test_creating_write_in_callers_transaction_is_one_statement_in_a_savepoint(
     one_connection: sa.Engine, name: str
 ) -> None:
     with Store(one_connection) as store:
         store.create("k", messages=messages(3))
         with watched(one_connection) as statements, one_connection.begin() as connection:
-            OTHERS[name](store.using(connection))
+            WRITES[name](store.using(connection))
     assert [each.split()[0] for each in statements] in (["SAVEPOINT", word, "RELEASE"] for word in ("INSERT", "WITH"))
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-@pytest.mark.parametrize("clock", [None, Clock()], ids=["the server's clock", "a clock of ours"])
-def test_a_change_of_a_session_is_one_statement_and_one_round_trip(
+@pytest.mark.parametrize("clock", [None, Clock()], ids=["database clock", "test clock"])
+def test_session_change_is_one_statement_and_one_round_trip(
     one_connection: sa.Engine, tmp_path: Path, change: Callable[[Store], object], clock: Clock | None
 ) -> None:
     with Store(one_connection, clock=clock) as store:
@@ -120,19 +120,19 @@ def test_a_change_of_a_session_is_one_statement_and_one_round_trip(
 
 
 @pytest.mark.parametrize("change", (CHANGES | DELETES).values(), ids=(CHANGES | DELETES).keys())
-def test_a_change_of_a_session_on_sqlite_is_one_transaction(
+def test_session_change_is_one_transaction_on_sqlite(
     make_sqlite: MakeDatabase, change: Callable[[Store], object]
 ) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", ttl=timedelta(hours=1), messages=messages(3))
         with watched(store.engine) as statements:
             change(store)
-        words = [each.split()[0] for each in dict.fromkeys(statements)]  # a delete is told of again at each cascade
-        deleted = [["BEGIN", *["DELETE"] * count, "COMMIT"] for count in (1, 2)]  # two where there is a session
+        words = [each.split()[0] for each in dict.fromkeys(statements)]  # SQLite traces a delete again for each cascade
+        deleted = [["BEGIN", *["DELETE"] * count, "COMMIT"] for count in (1, 2)]  # two if the session exists
         assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted)
 
 
-def test_a_load_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
+def test_load_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
     with Store(one_connection) as store:
         store.create("k", messages=messages(50))
         with counted(one_connection, tmp_path) as counts:
@@ -140,7 +140,7 @@ def test_a_load_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) ->
         assert counts == Counts(2, 2)
 
 
-def test_an_append_on_sqlite_is_one_transaction(make_sqlite: MakeDatabase) -> None:
+def test_append_is_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k")
         with watched(store.engine) as statements:
@@ -148,7 +148,7 @@ def test_an_append_on_sqlite_is_one_transaction(make_sqlite: MakeDatabase) -> No
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
 
 
-def test_a_large_load_leaves_the_collector_to_its_process(store: Store) -> None:
+def test_large_load_does_not_disable_garbage_collection(store: Store) -> None:
     store.create("k", messages=messages(1_000))
     with mock.patch.object(gc, "disable") as disabled, mock.patch.object(gc, "enable") as enabled:
         store.get("k")
@@ -156,7 +156,7 @@ def test_a_large_load_leaves_the_collector_to_its_process(store: Store) -> None:
     assert not enabled.called
 
 
-def test_a_wrong_count_does_not_keep_a_load_from_ending(store: Store) -> None:
+def test_load_ends_with_a_wrong_message_count(store: Store) -> None:
     store.create("k", messages=messages(3))
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM lango_message")

@@ -1,4 +1,4 @@
-"""Any JSON value comes back equal, or is refused before anything is written."""
+"""JSON values in messages and sessions: stored without loss, or refused before anything is written."""
 
 import json
 import re
@@ -31,28 +31,28 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(t
 objects = st.dictionaries(texts, values, max_size=4)
 
 
-def exact(value: Any) -> str:
-    """Tell 1 from 1.0 and True, and one order of keys from another, where == does not."""
+def typed_repr(value: Any) -> str:
+    """Return a text that, unlike ==, distinguishes 1, 1.0 and True, and the order of keys."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{name!r}:{exact(item)}" for name, item in value.items()) + "}"
+        return "{" + ",".join(f"{name!r}:{typed_repr(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(exact, value)) + "]"
+        return "[" + ",".join(map(typed_repr, value)) + "]"
     return f"{type(value).__name__}:{value!r}" if not isinstance(value, int) else f"{type(value).__name__}:{value:x}"
 
 
 def has_surrogate_pair(value: Any) -> bool:
-    """Two characters that JSON can only say as one: they are refused."""
+    """Return True if a text holds a surrogate pair as two characters, which a store refuses."""
     text = json.dumps(value, ensure_ascii=False)
     return any("\ud800" <= a <= "\udbff" and "\udc00" <= b <= "\udfff" for a, b in pairwise(text))
 
 
 def is_plain_text(content: Any) -> bool:
-    """What any database holds as text."""
+    """Return True for text that both databases can store in a text column."""
     return isinstance(content, str) and not re.search("[\0\ud800-\udfff]", content)
 
 
-def columns(store: Store, seq: int) -> tuple[str | None, Any]:
-    """What the columns `text` and `content` hold, the latter decoded, Ellipsis for NULL."""
+def stored_columns(store: Store, seq: int) -> tuple[str | None, Any]:
+    """Return the columns `text` and `content` of a message, `content` decoded or Ellipsis for NULL."""
     query = sa.select(MESSAGE.c.text, sa.cast(MESSAGE.c.content, sa.Text)).where(of_session(MESSAGE, "k"))
     with store.engine.connect() as connection:
         text, content = connection.execute(query.where(MESSAGE.c.seq == seq)).one()
@@ -69,32 +69,32 @@ def shared_store(make_database: MakeDatabase) -> Iterator[Store]:
 @given(content=values, arguments=values, output=values, extra=objects)
 @example(content="a\0b", arguments="\ud800", output={"\udfff": 1}, extra={"\0": "\0"})
 @example(content={"b": 1, "a": 1.0, "": [-0.0, 0, 2**64, 1e300]}, arguments=None, output=None, extra={"b": 1, "a": 2})
-def test_json_of_a_message_comes_back_equal(
+def test_json_of_a_message_is_returned_unchanged(
     shared_store: Store, content: Any, arguments: Any, output: Any, extra: dict[str, Any]
 ) -> None:
     if any(map(has_surrogate_pair, (content, arguments, output, extra))):
         return
     call = ToolCall(id="c", name="n", arguments=arguments, output=output)
     stored = shared_store.append_message("k", Message(role="user", content=content, tool_calls=[call], extra=extra))
-    (found,) = shared_store.conversation("k").all_messages(after=stored.seq - 1)
-    assert exact(found.content) == exact(content)
-    assert columns(shared_store, stored.seq) == ((content, ...) if is_plain_text(content) else (None, content))
-    assert exact(found.tool_calls[0].arguments) == exact(arguments)
-    assert exact(found.tool_calls[0].output) == exact(output)
-    assert exact(found.extra) == exact(extra)
+    (stored_message,) = shared_store.conversation("k").all_messages(after=stored.seq - 1)
+    assert typed_repr(stored_message.content) == typed_repr(content)
+    assert stored_columns(shared_store, stored.seq) == ((content, ...) if is_plain_text(content) else (None, content))
+    assert typed_repr(stored_message.tool_calls[0].arguments) == typed_repr(arguments)
+    assert typed_repr(stored_message.tool_calls[0].output) == typed_repr(output)
+    assert typed_repr(stored_message.extra) == typed_repr(extra)
 
 
 @given(settings=objects, metadata=objects, tools=st.lists(values, max_size=3))
-def test_json_of_a_session_comes_back_equal(
+def test_json_of_a_session_is_returned_unchanged(
     shared_store: Store, settings: dict[str, Any], metadata: dict[str, Any], tools: list[Any]
 ) -> None:
     if any(map(has_surrogate_pair, (settings, metadata, tools))):
         return
     key = shared_store.create(settings=settings, metadata=metadata, tools=tools).key
-    for found in (shared_store.get(key), shared_store.update(key, settings=settings, metadata=metadata, tools=tools)):
-        assert exact(found.settings) == exact(settings)
-        assert exact(found.metadata) == exact(metadata)
-        assert exact(found.tools) == exact(tools)
+    for session in (shared_store.get(key), shared_store.update(key, settings=settings, metadata=metadata, tools=tools)):
+        assert typed_repr(session.settings) == typed_repr(settings)
+        assert typed_repr(session.metadata) == typed_repr(metadata)
+        assert typed_repr(session.tools) == typed_repr(tools)
     shared_store.delete(key)
 
 
@@ -137,9 +137,9 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store: Store, name: str) -> None:
+def test_value_that_is_not_json_is_refused_before_anything_is_written(shared_store: Store, name: str) -> None:
     bad = REFUSED[name]
-    for field, refused in {
+    for field, invalid in {
         "content": message(bad),
         "extra": message(extra={"x": bad}),
         "tool_calls[1].arguments": message(
@@ -149,7 +149,7 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store
         "tool_calls[0].extra": message(tool_calls=[ToolCall(id="a", name="n", extra={"x": bad})]),
     }.items():
         with pytest.raises(InvalidValue, match=r"JSON") as raised:
-            shared_store.append_message("k", refused)
+            shared_store.append_message("k", invalid)
         assert raised.value.field == field
         assert isinstance(raised.value, ValueError)
     for field in ("settings", "metadata", "tools"):
@@ -163,9 +163,9 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(shared_store
     assert not shared_store.exists("other")
 
 
-def test_the_error_names_the_place_of_what_is_not_json(shared_store: Store) -> None:
+def test_error_names_the_path_of_a_value_that_is_not_json(shared_store: Store) -> None:
     when = datetime(2026, 11, 22, tzinfo=UTC)
-    places: dict[str, dict[str, Any]] = {
+    errors: dict[str, dict[str, Any]] = {
         "content.items[3].when: datetime is not JSON": {"content": {"items": [1, {}, [], {"when": when}]}},
         "content[0]['a key']: Decimal is not JSON": {"content": [{"a key": Decimal(1)}, when]},
         "content: datetime is not JSON": {"content": when},
@@ -176,45 +176,45 @@ def test_the_error_names_the_place_of_what_is_not_json(shared_store: Store) -> N
             "tool_calls": [ToolCall(id="i", name="n", arguments={"when": when})]
         },
     }
-    for place, fields in places.items():
-        with pytest.raises(InvalidValue, match=f"^{re.escape(place)}") as raised:
+    for error, fields in errors.items():
+        with pytest.raises(InvalidValue, match=f"^{re.escape(error)}") as raised:
             shared_store.append_message("k", message(**fields))
         assert "convert it first" in str(raised.value)
     with pytest.raises(InvalidValue, match=r"^settings\.limits\[1\]: set is not JSON"):
         shared_store.create("other", settings={"limits": [1, {2}]})
 
 
-def test_a_value_that_holds_itself_twice_is_refused_at_once(shared_store: Store) -> None:
+def test_value_that_contains_itself_twice_is_refused(shared_store: Store) -> None:
     value: list[Any] = []
     value += [value, value]
     with pytest.raises(InvalidMessage, match="content: list has more than 200 levels"):
         shared_store.append_message("k", message(value))
 
 
-def test_two_hundred_levels_and_four_thousand_digits_are_kept(shared_store: Store) -> None:
+def test_200_levels_and_4300_digits_are_stored(shared_store: Store) -> None:
     deep, long = nested(200), 10**4299
     call = ToolCall(id="a", name="n", arguments=deep, output=[long, "\ud800"])
     shared_store.append_message("k", message(deep, tool_calls=[call]))
-    (found,) = shared_store.messages("k")
-    assert (found.content, found.tool_calls) == (deep, [call])
+    (stored,) = shared_store.messages("k")
+    assert (stored.content, stored.tool_calls) == (deep, [call])
 
 
 @pytest.mark.parametrize("field", ["author", "name", "tool_call_id", "id"])
 @pytest.mark.parametrize("text", ["a\0b", "\udc80"])
-def test_texts_are_refused_in_the_same_way(shared_store: Store, field: str, text: str) -> None:
+def test_text_field_refuses_nul_and_surrogate(shared_store: Store, field: str, text: str) -> None:
     with pytest.raises((InvalidMessage, ValidationError), match=field):
         shared_store.append_message("k", message(**{field: text}))
     assert shared_store.info("k").last_seq == 0
 
 
-def test_a_title_that_is_no_text_is_refused_in_words_that_fit(shared_store: Store) -> None:
+def test_invalid_title_error_says_how_to_fix_it(shared_store: Store) -> None:
     with pytest.raises(InvalidValue, match=r"title: is int, not text; give text, or None$"):
         shared_store.update("k", title=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match=r"title: holds a NUL; .* remove it"):
         shared_store.update("k", title="a\0b")
 
 
-def test_a_value_that_changed_after_it_was_made_is_checked_again(shared_store: Store) -> None:
+def test_append_validates_a_changed_or_unvalidated_message(shared_store: Store) -> None:
     changed = message({"a": 1})
     changed.content["a"] = {1}
     with pytest.raises(InvalidMessage, match="content"):
@@ -237,7 +237,7 @@ def test_a_value_that_changed_after_it_was_made_is_checked_again(shared_store: S
         ("created_at", "yesterday", "created_at"),
     ],
 )
-def test_a_damaged_message_is_named_and_hides_no_other(
+def test_damaged_message_is_named_and_hides_no_other(
     make_sqlite: MakeDatabase, column: str, damage: str, field: str
 ) -> None:
     with Store(make_sqlite()) as store:
@@ -266,7 +266,7 @@ BOTH, NEITHER = "text = 'x', content = '1'", "text = NULL, content = NULL"
         (NEITHER, "content"),
     ],
 )
-def test_a_damaged_content_is_named_wherever_it_is_met(
+def test_damaged_content_is_named_by_read_examine_export_and_copy(
     make_sqlite: MakeDatabase, tmp_path: Path, change: str, field: str
 ) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as target:
@@ -286,17 +286,20 @@ def test_a_damaged_content_is_named_wherever_it_is_met(
         assert f"message 2 of session 'k' cannot be read, {field}" in finding.detail
         (exported,) = export(store, tmp_path, "jsonl", keys=["k"])
         assert field in str(exported.error)
-        if change != "text = NULL, content = '{torn'":  # which a copy carries over as it is
+        if change != "text = NULL, content = '{torn'":  # a copy transfers this damage unchanged
             assert field in copy(store, target).failed[0].reason
 
 
 @pytest.mark.parametrize("change", [BOTH, NEITHER])
-def test_the_database_itself_keeps_a_content_in_exactly_one_column(shared_store: Store, change: str) -> None:
+def test_check_constraint_requires_exactly_one_content_column(shared_store: Store, change: str) -> None:
     shared_store.create("one", messages=[message("a"), message({"a": 1}), message(None)])
     for seq in (1, 2, 3):
         update = sa.text(f"UPDATE lango_message SET {change} WHERE session_key = 'one' AND seq = {seq}")
-        with pytest.raises(sa.exc.IntegrityError, match="ck_lango_message_content"), shared_store.engine.begin() as own:
-            own.execute(update)
+        with (
+            pytest.raises(sa.exc.IntegrityError, match="ck_lango_message_content"),
+            shared_store.engine.begin() as connection,
+        ):
+            connection.execute(update)
 
 
 SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dicts": lambda value: {"a": value}}
@@ -304,12 +307,12 @@ SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dict
 
 @pytest.mark.parametrize("outer", SHAPES)
 @pytest.mark.parametrize("inner", SHAPES)
-def test_two_hundred_levels_are_kept_and_one_more_is_refused(shared_store: Store, outer: str, inner: str) -> None:
+def test_200_levels_are_stored_and_201_are_refused(shared_store: Store, outer: str, inner: str) -> None:
     def value(levels: int) -> Any:
-        made: Any = "x"
+        nested_value: Any = "x"
         for level in range(levels):
-            made = SHAPES[inner if level < 100 else outer](made)
-        return made
+            nested_value = SHAPES[inner if level < 100 else outer](nested_value)
+        return nested_value
 
     key = f"{outer} of {inner}"
     shared_store.create(key, metadata={"x": value(199)})
@@ -323,6 +326,6 @@ def test_two_hundred_levels_are_kept_and_one_more_is_refused(shared_store: Store
             shared_store.append_message(key, refused)
     with pytest.raises(InvalidValue, match="200 levels"):
         shared_store.create("other", metadata={"x": value(200)})
-    found = shared_store.get(key)
-    assert (found.last_seq, found.metadata) == (3, {"x": value(199)})
+    session = shared_store.get(key)
+    assert (session.last_seq, session.metadata) == (3, {"x": value(199)})
     shared_store.delete(key)

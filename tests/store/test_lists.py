@@ -1,4 +1,4 @@
-"""Lists of sessions: filtered, newest first, page by page, without ever reading a message."""
+"""Lists of sessions: filters, order, pages, cursors and the indexes used. No list reads a message."""
 
 import base64
 import shutil
@@ -32,7 +32,7 @@ def filled(store: Store, clock: Clock) -> Store:
     return store
 
 
-def test_the_last_updated_comes_first_and_carries_no_messages(filled: Store) -> None:
+def test_list_starts_with_the_last_updated_session(filled: Store) -> None:
     page = filled.list_sessions(limit=500)
     assert keys(page) == [f"chat:{n}" for n in reversed(range(10))]
     assert page.next is None
@@ -40,7 +40,7 @@ def test_the_last_updated_comes_first_and_carries_no_messages(filled: Store) -> 
     assert page.items[0] == filled.info("chat:9")
 
 
-def test_filters(filled: Store, clock: Clock) -> None:
+def test_list_and_count_filter_by_agent_user_and_time(filled: Store, clock: Clock) -> None:
     assert keys(filled.list_sessions(agent_id="agent1")) == ["chat:9", "chat:7", "chat:5", "chat:3", "chat:1"]
     assert keys(filled.list_sessions(agent_id="agent1", user_id="user0")) == ["chat:9", "chat:3"]
     assert keys(filled.list_sessions(updated_since=clock.time - timedelta(seconds=2))) == ["chat:9", "chat:8"]
@@ -48,7 +48,7 @@ def test_filters(filled: Store, clock: Clock) -> None:
     assert filled.count(agent_id="nobody") == 0
 
 
-def test_message_id_chooses_sessions_with_a_message_of_that_id(store: Store) -> None:
+def test_message_id_filter_selects_sessions_with_that_message(store: Store) -> None:
     for key, ids in (("a", ["1"]), ("b", ["2", "1"]), ("c", [])):
         store.create(key, messages=[Message.user("hi", id=id) for id in ids])
     assert [info.key for info in store.iter_sessions(message_id="1")] == ["a", "b"]
@@ -56,39 +56,39 @@ def test_message_id_chooses_sessions_with_a_message_of_that_id(store: Store) -> 
     assert store.count(message_id="3") == 0
 
 
-def test_a_title_is_found_by_a_part_of_it_and_only_a_to_z_have_two_forms(store: Store) -> None:
+def test_title_filter_matches_a_part_and_ignores_case_of_a_to_z_only(store: Store) -> None:
     titles = ["100% Ärger", "100 ärger", "Under_score", "Underscore", "ISTANBUL", "istanbul", "ı", "", None, "a\\b"]
     for number, title in enumerate(titles):
         store.create(f"k{number}", title=title)
 
-    def found(part: str) -> list[str | None]:
+    def titles_with(part: str) -> list[str | None]:
         infos = store.list_sessions(title=part, limit=100).items
         assert store.count(title=part) == len(infos)
         assert sorted(info.key for info in store.iter_sessions(title=part)) == sorted(info.key for info in infos)
         return sorted((info.title for info in infos), key=titles.index)
 
-    assert found("%") == ["100% Ärger"]
-    assert found("ÄRGER") == ["100% Ärger"]
-    assert found("ärGER") == ["100 ärger"]
-    assert found("r_s") == ["Under_score"]
-    assert found("UNDER") == ["Under_score", "Underscore"]
-    assert found("Istanbul") == ["ISTANBUL", "istanbul"]
-    assert found("I") == ["ISTANBUL", "istanbul"]
-    assert found("\\B") == ["a\\b"]
-    assert found("") == [title for title in titles if title is not None]
+    assert titles_with("%") == ["100% Ärger"]
+    assert titles_with("ÄRGER") == ["100% Ärger"]
+    assert titles_with("ärGER") == ["100 ärger"]
+    assert titles_with("r_s") == ["Under_score"]
+    assert titles_with("UNDER") == ["Under_score", "Underscore"]
+    assert titles_with("Istanbul") == ["ISTANBUL", "istanbul"]
+    assert titles_with("I") == ["ISTANBUL", "istanbul"]
+    assert titles_with("\\B") == ["a\\b"]
+    assert titles_with("") == [title for title in titles if title is not None]
 
 
-def test_filters_by_when_a_session_was_made(filled: Store, clock: Clock) -> None:
-    made = [filled.info(f"chat:{n}").created_at for n in range(10)]
-    assert keys(filled.list_sessions(created_since=made[7])) == ["chat:9", "chat:8", "chat:7"]
-    assert keys(filled.list_sessions(created_before=made[2])) == ["chat:1", "chat:0"]
-    assert filled.count(created_since=made[3], created_before=made[5]) == 2
-    ours = timezone(timedelta(hours=5, minutes=30))
-    assert filled.count(created_since=made[3].astimezone(ours)) == 7
+def test_list_filters_by_created_since_and_created_before(filled: Store, clock: Clock) -> None:
+    created = [filled.info(f"chat:{n}").created_at for n in range(10)]
+    assert keys(filled.list_sessions(created_since=created[7])) == ["chat:9", "chat:8", "chat:7"]
+    assert keys(filled.list_sessions(created_before=created[2])) == ["chat:1", "chat:0"]
+    assert filled.count(created_since=created[3], created_before=created[5]) == 2
+    india = timezone(timedelta(hours=5, minutes=30))
+    assert filled.count(created_since=created[3].astimezone(india)) == 7
 
 
 @pytest.mark.parametrize("name", ["updated_since", "created_since", "created_before"])
-def test_a_time_without_a_zone_or_out_of_range_is_refused(store: Store, name: str) -> None:
+def test_time_without_zone_or_out_of_range_is_refused(store: Store, name: str) -> None:
     times = [datetime(2026, 1, 1), datetime.min.replace(tzinfo=timezone(HOUR)), datetime.max.replace(tzinfo=WEST)]
     for moment in times:
         for verb in (store.list_sessions, store.count):
@@ -96,21 +96,21 @@ def test_a_time_without_a_zone_or_out_of_range_is_refused(store: Store, name: st
                 cast(Any, verb)(**{name: moment})
 
 
-def test_a_list_goes_by_when_sessions_were_made_if_asked_to(filled: Store, clock: Clock) -> None:
+def test_list_ordered_by_created_is_unchanged_by_updates(filled: Store, clock: Clock) -> None:
     filled.append_message("chat:3", message())
     assert keys(filled.list_sessions(limit=2)) == ["chat:3", "chat:9"]
-    found: list[str] = []
+    listed: list[str] = []
     page = filled.list_sessions(order="created", limit=4)
     while True:
-        found += keys(page)
+        listed += keys(page)
         if page.next is None:
             break
         filled.append_message(page.items[0].key, message())
         page = filled.list_sessions(order="created", limit=4, cursor=page.next)
-    assert found == [f"chat:{n}" for n in reversed(range(10))]
+    assert listed == [f"chat:{n}" for n in reversed(range(10))]
 
 
-def test_a_cursor_belongs_to_the_order_it_was_made_in(filled: Store) -> None:
+def test_cursor_of_another_order_is_refused(filled: Store) -> None:
     updated, created = (filled.list_sessions(order=order, limit=3).next for order in ("updated", "created"))
     with pytest.raises(InvalidCursor, match="order"):
         filled.list_sessions(order="created", cursor=updated)
@@ -118,54 +118,52 @@ def test_a_cursor_belongs_to_the_order_it_was_made_in(filled: Store) -> None:
         filled.list_sessions(cursor=created)
 
 
-def test_an_unknown_order_is_refused(store: Store) -> None:
+def test_unknown_order_is_refused(store: Store) -> None:
     with pytest.raises(ValueError, match="updated, created"):
         store.list_sessions(order=cast(Any, "key"))
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11, 1_000])
-def test_a_walk_gives_each_session_once_whatever_is_updated_between_its_pages(
-    filled: Store, clock: Clock, page_size: int
-) -> None:
-    found: list[str] = []
+def test_iter_sessions_yields_each_session_once_despite_updates(filled: Store, clock: Clock, page_size: int) -> None:
+    keys_read: list[str] = []
     for number, info in enumerate(filled.iter_sessions(page_size=page_size)):
-        found.append(info.key)
+        keys_read.append(info.key)
         for n in range(5):
             clock.move(seconds=1)
             filled.append_message(f"chat:{(7 * number + 3 * n) % 10}", message())
             filled.update(f"chat:{(number + n) % 10}", title=str(n), activity=True)
-    assert found == [f"chat:{n}" for n in range(10)]
+    assert keys_read == [f"chat:{n}" for n in range(10)]
 
 
-def test_a_walk_has_the_filters_of_a_list(filled: Store, clock: Clock) -> None:
-    filled.create("gone", ttl=timedelta(seconds=1), agent_id="agent1")
+def test_iter_sessions_filters_as_list_sessions_does(filled: Store, clock: Clock) -> None:
+    filled.create("expired", ttl=timedelta(seconds=1), agent_id="agent1")
     clock.move(seconds=2)
     assert [info.key for info in filled.iter_sessions(agent_id="agent1", user_id="user0")] == ["chat:3", "chat:9"]
-    assert [info.key for info in filled.iter_sessions(agent_id="agent1", expired=True)] == ["gone"]
+    assert [info.key for info in filled.iter_sessions(agent_id="agent1", expired=True)] == ["expired"]
     assert len(list(filled.iter_sessions(expired=None, page_size=2))) == 11
     assert list(filled.iter_sessions(key_prefix="chat:1")) == [filled.info("chat:1")]
 
 
-def test_a_walk_goes_by_keys_and_not_by_when_a_session_was_made(store: Store) -> None:
+def test_iter_sessions_yields_sessions_in_order_of_keys(store: Store) -> None:
     for key in "dbca":
         store.create(key)
     assert [info.key for info in store.iter_sessions(page_size=3)] == list("abcd")
 
 
-def test_a_walk_reads_a_page_at_a_time(filled: Store) -> None:
-    walk = filled.iter_sessions(page_size=4)
+def test_iter_sessions_reads_one_page_per_statement(filled: Store) -> None:
+    sessions = filled.iter_sessions(page_size=4)
     with watched(filled.engine) as statements:
         for _ in range(4):
-            next(walk)
+            next(sessions)
         assert len(statements) == 1
-        assert len(list(walk)) == 6
+        assert len(list(sessions)) == 6
     assert len(statements) == 3
     for page_size in (0, 1_001):
         with pytest.raises(ValueError, match="page_size"):
             next(filled.iter_sessions(page_size=page_size))
 
 
-def test_a_key_prefix_is_taken_literally(store: Store) -> None:
+def test_key_prefix_is_matched_literally(store: Store) -> None:
     for key in ("a%b", "a%bc", "aXb", "A%b", "a\ud7ff", "a\ue000", "a\U0010ffff", "a\U0010ffffx", "b"):
         store.create(key)
     store.create("\U0010ffff" * 512)
@@ -176,27 +174,27 @@ def test_a_key_prefix_is_taken_literally(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 11])
-def test_pages_join_to_the_whole_list(filled: Store, limit: int) -> None:
-    filled.append_message("chat:0", message())  # the first that was made is the last that was updated
-    found: list[str] = []
+def test_pages_together_are_the_whole_list(filled: Store, limit: int) -> None:
+    filled.append_message("chat:0", message())  # chat:0 was created first and is now updated last
+    listed: list[str] = []
     cursor = None
     while True:
         page = filled.list_sessions(limit=limit, cursor=cursor)
-        found += keys(page)
+        listed += keys(page)
         cursor = page.next
         if cursor is None:
             break
         assert len(page.items) == limit
         assert cursor.replace("-", "").replace("_", "").isalnum()
-    assert found == ["chat:0", *(f"chat:{n}" for n in range(9, 0, -1))]
+    assert listed == ["chat:0", *(f"chat:{n}" for n in range(9, 0, -1))]
     assert filled.list_sessions(limit=10).next is None
 
 
-def test_pages_are_stable_when_times_are_equal_and_sessions_come_in(store: Store, clock: Clock) -> None:
+def test_pages_with_equal_times_skip_no_session_when_one_is_created(store: Store, clock: Clock) -> None:
     for n in range(6):
         store.create(f"k{n}")
     first = store.list_sessions(limit=3)
-    assert "=" not in str(first.next)  # it is safe in a URL
+    assert "=" not in str(first.next)  # safe in a URL
     clock.move(seconds=1)
     store.create("new")
     second = store.list_sessions(limit=3, cursor=first.next)
@@ -209,14 +207,14 @@ NESTED = base64.urlsafe_b64encode(b"[" * 6_000).decode()
 @pytest.mark.parametrize(
     "cursor", ["", "x", "!!", "bm90IGpzb24", "WzEsMl0", "eyJhIjoxfQ", "ünïcode", NESTED, "W" * 10**7]
 )
-def test_what_is_no_cursor_is_refused(store: Store, cursor: str) -> None:
-    with pytest.raises(InvalidCursor) as caught:
+def test_invalid_cursor_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidCursor) as raised:
         store.list_sessions(cursor=cursor)
-    assert len(str(caught.value)) < 300
+    assert len(str(raised.value)) < 300
 
 
 @pytest.mark.parametrize("key", ["k" * 512, '\\"[{' * 128, "😀" * 512])
-def test_a_cursor_holds_every_key(store: Store, key: str) -> None:
+def test_cursor_works_for_any_key(store: Store, key: str) -> None:
     for each in (key, "other"):
         store.create(each)
     first = store.list_sessions(limit=1)
@@ -225,16 +223,16 @@ def test_a_cursor_holds_every_key(store: Store, key: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_a_limit_out_of_bounds_is_refused(store: Store, limit: int) -> None:
+def test_limit_out_of_bounds_is_refused(store: Store, limit: int) -> None:
     with pytest.raises(ValueError, match="limit"):
         store.list_sessions(limit=limit)
 
 
-def test_a_page_holds_at_most_a_thousand(filled: Store) -> None:
+def test_limit_and_page_size_of_1000_are_allowed(filled: Store) -> None:
     assert len(filled.list_sessions(limit=1_000).items) == len(list(filled.iter_sessions(page_size=1_000))) == 10
 
 
-def test_a_damaged_session_spoils_no_page_but_its_own(filled: Store) -> None:
+def test_damaged_session_fails_only_its_own_page(filled: Store) -> None:
     with filled.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:4'")
     first = filled.list_sessions(limit=4)
@@ -243,7 +241,7 @@ def test_a_damaged_session_spoils_no_page_but_its_own(filled: Store) -> None:
         filled.list_sessions(limit=4, cursor=first.next)
 
 
-def test_a_list_is_one_statement_that_reads_no_message(filled: Store) -> None:
+def test_list_is_one_statement_that_reads_no_message(filled: Store) -> None:
     with watched(filled.engine) as statements:
         filled.list_sessions(limit=5)
     assert len(statements) == 1
@@ -254,7 +252,7 @@ SESSIONS = 20_000
 FILL = """
 INSERT INTO lango_session (key, agent_id, user_id, created_at, updated_at)
 SELECT 'chat:' || n, 'agent' || (n % 70), CASE WHEN n % 2 = 0 THEN 'user' || (n % 40) END, {time}, {time}
-FROM ({numbers}) {named}
+FROM ({numbers}) {alias}
 """
 NUMBERS = {
     "sqlite": f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {SESSIONS}) SELECT n FROM c",
@@ -264,12 +262,12 @@ TIME = {
     "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 1750000000 + n, 'unixepoch')",
     "postgresql": "to_timestamp(1750000000 + n)",
 }
-NAMED = {"sqlite": "", "postgresql": "AS numbers(n)"}
+ALIAS = {"sqlite": "", "postgresql": "AS numbers(n)"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def url_of_many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database of many sessions, of twenty users and of nobody, whose planner knows how many. To read only."""
+    """Return a read-only database of many analyzed sessions: half belong to twenty users, half to none."""
     if request.param == "sqlite":
         path = tmp_path_factory.mktemp("many") / "many.db"
         shutil.copy(request.getfixturevalue("migrated_file"), path)
@@ -279,7 +277,7 @@ def url_of_many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     engine = create_engine(url)
     name = engine.dialect.name
     with engine.begin() as connection:
-        connection.execute(sa.text(FILL.format(time=TIME[name], numbers=NUMBERS[name], named=NAMED[name])))
+        connection.execute(sa.text(FILL.format(time=TIME[name], numbers=NUMBERS[name], alias=ALIAS[name])))
     with engine.begin() as connection:
         connection.exec_driver_sql("ANALYZE")
     engine.dispose()
@@ -293,7 +291,7 @@ def many(url_of_many: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-@not_on_a_cluster("each part of a table has a plan of its own there")
+@not_on_a_cluster("a cluster plans each shard separately")
 @pytest.mark.parametrize(
     ("filters", "index"),
     [
@@ -304,7 +302,7 @@ def many(url_of_many: str) -> Iterator[sa.Engine]:
         ({"agent_id": "agent3"}, "ix_lango_session_agent_id"),
     ],
 )
-def test_a_page_of_a_list_comes_from_an_index_in_its_order(
+def test_list_page_is_read_from_an_index_without_sorting(
     many: sa.Engine, clock: Clock, filters: dict[str, Any], index: str
 ) -> None:
     with Store(many, clock=clock) as store:
@@ -322,7 +320,7 @@ def test_a_page_of_a_list_comes_from_an_index_in_its_order(
         assert "TEMP B-TREE" not in plan, plan
 
 
-def test_sessions_of_a_user_and_an_agent_come_from_the_users_index(make_sqlite: MakeDatabase) -> None:
+def test_user_and_agent_filters_use_the_index_of_users(make_sqlite: MakeDatabase) -> None:
     filters: dict[str, Any] = {"agent_id": "agent3", "user_id": "user4"}
     engine = create_engine(make_sqlite())
     with Store(engine) as store:

@@ -1,4 +1,4 @@
-"""A message's id: the database keeps one message of it, so that what is sent again is stored once."""
+"""Message ids: a message that is sent again with the same id is stored once."""
 
 import pytest
 from support.factories import contents, message, seqs
@@ -7,7 +7,7 @@ from lango_store import Conflict, InvalidMessage, Store
 from lango_store.testing import Clock
 
 
-def test_the_same_id_again_gives_the_stored_message_and_writes_nothing(store: Store, clock: Clock) -> None:
+def test_append_returns_stored_message_for_known_id(store: Store, clock: Clock) -> None:
     store.create("k")
     stored = store.append_message("k", message("first", id="a", tokens=3))
     clock.move(seconds=1)
@@ -21,7 +21,7 @@ def test_the_same_id_again_gives_the_stored_message_and_writes_nothing(store: St
     assert not store.append_message("other", again).replayed
 
 
-def test_only_what_is_new_in_a_batch_is_written(store: Store) -> None:
+def test_batch_stores_only_messages_with_unknown_ids(store: Store) -> None:
     store.create("k")
     store.append_messages("k", [message("a", id="a"), message("b", id="b")])
     batch = [
@@ -43,7 +43,7 @@ def test_only_what_is_new_in_a_batch_is_written(store: Store) -> None:
     assert store.info("k").message_count == 4
 
 
-def test_replaying_more_ids_than_a_statement_binds(store: Store) -> None:
+def test_batch_of_more_ids_than_bind_parameters_is_replayed(store: Store) -> None:
     store.create("k")
     batch = [message(n, id=f"id-{n}") for n in range(1_200)]
     stored = store.append_messages("k", batch)
@@ -53,7 +53,7 @@ def test_replaying_more_ids_than_a_statement_binds(store: Store) -> None:
     assert store.info("k").message_count == 1_200
 
 
-def test_ids_are_looked_at_before_after(store: Store) -> None:
+def test_known_id_is_replayed_before_after_is_checked(store: Store) -> None:
     store.create("k")
     store.append_message("k", message("a", id="a"), after=0)
     store.append_message("k", message("b"))
@@ -63,7 +63,7 @@ def test_ids_are_looked_at_before_after(store: Store) -> None:
     assert store.info("k").message_count == 2
 
 
-def test_find_message_looks_up_an_id(store: Store) -> None:
+def test_find_message_returns_message_by_id(store: Store) -> None:
     store.create("k")
     stored = store.append_message("k", message(id="update-7"))
     assert store.conversation("k").find_message("update-7") == stored
@@ -71,7 +71,7 @@ def test_find_message_looks_up_an_id(store: Store) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["i" * 513, "🙂" * 129, "a\0b"])
-def test_an_id_that_no_index_holds_is_refused(store: Store, wrong: str) -> None:
+def test_id_that_is_too_long_or_has_nul_is_refused(store: Store, wrong: str) -> None:
     store.create("k")
     with pytest.raises(InvalidMessage, match="id"):
         store.append_message("k", message(id=wrong))

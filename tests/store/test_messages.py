@@ -1,4 +1,4 @@
-"""What happens to messages: appended, read, taken away; their order is their seq."""
+"""Messages: append, read, iterate; they are ordered by `seq`."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -14,11 +14,11 @@ from lango_store.testing import Clock
 
 @pytest.fixture
 def store(either_store: Store) -> Store:
-    """Run each test here with both kinds of store."""
+    """Run each test with `Store` and with `AsyncStore`."""
     return either_store
 
 
-def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> None:
+def test_message_is_returned_as_stored(store: Store, clock: Clock) -> None:
     store.create("k")
     stored = store.append_message(
         "k",
@@ -35,31 +35,31 @@ def test_a_message_comes_back_as_it_was_stored(store: Store, clock: Clock) -> No
         ),
     )
     assert (stored.seq, stored.created_at, stored.replayed) == (1, clock.time, False)
-    (found,) = store.get("k").messages
-    assert found == stored
-    assert type(found.role) is MessageRole
-    assert found.tool_calls[0].arguments == '{"a": 1}'
-    assert found.tool_calls[0].answered
+    (loaded,) = store.get("k").messages
+    assert loaded == stored
+    assert type(loaded.role) is MessageRole
+    assert loaded.tool_calls[0].arguments == '{"a": 1}'
+    assert loaded.tool_calls[0].answered
 
 
-def test_an_output_of_null_is_an_answer_and_a_missing_one_is_none(store: Store) -> None:
+def test_tool_output_of_none_counts_as_answered(store: Store) -> None:
     store.create("k")
     calls = [ToolCall(id="a", name="n", output=None), ToolCall(id="b", name="n", extra={"signature": "s"})]
     store.append_message("k", message(tool_calls=calls))
-    found = store.messages("k")[0].tool_calls
-    assert [call.answered for call in found] == [True, False]
-    assert [call.model_dump() for call in found] == [call.model_dump() for call in calls]
-    assert found[1].extra == {"signature": "s"}
+    loaded = store.messages("k")[0].tool_calls
+    assert [call.answered for call in loaded] == [True, False]
+    assert [call.model_dump() for call in loaded] == [call.model_dump() for call in calls]
+    assert loaded[1].extra == {"signature": "s"}
 
 
 @pytest.mark.parametrize("role", list(MessageRole))
-def test_every_role_is_kept(store: Store, role: MessageRole) -> None:
+def test_role_is_stored(store: Store, role: MessageRole) -> None:
     store.create("k")
     store.append_message("k", message(role=role))
     assert store.conversation("k").all_messages()[0].role is role
 
 
-def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, clock: Clock) -> None:
+def test_order_is_seq_when_the_clock_stops_or_goes_back(store: Store, clock: Clock) -> None:
     store.create("k")
     for n in range(5):
         store.append_message("k", message(n))
@@ -69,45 +69,45 @@ def test_order_is_seq_even_when_the_clock_stands_or_goes_back(store: Store, cloc
     assert seqs(store.messages("k")) == list(range(1, 8))
 
 
-def test_order_is_seq_however_postgresql_reads_a_table(make_postgres: MakeDatabase) -> None:
-    def meanwhile(_: str, __: float) -> None:
-        while waiting:
-            store.conversation("k").delete_message(waiting.pop())
+def test_order_is_seq_without_index_scans_and_after_concurrent_delete(make_postgres: MakeDatabase) -> None:
+    def delete_pending(_: str, __: float) -> None:
+        while to_delete:
+            store.conversation("k").delete_message(to_delete.pop())
 
-    waiting: list[int] = []
+    to_delete: list[int] = []
     url = f"{make_postgres()}&options=-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
-    with Store(url) as store, Store(url, on_statement=meanwhile) as reader:
+    with Store(url) as store, Store(url, on_statement=delete_pending) as reader:
         conversation = reader.open("k")
         turn = conversation.save_turn(messages(4))
-        store.conversation("k").update_message(1, message("new"))  # its row stands behind the others
-        for found in (
+        store.conversation("k").update_message(1, message("new"))  # moves its row after the others
+        for read in (
             conversation.messages(),
             conversation.all_messages(),
             list(conversation.iter_messages()),
             conversation.messages_of(turn),
         ):
-            assert seqs(found) == [1, 2, 3, 4]
+            assert seqs(read) == [1, 2, 3, 4]
         assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
         assert getattr(conversation.last_message(), "seq", 0) == 4
-        waiting.append(3)  # between two statements of a load
+        to_delete.append(3)  # between two statements of a load
         assert seqs(conversation.get().messages) == [1, 2, 4]
 
 
-def test_a_time_that_is_given_is_kept_to_the_microsecond(store: Store) -> None:
-    there = datetime(2026, 4, 1, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
-    said = message(created_at=there)
-    conversation = store.open("k", messages=[said])
-    conversation.append_message(said)
-    conversation.append_messages([said, message(created_at=there, id="one")])
-    conversation.append_messages([message(created_at=there, id="one"), said])
-    conversation.save_turn([said])
-    found = [each.created_at for each in conversation.all_messages()]
-    assert found == [there] * 6
-    assert {each.tzinfo for each in found if each is not None} == {UTC}
+def test_created_at_is_stored_to_the_microsecond_in_utc(store: Store) -> None:
+    created_at = datetime(2026, 4, 1, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
+    new = message(created_at=created_at)
+    conversation = store.open("k", messages=[new])
+    conversation.append_message(new)
+    conversation.append_messages([new, message(created_at=created_at, id="one")])
+    conversation.append_messages([message(created_at=created_at, id="one"), new])
+    conversation.save_turn([new])
+    stored = [each.created_at for each in conversation.all_messages()]
+    assert stored == [created_at] * 6
+    assert {each.tzinfo for each in stored if each is not None} == {UTC}
     assert "time in another form" not in {each.name for each in store.examine()}
 
 
-def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
+def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
     with Store(url, token_counter=lambda m: len(str(m.content))) as store:
         store.create("k")
         with pytest.raises(InvalidMessage, match="not a Message"):
@@ -117,7 +117,7 @@ def test_a_token_counter_is_asked_about_messages_only(url: str) -> None:
             store.conversation("k").update_message(1, "hello")  # type: ignore[arg-type]
 
 
-def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
+def test_token_counter_counts_messages_without_tokens(url: str) -> None:
     with Store(url, token_counter=lambda m: len(str(m.content))) as store:
         store.create("k", messages=[message("four")])
         assert store.append_message("k", message("12345")).tokens == 5
@@ -126,7 +126,7 @@ def test_a_token_counter_counts_what_carries_no_count(url: str) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 1000])
-def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
+def test_batch_is_stored_whole_and_in_order(store: Store, number: int) -> None:
     store.create("k", messages=[message("first")])
     batch = messages(number, tokens=1, tool_calls=[ToolCall(id="c", name="n")], extra={"n": 1})
     stored = store.append_messages("k", batch)
@@ -135,10 +135,10 @@ def test_a_batch_lands_whole_and_in_order(store: Store, number: int) -> None:
     assert contents(stored) == contents(batch)
 
 
-# Compare and append
+# Conditional appends
 
 
-def test_after_appends_only_where_the_caller_left_off(store: Store) -> None:
+def test_append_after_a_stale_seq_conflicts(store: Store) -> None:
     store.create("k")
     first = store.append_message("k", message("a"), after=0)
     store.append_messages("k", messages(2), after=first.seq)
@@ -154,7 +154,7 @@ def test_after_appends_only_where_the_caller_left_off(store: Store) -> None:
 # Reading
 
 
-def test_parts_of_the_log(store: Store) -> None:
+def test_messages_and_all_messages_select_parts_of_the_log(store: Store) -> None:
     store.create("k")
     store.append_messages("k", messages(10))
     assert seqs(store.messages("k", last=3)) == [8, 9, 10]
@@ -166,14 +166,14 @@ def test_parts_of_the_log(store: Store) -> None:
     assert seqs(store.conversation("k").all_messages(after=2, before=6, last=2)) == [4, 5]
     assert seqs(store.conversation("k").all_messages(after=10)) == []
     assert seqs(store.conversation("k").all_messages(limit=2**70)) == list(range(1, 11))
-    wrongs: list[dict[str, Any]] = [{"last": -1}, {"after": -1}, {"before": -1}, {"limit": -1}]
-    for wrong in (*wrongs, {"last": 1, "limit": 1}, {"damaged": "skip"}):
+    invalid_options: list[dict[str, Any]] = [{"last": -1}, {"after": -1}, {"before": -1}, {"limit": -1}]
+    for options in (*invalid_options, {"last": 1, "limit": 1}, {"damaged": "skip"}):
         with pytest.raises(ValueError):
-            store.conversation("k").all_messages(**wrong)
+            store.conversation("k").all_messages(**options)
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11])
-def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
+def test_iter_messages_yields_the_log(store: Store, page_size: int) -> None:
     store.create("k")
     stored = store.append_messages("k", messages(10))
     assert list(store.conversation("k").iter_messages(page_size=page_size)) == stored
@@ -183,30 +183,30 @@ def test_iterating_gives_the_log(store: Store, page_size: int) -> None:
 
 
 @pytest.mark.parametrize("page_size", [0, -1])
-def test_a_page_of_no_messages_is_refused(store: Store, page_size: int) -> None:
+def test_iter_messages_refuses_page_size_below_one(store: Store, page_size: int) -> None:
     store.create("k", messages=messages(1))
     with pytest.raises(ValueError, match="page_size"):
         list(store.conversation("k").iter_messages(page_size=page_size))
 
 
-def test_iterating_holds_no_connection_and_sees_what_comes_in(store: Store) -> None:
+def test_iter_messages_holds_no_connection_and_sees_new_messages(store: Store) -> None:
     store.create("k", messages=messages(4))
-    found = []
+    seqs_read = []
     for each in store.conversation("k").iter_messages(page_size=2):
-        found.append(each.seq)
+        seqs_read.append(each.seq)
         if each.seq < 6:
             store.append_message("k", message())
-    assert found[:6] == [1, 2, 3, 4, 5, 6]
+    assert seqs_read[:6] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store) -> None:
+def test_last_message_returns_last_message_of_a_role(store: Store) -> None:
     conversation = store.open("k")
     assert conversation.last_message() is conversation.last_message("user") is None
-    store.open("other", messages=[message("theirs", role="tool")])
+    store.open("other", messages=[message("other", role="tool")])
     roles = ["system", "user", "user", "model", "assistant", "tool", "user"]
-    conversation.append_messages([message(f"{role} {place}", role=role) for place, role in enumerate(roles)])
+    conversation.append_messages([message(f"{role} {number}", role=role) for number, role in enumerate(roles)])
     last = {role: conversation.last_message(role) for role in (None, "system", "user", "assistant", "model", "tool")}
-    assert {role: found and found.seq for role, found in last.items()} == {
+    assert {role: each and each.seq for role, each in last.items()} == {
         None: 7, "system": 1, "user": 7, "assistant": 5, "model": 5, "tool": 6
     }  # fmt: skip
     conversation.pop_message()
@@ -215,14 +215,14 @@ def test_the_last_message_is_the_last_that_somebody_of_a_role_said(store: Store)
     assert conversation.last_message("developer") is None
 
 
-def test_what_a_write_returns_shares_nothing_with_what_it_was_given(store: Store) -> None:
-    given: Any = {"a": [1]}
-    new = message([given], extra=given, tool_calls=[ToolCall(id="c", name="f", arguments=given, output=given)])
-    stored = store.create("k", settings=given, metadata=given, tools=[given])
+def test_write_returns_copies_of_its_arguments(store: Store) -> None:
+    value: Any = {"a": [1]}
+    new = message([value], extra=value, tool_calls=[ToolCall(id="c", name="f", arguments=value, output=value)])
+    stored = store.create("k", settings=value, metadata=value, tools=[value])
     appended = store.append_message("k", new)
-    turn = store.conversation("k").save_turn([new], given)
+    turn = store.conversation("k").save_turn([new], value)
     expected = store.get("k").messages
-    given["a"].append(2)
+    value["a"].append(2)
     new.content.append(2)
     assert (stored.settings, stored.metadata, stored.tools, turn.usage) == (
         {"a": [1]},
@@ -233,7 +233,7 @@ def test_what_a_write_returns_shares_nothing_with_what_it_was_given(store: Store
     assert [appended, *turn.messages] == expected
 
 
-def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:
+def test_empty_append_changes_nothing(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
     clock.move(minutes=1)
     assert store.append_messages("k", []) == store.append_messages("k", [], after=2) == []
@@ -242,13 +242,13 @@ def test_appending_nothing_changes_nothing(store: Store, clock: Clock) -> None:
         store.append_messages("k", [], after=1)
 
 
-def test_ten_megabytes_of_content(store: Store) -> None:
+def test_content_of_ten_megabytes_is_stored(store: Store) -> None:
     store.create("k")
     big = "Ünïcödé " * 1_310_720
     store.append_message("k", message(big))
     store.append_messages("k", [message(big), message({"output": big})])
-    found = store.messages("k")
-    assert found[0].content == found[1].content == found[2].content["output"] == big
+    stored = store.messages("k")
+    assert stored[0].content == stored[1].content == stored[2].content["output"] == big
 
 
 def test_get_of_many_messages_takes_two_statements(store: Store) -> None:
@@ -263,7 +263,7 @@ def test_get_of_many_messages_takes_two_statements(store: Store) -> None:
 
 
 @pytest.mark.parametrize("moment", [datetime.min, datetime.max])
-def test_a_time_that_utc_has_no_year_for_is_refused(store: Store, moment: datetime) -> None:
+def test_created_at_outside_the_years_of_utc_is_refused(store: Store, moment: datetime) -> None:
     store.create("k")
     offset = timezone(timedelta(hours=1 if moment is datetime.min else -1))
     with pytest.raises(InvalidMessage, match=r"created_at.*years 1 to 9999"):
@@ -272,7 +272,7 @@ def test_a_time_that_utc_has_no_year_for_is_refused(store: Store, moment: dateti
 
 
 @pytest.mark.parametrize("tokens", [-1, 2**53, "x"])
-def test_tokens_that_are_not_a_count_are_refused(store: Store, tokens: Any) -> None:
+def test_invalid_token_count_is_refused(store: Store, tokens: Any) -> None:
     store.create("k")
     with pytest.raises(InvalidMessage, match="tokens"):
         store.append_message("k", message().model_copy(update={"tokens": tokens}))
@@ -280,7 +280,7 @@ def test_tokens_that_are_not_a_count_are_refused(store: Store, tokens: Any) -> N
     assert store.info("k").token_count == 2**53 - 1
 
 
-def test_what_a_message_does_not_have_takes_no_place(store: Store) -> None:
+def test_unset_message_fields_are_stored_as_null(store: Store) -> None:
     store.create("k", messages=[message()])
     with store.engine.connect() as connection:
         columns = "turn_no, id, author, name, tool_call_id, content, tool_calls, tokens, extra"

@@ -1,4 +1,4 @@
-"""Values by name: those of a session, and those of a scope that sessions share."""
+"""Values: named JSON of a session, and shared values of a scope."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +45,7 @@ def test_set_shared_values_adds_and_replaces_by_name(store: Store) -> None:
     assert store.shared_values("user:bob") == {}
 
 
-def test_session_key_and_scope_of_the_same_name_never_meet(store: Store) -> None:
+def test_session_and_scope_of_the_same_name_are_separate(store: Store) -> None:
     store.set_shared_values("k", {"a": "shared"})
     store.create("k")
     store.set_values("k", {"a": "of the session"})
@@ -56,9 +56,9 @@ def test_session_key_and_scope_of_the_same_name_never_meet(store: Store) -> None
 
 def test_values_are_sorted_by_name_and_filtered_by_prefix(store: Store) -> None:
     store.create("k")
-    given = {name: n for n, name in enumerate(["b.2", "a", "b", "\U0001f600", "b.1", "é", "B"])}
-    store.set_values("k", given)
-    store.set_shared_values("s", given)
+    values = {name: n for n, name in enumerate(["b.2", "a", "b", "\U0001f600", "b.1", "é", "B"])}
+    store.set_values("k", values)
+    store.set_shared_values("s", values)
     for read, owner in ((store.values, "k"), (store.shared_values, "s")):
         assert list(read(owner)) == list(read(owner, "")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
         assert list(read(owner, "b.")) == ["b.1", "b.2"]
@@ -77,16 +77,16 @@ def test_values_are_sorted_without_an_index_scan(undistributed: str) -> None:
     engine.dispose()
 
 
-def test_any_json_value_comes_back_equal(store: Store) -> None:
+def test_any_json_value_is_returned_unchanged(store: Store) -> None:
     store.create("k")
     store.set_values("k", VALUES)
     store.set_shared_values("shared", VALUES)
-    for found in (store.values("k"), store.shared_values("shared")):
-        assert found == VALUES
-        assert [type(found[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
+    for stored in (store.values("k"), store.shared_values("shared")):
+        assert stored == VALUES
+        assert [type(stored[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
 
 
-def test_drop_values_returns_how_many_there_were(store: Store) -> None:
+def test_drop_values_returns_the_number_of_dropped_values(store: Store) -> None:
     k = store.open("k")
     k.set_values({"a": 1, "b": 2, "c": 3})
     store.set_shared_values("k", {"a": 1, "b": 2})
@@ -106,10 +106,10 @@ def test_drop_shared_values_takes_any_number_of_names(store: Store) -> None:
     assert store.shared_values("app") == {}
 
 
-# The session they belong to
+# Values and their session: revision, deletion, fork, archive, transactions
 
 
-def test_values_of_a_session_change_its_revision_and_not_its_times(store: Store, clock: Clock) -> None:
+def test_write_of_values_changes_revision_but_not_times(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=HOUR)
     writes: list[Callable[[], object]] = [
         lambda: store.set_values("k", {"a": 1}),
@@ -120,9 +120,9 @@ def test_values_of_a_session_change_its_revision_and_not_its_times(store: Store,
     for number, write in enumerate(writes, 1):
         clock.move(minutes=1)
         write()
-        found = store.info("k")
-        assert found.revision == before.revision + number
-        assert (found.updated_at, found.expires_at) == (before.updated_at, before.expires_at)
+        session = store.info("k")
+        assert session.revision == before.revision + number
+        assert (session.updated_at, session.expires_at) == (before.updated_at, before.expires_at)
     store.drop_values("k")
     store.set_values("k", {})
     store.values("k")
@@ -145,7 +145,7 @@ def test_values_are_deleted_with_their_session(store: Store, clock: Clock) -> No
     assert store.shared_values("shared") == {"a": 1}
 
 
-def test_values_stay_when_messages_are_removed(store: Store) -> None:
+def test_values_are_kept_when_messages_are_removed(store: Store) -> None:
     store.create("k", messages=messages(3))
     store.set_values("k", {"a": 1})
     store.conversation("k").truncate(after=1)
@@ -153,7 +153,7 @@ def test_values_stay_when_messages_are_removed(store: Store) -> None:
     assert store.values("k") == {"a": 1}
 
 
-def test_fork_copies_the_values_as_they_are_now(store: Store) -> None:
+def test_fork_copies_the_current_values(store: Store) -> None:
     k = store.open("k", messages=messages(3))
     k.set_values({"a": 1, "b": None})
     for fork in (k.fork("whole"), k.fork("part", upto=1)):
@@ -174,7 +174,7 @@ def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_p
     assert (store.values("k"), store.shared_values("shared")) == (VALUES, {"a": 2})
 
 
-def test_values_are_written_in_the_caller_s_transaction(store: Store) -> None:
+def test_values_are_written_in_the_callers_transaction(store: Store) -> None:
     store.create("k")
     with store.engine.connect() as connection:
         inside = store.using(connection)
@@ -186,7 +186,7 @@ def test_values_are_written_in_the_caller_s_transaction(store: Store) -> None:
     assert (store.values("k"), store.shared_values("shared"), store.messages("k")) == ({}, {}, [])
 
 
-# Refused
+# Refused calls
 
 
 def test_values_of_a_missing_or_expired_session_are_refused(store: Store, clock: Clock) -> None:
@@ -194,7 +194,7 @@ def test_values_of_a_missing_or_expired_session_are_refused(store: Store, clock:
     store.set_values("old", {"a": 1})
     before = value_names(store)
     clock.move(hours=2)
-    for key, expected in {"nobody": SessionNotFound, "old": SessionExpired}.items():
+    for key, expected in {"missing": SessionNotFound, "old": SessionExpired}.items():
         calls: list[Callable[[], object]] = [
             lambda key=key: store.values(key),  # type: ignore[misc]
             lambda key=key: store.set_values(key, {"a": 2, "b": 2}),  # type: ignore[misc]
@@ -229,7 +229,7 @@ def test_invalid_scope_or_name_is_refused(store: Store, text: Any) -> None:
     assert (store.get("k"), value_names(store), store.shared_values("s")) == (before, [], {})
 
 
-def test_longest_scope_and_name_fit_and_longer_ones_are_refused(store: Store) -> None:
+def test_longest_scope_and_name_are_stored_and_longer_ones_refused(store: Store) -> None:
     for scope, name in [("\U0001f600" * 512, "x" * 512), ("x" * 512, "\U0001f600" * 512)]:
         store.create(scope)
         store.set_values(scope, {name: 1})
@@ -252,15 +252,15 @@ def test_value_that_is_not_json_is_refused_by_its_name(store: Store, value: Any)
     assert (store.get("k"), value_names(store), store.shared_values("k")) == (before, [], {})
 
 
-# Several writers, and what a write costs
+# Concurrent writers and the number of statements
 
 
-def test_writers_of_the_same_names_never_deadlock(store: Store) -> None:
+def test_concurrent_writers_of_the_same_names_do_not_deadlock(store: Store) -> None:
     names = [f"n{n}" for n in range(20)]
-    together = Barrier(6)
+    barrier = Barrier(6)
 
     def write(n: int) -> None:
-        together.wait()
+        barrier.wait()
         for _ in range(15):
             store.set_shared_values("app", dict.fromkeys(names if n % 2 else names[::-1], n))
             if n == 0:
@@ -270,7 +270,7 @@ def test_writers_of_the_same_names_never_deadlock(store: Store) -> None:
         list(pool.map(write, range(6)))
 
 
-def test_drop_shared_values_locks_names_in_the_order_of_a_write(undistributed: str) -> None:
+def test_drop_shared_values_locks_rows_in_the_order_of_names(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store, ThreadPoolExecutor(1) as pool:
         for name in ("b", "a"):
@@ -278,10 +278,10 @@ def test_drop_shared_values_locks_names_in_the_order_of_a_write(undistributed: s
         with engine.connect() as holder:
             query = "SELECT FROM lango_shared_value WHERE scope = 'app' AND name = '{}' FOR UPDATE {}"
             holder.exec_driver_sql(query.format("a", ""))
-            late = pool.submit(store.drop_shared_values, "app")
+            dropped = pool.submit(store.drop_shared_values, "app")
             until_one_waits(store.engine)
             holder.exec_driver_sql(query.format("b", "NOWAIT"))
-        assert late.result() == 2
+        assert dropped.result() == 2
     engine.dispose()
 
 

@@ -1,4 +1,4 @@
-"""A session's rows page by page: each once, and no more at a time than so many rows and bytes."""
+"""Reading the rows of a session in pages of limited rows and bytes."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def filled(engine: sa.Engine, content: Any) -> Store:
 
 
 @each_text
-def test_each_row_of_the_session_comes_once_and_a_page_is_bounded(url: str, content: Any) -> None:
+def test_pages_hold_each_row_once_and_are_bounded(url: str, content: Any) -> None:
     engine = create_engine(url)
     with filled(engine, content).context.snapshot() as connection:
         pages = list(log.read(connection, "k"))
@@ -50,7 +50,7 @@ def test_each_row_of_the_session_comes_once_and_a_page_is_bounded(url: str, cont
         assert sum(map(size_of, page[:-1])) < 1_000
 
 
-def test_rows_come_in_the_order_of_their_places_however_they_lie(undistributed: str) -> None:
+def test_rows_are_read_in_order_of_seq_without_an_index(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     store = filled(engine, "x" * 300)
     with engine.begin() as connection:
@@ -60,7 +60,7 @@ def test_rows_come_in_the_order_of_their_places_however_they_lie(undistributed: 
     engine.dispose()
 
 
-def test_a_page_is_the_last_only_if_nothing_was_cut_from_it(url: str) -> None:
+def test_page_shortened_by_the_byte_limit_is_not_the_last(url: str) -> None:
     engine = create_engine(url)
     store = Store(engine)
     store.create("k", messages=[message("\U0001f600" * 250), message("x")])

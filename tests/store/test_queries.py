@@ -1,4 +1,4 @@
-"""A host's own queries on our tables mean the same on both databases."""
+"""Queries of an application on the tables give the same results on both databases."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,28 +22,28 @@ expires_at: Any = col(SessionRow.expires_at)
 
 
 @pytest.fixture
-def own(url: str) -> Iterator[sqlmodel.Session]:
+def host_session(url: str) -> Iterator[sqlmodel.Session]:
     engine = create_engine(url)
     with sqlmodel.Session(engine) as session:
         yield session
     engine.dispose()
 
 
-def keys(own: sqlmodel.Session, *conditions: Any) -> list[str]:
-    return sorted(row.key for row in own.exec(select(SessionRow).where(*conditions)))
+def keys(host_session: sqlmodel.Session, *conditions: Any) -> list[str]:
+    return sorted(row.key for row in host_session.exec(select(SessionRow).where(*conditions)))
 
 
-def seqs(own: sqlmodel.Session, *conditions: Any) -> list[int]:
-    return sorted(row.seq for row in own.exec(select(MessageRow).where(*conditions)))
+def seqs(host_session: sqlmodel.Session, *conditions: Any) -> list[int]:
+    return sorted(row.seq for row in host_session.exec(select(MessageRow).where(*conditions)))
 
 
-def test_live_leaves_out_what_has_expired(url: str, own: sqlmodel.Session) -> None:
+def test_live_excludes_expired_sessions(url: str, host_session: sqlmodel.Session) -> None:
     with Store(url) as store:
         store.create("never")
         store.create("today", ttl=timedelta(hours=1))
     now = datetime.now(UTC)
-    assert keys(own, SessionRow.live(now)) == ["never", "today"]
-    assert keys(own, SessionRow.live(now + timedelta(hours=2))) == ["never"]
+    assert keys(host_session, SessionRow.live(now)) == ["never", "today"]
+    assert keys(host_session, SessionRow.live(now + timedelta(hours=2))) == ["never"]
     with pytest.raises(ValueError, match="time zone"):
         SessionRow.live(now.replace(tzinfo=None))
 
@@ -54,29 +54,29 @@ def test_time_column_refuses_comparison_with_time_of_database(moment: Any) -> No
         _ = expires_at > moment
 
 
-def test_json_is_looked_into_with_functions_of_the_database(url: str, own: sqlmodel.Session) -> None:
+def test_json_column_is_queried_with_functions_of_the_database(url: str, host_session: sqlmodel.Session) -> None:
     with Store(url) as store:
         store.create("it", settings={"mode": "high"})
         store.create("none")
     is_sqlite = url.startswith("sqlite")
     mode = sa.func.json_extract(settings, "$.mode") if is_sqlite else sa.cast(settings, postgresql.JSON)["mode"].astext
-    assert keys(own, mode == "high") == ["it"]
-    assert keys(own, settings.is_(None)) == keys(own, settings == None) == ["none"]  # noqa: E711
+    assert keys(host_session, mode == "high") == ["it"]
+    assert keys(host_session, settings.is_(None)) == keys(host_session, settings == None) == ["none"]  # noqa: E711
 
 
-def test_text_is_searched_as_it_was_said(url: str, own: sqlmodel.Session) -> None:
-    said = ['He said "wörld"\nand left', "wörld", "", "100 %", "100 km", "[1]"]
+def test_text_column_holds_the_plain_text(url: str, host_session: sqlmodel.Session) -> None:
+    texts = ['He said "wörld"\nand left', "wörld", "", "100 %", "100 km", "[1]"]
     with Store(url) as store:
-        store.create("k", messages=[*map(message, said), message(["wörld"]), message(None), message("wörld\0")])
-    assert seqs(own, text.contains('"wörld"\nand')) == [1]
-    assert seqs(own, text.like("w%d")) == [2]
-    assert seqs(own, text.in_(["", "wörld"])) == [2, 3]
-    assert seqs(own, text.startswith("100 %", autoescape=True)) == [4]
-    assert seqs(own, text == "[1]", content.is_(None)) == [6]
-    assert seqs(own, text.is_(None)) == [7, 8, 9]
-    assert own.exec(select(text).where(text.is_not(None)).order_by(col(MessageRow.seq))).all() == said
+        store.create("k", messages=[*map(message, texts), message(["wörld"]), message(None), message("wörld\0")])
+    assert seqs(host_session, text.contains('"wörld"\nand')) == [1]
+    assert seqs(host_session, text.like("w%d")) == [2]
+    assert seqs(host_session, text.in_(["", "wörld"])) == [2, 3]
+    assert seqs(host_session, text.startswith("100 %", autoescape=True)) == [4]
+    assert seqs(host_session, text == "[1]", content.is_(None)) == [6]
+    assert seqs(host_session, text.is_(None)) == [7, 8, 9]
+    assert host_session.exec(select(text).where(text.is_not(None)).order_by(col(MessageRow.seq))).all() == texts
     plain = sa.text("SELECT seq FROM lango_message WHERE text LIKE '%wörld%' ORDER BY seq")
-    assert own.connection().execute(plain).scalars().all() == [1, 2]
+    assert host_session.connection().execute(plain).scalars().all() == [1, 2]
 
 
 @pytest.mark.parametrize("operator", [operators.eq, operators.contains_op, operators.lt, operators.getitem])
@@ -85,13 +85,13 @@ def test_json_column_refuses_comparison_with_value(operator: Any) -> None:
         content.operate(operator, "x")
 
 
-def test_rows_become_the_values_of_the_store(store: Store, own: sqlmodel.Session) -> None:
+def test_rows_convert_to_the_models_of_the_store(store: Store, host_session: sqlmodel.Session) -> None:
     call = ToolCall(id="c", name="n", output={"a": 1.0})
     store.create("k", title="t", settings={"a": 1}, metadata={"b": [2]}, tools=[{"c": 3}], ttl=timedelta(days=1))
     store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call], tokens=3, id="m"))
     store.append_messages("k", [message(None), message("héllo"), message(""), message("a\0b")])
-    row = own.exec(select(SessionRow)).one()
+    row = host_session.exec(select(SessionRow)).one()
     assert row.to_info() == store.info("k")
-    assert [row.to_message() for row in own.exec(select(MessageRow).order_by(col(MessageRow.seq)))] == store.messages(
-        "k"
-    )
+    assert [
+        row.to_message() for row in host_session.exec(select(MessageRow).order_by(col(MessageRow.seq)))
+    ] == store.messages("k")

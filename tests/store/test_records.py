@@ -1,4 +1,4 @@
-"""Records: what nobody said and no model sees. They lie in the log, and in nothing that a model is shown."""
+"""Records: entries of the log that are not messages and that no model sees."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ def opened(url: str) -> Any:
         yield store
 
 
-# Where they are, and where not
+# Reading: records are in the log but not in the window
 
 
-def test_a_record_is_in_the_log_and_in_no_window(store: Store) -> None:
+def test_record_is_in_the_log_but_not_in_the_window(store: Store) -> None:
     conversation = noted(store)
     assert contents(conversation.all_messages()) == contents(conversation.iter_messages(page_size=2)) == LOG
     assert contents(conversation.all_messages(last=2)) == ["hi", "attachment"]
-    found = conversation.find_message("r")
-    assert found is not None
-    assert (found.role, found.seq) == (MessageRole.RECORD, 5)
+    stored = conversation.find_message("r")
+    assert stored is not None
+    assert (stored.role, stored.seq) == (MessageRole.RECORD, 5)
 
     assert contents(conversation.get().messages) == contents(conversation.messages()) == SAID
     assert contents(conversation.messages(last=1)) == ["hi"]
@@ -42,7 +42,7 @@ def test_a_record_is_in_the_log_and_in_no_window(store: Store) -> None:
     assert contents(conversation.messages_of(turn)) == ["hello", "cost", "hi"]
 
 
-def test_get_and_messages_return_records_between_messages_if_asked(store: Store) -> None:
+def test_get_and_messages_with_records_return_records_in_order(store: Store) -> None:
     conversation = noted(store)
     assert contents(conversation.get(records=True).messages) == contents(conversation.messages(records=True)) == LOG
     assert contents(store.messages("k", last=2, records=True)) == LOG[-2:]
@@ -50,7 +50,7 @@ def test_get_and_messages_return_records_between_messages_if_asked(store: Store)
     assert seqs(only_records.messages(records=True)) == seqs(store.get("records", records=True).messages) == [1, 2]
 
 
-def test_records_after_a_summary_are_in_the_window_with_records(store: Store) -> None:
+def test_messages_with_records_include_records_after_a_summary(store: Store) -> None:
     conversation = noted(store)
     pending = conversation.begin_compaction(records=True)
     assert pending is not None
@@ -67,7 +67,7 @@ def test_records_after_a_summary_are_in_the_window_with_records(store: Store) ->
     assert contents(conversation.messages(last=1, records=True)) == ["later"]
 
 
-def test_a_session_of_nothing_but_records_is_compacted_with_records(store: Store) -> None:
+def test_session_of_records_is_compacted_with_records(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.begin_compaction() is None
     pending = conversation.begin_compaction(records=True)
@@ -77,7 +77,7 @@ def test_a_session_of_nothing_but_records_is_compacted_with_records(store: Store
     assert_sound(store)
 
 
-def test_a_session_of_nothing_but_records_shows_nothing(store: Store) -> None:
+def test_session_of_records_has_an_empty_window(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.messages() == conversation.get().messages == conversation.messages(last=3) == []
     assert conversation.history() == []
@@ -87,7 +87,7 @@ def test_a_session_of_nothing_but_records_shows_nothing(store: Store) -> None:
     assert_sound(store)
 
 
-def test_a_record_is_in_no_window_that_a_compaction_left_empty(store: Store) -> None:
+def test_record_is_not_in_a_window_emptied_by_compaction(store: Store) -> None:
     store.create("a longer one", messages=messages(9))
     conversation = store.open("k", messages=[message(), record()])
     conversation.compact(lambda _: [])
@@ -96,54 +96,54 @@ def test_a_record_is_in_no_window_that_a_compaction_left_empty(store: Store) -> 
     assert conversation.history() == []
 
 
-def test_what_create_gives_is_what_get_gives(store: Store) -> None:
-    made = store.create("k", messages=[record(tokens=7), message(tokens=2), record()])
-    assert made == store.get("k")
-    assert (made.message_count, made.record_count, made.last_seq, made.token_count) == (1, 2, 3, 2)
+def test_create_with_records_returns_what_get_returns(store: Store) -> None:
+    created = store.create("k", messages=[record(tokens=7), message(tokens=2), record()])
+    assert created == store.get("k")
+    assert (created.message_count, created.record_count, created.last_seq, created.token_count) == (1, 2, 3, 2)
     assert store.create("of records", messages=[record()]) == store.get("of records")
 
 
-def test_records_are_counted_apart(store: Store) -> None:
+def test_records_are_counted_separately(store: Store) -> None:
     conversation = noted(store)
     conversation.append_messages([record(tokens=100), message(tokens=5)])
     info = conversation.info()
     assert (info.message_count, info.record_count, info.last_seq, info.token_count) == (3, 4, 7, 5)
-    found = store.stats()
-    assert (found.messages, found.tokens, found.records) == (3, 5, 4)
+    stats = store.stats()
+    assert (stats.messages, stats.tokens, stats.records) == (3, 5, 4)
     assert_sound(store)
 
 
-def test_the_tokens_of_a_record_are_not_counted_for_it(url: str) -> None:
+def test_token_counter_does_not_count_records(url: str) -> None:
     with Store(url, token_counter=lambda each: len(each.content)) as store:
         store.create("k", messages=[record({"no": "text"}), message("four")])
         assert store.info("k").token_count == 4
         assert store.conversation("k").all_messages()[0].tokens is None
 
 
-def test_an_id_of_a_record_is_stored_once(store: Store) -> None:
+def test_record_with_known_id_is_replayed(store: Store) -> None:
     conversation = noted(store)
     again, new = conversation.append_messages([record("attachment", id="r"), record("another")])
     assert (again.seq, again.replayed, new.seq, new.replayed) == (5, True, 6, False)
     assert conversation.info().record_count == 4
-    made = store.append_message("new", record(id="r"), create=True)
-    assert (made.seq, store.info("new").record_count, store.info("new").message_count) == (1, 1, 0)
+    created = store.append_message("new", record(id="r"), create=True)
+    assert (created.seq, store.info("new").record_count, store.info("new").message_count) == (1, 1, 0)
     assert_sound(store)
 
 
-def test_a_summary_is_put_in_though_records_came_in_while_it_was_written(opened: Store) -> None:
+def test_finish_compaction_succeeds_after_concurrent_records(opened: Store) -> None:
     conversation = noted(opened)
     pending = conversation.begin_compaction()
     assert pending is not None
     conversation.append_messages([record(), message("meanwhile"), record()])
-    done = conversation.finish_compaction(pending, message("summary"))
-    assert done.replaced_messages == 2
+    compaction = conversation.finish_compaction(pending, message("summary"))
+    assert compaction.replaced_messages == 2
     assert contents(conversation.messages()) == ["summary", "meanwhile"]
 
 
-# Taken away
+# Pops, cuts and edits
 
 
-def test_a_pop_passes_records_by(store: Store) -> None:
+def test_pop_message_skips_records(store: Store) -> None:
     conversation = noted(store)
     popped = conversation.pop_message()
     assert popped is not None
@@ -159,7 +159,7 @@ def test_a_pop_passes_records_by(store: Store) -> None:
     assert_sound(store)
 
 
-def test_a_pop_with_records_takes_the_last_of_the_log(store: Store) -> None:
+def test_pop_message_with_records_removes_the_last_entry_of_the_log(store: Store) -> None:
     conversation = noted(store)
     popped = [conversation.pop_message(records=True) for _ in range(6)]
     assert contents(each for each in popped if each is not None) == LOG[::-1]
@@ -170,7 +170,7 @@ def test_a_pop_with_records_takes_the_last_of_the_log(store: Store) -> None:
     assert_sound(store)
 
 
-def test_cuts_take_records_and_count_messages(store: Store) -> None:
+def test_cut_removes_records_but_counts_only_messages(store: Store) -> None:
     conversation = noted(store)
     assert conversation.truncate(after=4) == 0
     assert contents(conversation.all_messages()) == LOG[:4]
@@ -183,7 +183,7 @@ def test_cuts_take_records_and_count_messages(store: Store) -> None:
     assert_sound(store)
 
 
-def test_a_record_is_edited_as_a_message_is(store: Store) -> None:
+def test_record_is_updated_redacted_and_deleted_like_a_message(store: Store) -> None:
     conversation = noted(store)
     window_before = conversation.messages()
     assert conversation.update_message("r", record("smaller", tokens=9)).content == "smaller"
@@ -196,7 +196,7 @@ def test_a_record_is_edited_as_a_message_is(store: Store) -> None:
     assert_sound(store)
 
 
-def test_a_message_that_becomes_a_record_leaves_the_window_and_its_count(store: Store) -> None:
+def test_message_updated_to_a_record_leaves_window_and_counts(store: Store) -> None:
     conversation = store.open("k", messages=[message(n, tokens=n) for n in (1, 2, 3)])
     conversation.update(last_consolidated=2)
     conversation.update_message(1, record(1, tokens=1))
@@ -212,7 +212,7 @@ def test_a_message_that_becomes_a_record_leaves_the_window_and_its_count(store: 
     assert_sound(store)
 
 
-def test_a_record_behind_what_is_consolidated_becomes_a_message_that_is_not(store: Store) -> None:
+def test_record_updated_to_a_message_is_not_consolidated(store: Store) -> None:
     conversation = store.open("k", messages=[message(1), record(2), message(3)])
     conversation.update(last_consolidated=1)
     conversation.update_message(2, message("two"))
@@ -222,7 +222,7 @@ def test_a_record_behind_what_is_consolidated_becomes_a_message_that_is_not(stor
     assert conversation.info().last_consolidated == 1
 
 
-def test_records_behind_a_deleted_message_count_for_nothing_that_was_consolidated(store: Store) -> None:
+def test_delete_message_before_records_adjusts_last_consolidated(store: Store) -> None:
     store.create("k", messages=[*messages(3), record(), record()])
     store.update("k", last_consolidated=1)
     store.conversation("k").delete_message(2)
@@ -231,21 +231,21 @@ def test_records_behind_a_deleted_message_count_for_nothing_that_was_consolidate
     assert store.info("k").last_consolidated == 0
 
 
-# Summaries and branches
+# Compactions and forks
 
 
-def test_a_summary_replaces_messages_and_leaves_records_in_the_log(store: Store) -> None:
+def test_compaction_replaces_messages_and_keeps_records_in_the_log(store: Store) -> None:
     conversation = noted(store)
-    done = conversation.compact(lambda shown: [message(f"{contents(shown)}"), record("of the summary")])
-    assert done is not None
-    assert done.replaced_messages == 2
+    compaction = conversation.compact(lambda shown: [message(f"{contents(shown)}"), record("of the summary")])
+    assert compaction is not None
+    assert compaction.replaced_messages == 2
     assert contents(conversation.messages()) == [f"{SAID}"]
     assert contents(conversation.all_messages()) == [*LOG, f"{SAID}", "of the summary"]
     assert contents(conversation.messages(last=1)) == [f"{SAID}"]
     assert_sound(store)
 
 
-def test_a_summary_that_discards_leaves_the_records_which_it_does_not_speak_of(store: Store) -> None:
+def test_discarding_compaction_keeps_records(store: Store) -> None:
     conversation = noted(store)
     conversation.update(last_consolidated=2)
     conversation.compact(lambda shown: message("summary"), discard=True)
@@ -264,7 +264,7 @@ def test_a_summary_that_discards_leaves_the_records_which_it_does_not_speak_of(s
     assert_sound(store)
 
 
-def test_a_record_at_the_end_of_a_turn_that_is_discarded_is_of_no_turn(store: Store) -> None:
+def test_record_of_a_discarded_turn_has_no_turn_no(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("said"), message("cost", role=MessageRole.RECORD)])
     conversation.compact(lambda shown: message("summary"), discard=True)
@@ -272,7 +272,7 @@ def test_a_record_at_the_end_of_a_turn_that_is_discarded_is_of_no_turn(store: St
     assert_sound(store)
 
 
-def test_a_fork_takes_the_records_along(store: Store) -> None:
+def test_fork_copies_records(store: Store) -> None:
     conversation = noted(store)
     assert contents(conversation.fork("whole").all_messages()) == LOG
     part = conversation.fork("part", upto=3)
@@ -284,10 +284,10 @@ def test_a_fork_takes_the_records_along(store: Store) -> None:
     assert_sound(store)
 
 
-# What the doctor says
+# Examination
 
 
-def test_a_wrong_count_of_records_is_found_and_mended(opened: Store) -> None:
+def test_examine_repairs_a_wrong_record_count(opened: Store) -> None:
     noted(opened)
     with opened.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET record_count = 1, message_count = 4")

@@ -1,4 +1,4 @@
-"""Every write to a session moves its revision, and a write may ask for the revision that it was made for."""
+"""The revision of a session: every write changes it, and `expect` makes a write conditional on it."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_every_write_moves_the_revision(store: Store, write: Callable[[Store], object]) -> None:
+def test_every_write_increases_the_revision(store: Store, write: Callable[[Store], object]) -> None:
     before = store.create("k", messages=messages(5)).revision
     assert store.info("k").revision == before
     write(store)
@@ -44,7 +44,7 @@ def test_every_write_moves_the_revision(store: Store, write: Callable[[Store], o
     assert store.get("k").revision == after
 
 
-def test_what_writes_nothing_leaves_the_revision(store: Store) -> None:
+def test_call_without_effect_keeps_the_revision(store: Store) -> None:
     store.create("k", messages=[message(id="a"), message()])
     before = store.info("k")
     store.append_message("k", message(id="a"))
@@ -55,7 +55,7 @@ def test_what_writes_nothing_leaves_the_revision(store: Store) -> None:
     assert store.info("k") == before
 
 
-def test_writes_that_expect_the_revision_follow_one_another(store: Store) -> None:
+def test_write_with_expect_succeeds_at_the_current_revision(store: Store) -> None:
     revision = store.create("k").revision
     store.append_message("k", message(), expect=revision)
     store.append_messages("k", messages(3), expect=revision + 1, after=1)
@@ -90,7 +90,7 @@ STALE: dict[str, Callable[[Store, int], object]] = {
 
 
 @pytest.mark.parametrize("write", STALE.values(), ids=STALE.keys())
-def test_a_stale_write_changes_nothing(store: Store, write: Callable[[Store, int], object]) -> None:
+def test_write_with_stale_expect_changes_nothing(store: Store, write: Callable[[Store, int], object]) -> None:
     stale = store.create("k", messages=messages(2)).revision
     store.update("k", title="first")
     before = store.get("k")
@@ -101,7 +101,7 @@ def test_a_stale_write_changes_nothing(store: Store, write: Callable[[Store, int
     assert store.get("k") == before
 
 
-def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -> None:
+def test_repeated_append_with_old_expect_is_replayed(store: Store) -> None:
     revision = store.create("k").revision
     first = store.append_message("k", message("a", id="1"), expect=revision)
     again = store.append_message("k", message("a", id="1"), expect=revision)
@@ -112,13 +112,13 @@ def test_a_retry_that_expects_the_revision_of_before_is_replayed(store: Store) -
     assert store.info("k").revision == revision + 2
 
 
-def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
+def test_one_of_eight_concurrent_writes_with_the_same_expect_succeeds(store: Store) -> None:
     for number in range(2):
         revision = store.create(f"k{number}").revision
-        together = Barrier(8)
+        barrier = Barrier(8)
 
-        def race(n: int, together: Barrier = together, key: str = f"k{number}", revision: int = revision) -> int:
-            together.wait()
+        def race(n: int, barrier: Barrier = barrier, key: str = f"k{number}", revision: int = revision) -> int:
+            barrier.wait()
             try:
                 store.append_message(key, message(n), expect=revision)
             except Conflict:
@@ -130,38 +130,38 @@ def test_one_of_eight_that_expect_the_same_revision_wins(store: Store) -> None:
         assert store.info(f"k{number}").last_seq == 1
 
 
-def test_a_session_made_anew_has_no_revision_that_it_had_before(make_database: MakeDatabase, tmp_path: Path) -> None:
-    clock = Clock()  # which stands
+def test_recreated_session_never_reuses_a_revision(make_database: MakeDatabase, tmp_path: Path) -> None:
+    clock = Clock()  # does not advance by itself
     with Store(make_database(), clock=clock) as store:
-        had: set[int] = set()
-        for life in range(6):
-            first = store.create("k", ttl=timedelta(minutes=1)) if life % 2 else store.get_or_create("k")
-            found = {first.revision}
+        used: set[int] = set()
+        for number in range(6):
+            first = store.create("k", ttl=timedelta(minutes=1)) if number % 2 else store.get_or_create("k")
+            revisions = {first.revision}
             for _ in range(5):
                 store.append_message("k", message())
-                found.add(store.info("k").revision)
-            assert not found & had
-            had |= found
-            if life == 3:
+                revisions.add(store.info("k").revision)
+            assert not revisions & used
+            used |= revisions
+            if number == 3:
                 archive = tmp_path / "archive.db"
                 clock.move(minutes=2)
                 store.expire(archive=archive)
-                assert store.restore(archive, "k").revision not in had
+                assert store.restore(archive, "k").revision not in used
             store.delete("k")
 
 
-def test_the_caller_s_own_transaction_sees_a_stale_write_too(store: Store) -> None:
+def test_stale_expect_conflicts_in_the_callers_transaction(store: Store) -> None:
     stale = store.create("k").revision
     store.append_message("k", Message.user("first"))
     with store.engine.begin() as connection:
-        inside = store.using(connection)
+        bound = store.using(connection)
         with pytest.raises(Conflict):
-            inside.append_message("k", Message.user("second"), expect=stale)
-        inside.append_message("k", Message.user("third"), expect=stale + 1)
+            bound.append_message("k", Message.user("second"), expect=stale)
+        bound.append_message("k", Message.user("third"), expect=stale + 1)
     assert [each.content for each in store.messages("k")] == ["first", "third"]
 
 
-def test_an_update_that_expects_a_revision_moves_it_even_without_changes(store: Store) -> None:
+def test_update_with_expect_and_no_fields_increases_the_revision(store: Store) -> None:
     revision = store.create("k").revision
     assert store.update("k", expect=revision).revision == revision + 1
     with pytest.raises(Conflict):

@@ -1,4 +1,4 @@
-"""A key may be used again: its lives are told apart by a number of their own, whatever the clock says."""
+"""Reused session keys: each session with the same key has a unique incarnation number."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,50 +24,48 @@ def incarnation(store: Store, key: str = "k") -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def test_whatever_brings_a_session_into_being_gives_it_a_number_of_its_own(
+def test_every_way_to_create_a_session_assigns_a_unique_incarnation(
     store: Store, make_database: MakeDatabase, clock: Clock, tmp_path: Path
 ) -> None:
     store.create("created")
     store.get_or_create("got")
     store.open("opened", messages=messages(1)).fork("forked")
     store.create("k", ttl=HOUR)
-    found = {incarnation(store, key) for key in ("created", "got", "opened", "forked", "k")}
+    incarnations = {incarnation(store, key) for key in ("created", "got", "opened", "forked", "k")}
     clock.move(hours=1)
     store.get_or_create("k", ttl=HOUR, renew=True)
-    found.add(incarnation(store))
+    incarnations.add(incarnation(store))
     clock.move(hours=1)
     store.expire(archive=tmp_path / "cold.db")
     store.restore(tmp_path / "cold.db", "k")
-    assert incarnation(store) in found  # it is the same session
+    assert incarnation(store) in incarnations  # a restored session is the same session
     with Store(make_database(), clock=clock) as target, Store(store.engine, clock=clock) as source:
         assert copying.copy(source, target).complete
         assert copying.copy(source, target).already_there == 5
-        found.add(incarnation(target))
-    assert len(found) == 7
-    assert all(0 < each < 2**63 for each in found)
+        incarnations.add(incarnation(target))
+    assert len(incarnations) == 7
+    assert all(0 < each < 2**63 for each in incarnations)
 
 
-def test_a_summary_begun_in_one_life_never_lands_in_another_of_the_same_time(store: Store) -> None:
+def test_compaction_conflicts_if_the_session_was_recreated(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
         store.delete("k")
-        store.create("k", messages=[message("another life")] * 3)
+        store.create("k", messages=[message("new session")] * 3)
         return [message("summary")]
 
     for discard in (False, True):
         with pytest.raises(Conflict, match="compact again"):
             conversation.compact(summarize, discard=discard)
-        assert [m.content for m in store.messages("k")] == ["another life"] * 3
+        assert [m.content for m in store.messages("k")] == ["new session"] * 3
 
 
-def test_an_archive_keeps_two_lives_of_one_time_and_gives_the_later_one_back(
-    store: Store, clock: Clock, tmp_path: Path
-) -> None:
-    cold, began = tmp_path / "cold.db", clock.time
-    for life in ("first", "second"):
-        clock.time = began
-        store.create("k", ttl=HOUR, messages=[message(life)])
+def test_archive_keeps_two_sessions_of_a_key_and_restores_the_later(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold, created_at = tmp_path / "cold.db", clock.time
+    for content in ("first", "second"):
+        clock.time = created_at
+        store.create("k", ttl=HOUR, messages=[message(content)])
         clock.move(hours=2)
         store.expire(archive=cold)
     with Archive(cold) as archive:
@@ -75,7 +73,7 @@ def test_an_archive_keeps_two_lives_of_one_time_and_gives_the_later_one_back(
     assert store.restore(cold, "k").messages[0].content == "second"
 
 
-def test_one_life_is_archived_once_however_often_its_purge_is_tried(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_repeated_purge_archives_a_session_once(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     store.create("k", ttl=HOUR, messages=[message("once")])
     for _ in range(2):
@@ -95,20 +93,20 @@ def test_one_life_is_archived_once_however_often_its_purge_is_tried(store: Store
         (lambda other: (other.delete("k"), other.create("k", messages=[message("x"), message("y")])), ["x", "y"]),
     ],
 )
-def test_a_load_shows_one_moment_whatever_comes_between_its_statements(
+def test_load_is_consistent_despite_a_write_between_its_statements(
     url: str, between: Callable[[Store], object], contents: list[str]
 ) -> None:
-    waiting: list[Callable[[Store], object]] = []
+    pending: list[Callable[[Store], object]] = []
 
-    def meanwhile(_: str, __: float) -> None:
-        while waiting:
-            waiting.pop()(other)
+    def run_pending(_: str, __: float) -> None:
+        while pending:
+            pending.pop()(other)
 
-    with Store(url) as other, Store(url, on_statement=meanwhile) as store:
+    with Store(url) as other, Store(url, on_statement=run_pending) as store:
         other.create("k", messages=[message("a"), message("b")])
         store.ping()
-        waiting.append(between)
-        found = store.get("k")
-        assert waiting == []
-        assert [each.content for each in found.messages] == contents
-        assert found.message_count == len(contents)
+        pending.append(between)
+        session = store.get("k")
+        assert pending == []
+        assert [each.content for each in session.messages] == contents
+        assert session.message_count == len(contents)

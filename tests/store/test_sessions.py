@@ -1,4 +1,4 @@
-"""What a session is: made, found, changed, deleted."""
+"""Sessions: create, get, update, touch and delete; keys and fields."""
 
 import uuid
 from datetime import timedelta
@@ -13,12 +13,12 @@ from lango_store.testing import Clock
 
 @pytest.fixture
 def store(either_store: Store) -> Store:
-    """Run each test here with both kinds of store."""
+    """Run each test with `Store` and with `AsyncStore`."""
     return either_store
 
 
-def test_a_created_session_is_found_with_all_it_was_given(store: Store, clock: Clock) -> None:
-    made = store.create(
+def test_create_stores_all_fields(store: Store, clock: Clock) -> None:
+    created = store.create(
         "telegram:12345678",
         agent_id="support",
         user_id="u1",
@@ -28,30 +28,30 @@ def test_a_created_session_is_found_with_all_it_was_given(store: Store, clock: C
         metadata={"channel": {"id": 7}},
         tools=[{"name": "get_weather"}],
     )
-    found = store.get("telegram:12345678")
-    assert found == made
-    assert (found.agent_id, found.user_id, found.title, found.model) == ("support", "u1", "Wetter ☀", "gpt-x")
-    assert (found.settings, found.metadata) == ({"thinking": "high"}, {"channel": {"id": 7}})
-    assert found.tools == [{"name": "get_weather"}]
-    assert found.created_at == found.updated_at == clock.time
-    assert (found.last_seq, found.message_count, found.token_count) == (0, 0, 0)
-    assert (found.expires_at, found.ttl_seconds, found.messages) == (None, None, [])
+    loaded = store.get("telegram:12345678")
+    assert loaded == created
+    assert (loaded.agent_id, loaded.user_id, loaded.title, loaded.model) == ("support", "u1", "Wetter ☀", "gpt-x")
+    assert (loaded.settings, loaded.metadata) == ({"thinking": "high"}, {"channel": {"id": 7}})
+    assert loaded.tools == [{"name": "get_weather"}]
+    assert loaded.created_at == loaded.updated_at == clock.time
+    assert (loaded.last_seq, loaded.message_count, loaded.token_count) == (0, 0, 0)
+    assert (loaded.expires_at, loaded.ttl_seconds, loaded.messages) == (None, None, [])
 
 
-def test_a_session_is_created_with_its_first_messages(store: Store) -> None:
-    made = store.create("k", messages=[message("a", tokens=3), message("b", tokens=4, id="x"), message("b", id="x")])
-    assert made == store.get("k")
-    assert [m.content for m in made.messages] == ["a", "b"]
-    assert (made.last_seq, made.message_count, made.token_count) == (2, 2, 7)
+def test_create_stores_first_messages(store: Store) -> None:
+    created = store.create("k", messages=[message("a", tokens=3), message("b", tokens=4, id="x"), message("b", id="x")])
+    assert created == store.get("k")
+    assert [m.content for m in created.messages] == ["a", "b"]
+    assert (created.last_seq, created.message_count, created.token_count) == (2, 2, 7)
 
 
-def test_none_is_the_same_as_left_out_for_a_new_session(store: Store) -> None:
-    made = store.create("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
-    assert made == store.get("k")
-    assert (made.settings, made.metadata, made.tools) == ({}, {}, [])
+def test_create_treats_none_as_omitted(store: Store) -> None:
+    created = store.create("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
+    assert created == store.get("k")
+    assert (created.settings, created.metadata, created.tools) == ({}, {}, [])
 
 
-def test_no_key_means_a_new_uuid_of_version_7_that_sorts_by_time(store: Store, clock: Clock) -> None:
+def test_create_without_key_uses_a_sortable_uuid7(store: Store, clock: Clock) -> None:
     keys = []
     for _ in range(3):
         keys.append(store.create().key)
@@ -62,45 +62,45 @@ def test_no_key_means_a_new_uuid_of_version_7_that_sorts_by_time(store: Store, c
     assert len(set(keys)) == 3
 
 
-def test_creating_a_key_that_is_there_changes_nothing(store: Store) -> None:
-    made = store.create("k", title="first", messages=[message()])
+def test_create_with_existing_key_raises_and_changes_nothing(store: Store) -> None:
+    created = store.create("k", title="first", messages=[message()])
     with pytest.raises(SessionExists, match="get_or_create") as raised:
         store.create("k", title="second", messages=messages(2))
     assert (raised.value.key, raised.value.expired) == ("k", False)
-    assert store.get("k") == made
+    assert store.get("k") == created
 
 
-def test_what_is_missing_is_not_found(store: Store) -> None:
+def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> None:
     for call in (
-        lambda: store.get("nobody"),
-        lambda: store.info("nobody"),
-        lambda: store.messages("nobody"),
-        lambda: store.messages("nobody", last=3),
-        lambda: store.conversation("nobody").all_messages(),
-        lambda: list(store.conversation("nobody").iter_messages()),
-        lambda: store.conversation("nobody").find_message("x"),
-        lambda: store.append_message("nobody", message()),
-        lambda: store.append_message("nobody", message(id="x")),
-        lambda: store.append_message("nobody", message(), after=0),
-        lambda: store.append_messages("nobody", messages(2)),
-        lambda: store.append_messages("nobody", []),
-        lambda: store.append_messages("nobody", messages(2), replace_after=1),
-        lambda: store.update("nobody", title="x"),
-        lambda: store.touch("nobody"),
-        lambda: store.conversation("nobody").clear(),
-        lambda: store.conversation("nobody").pop_message(),
-        lambda: store.conversation("nobody").update_message(1, message()),
-        lambda: store.conversation("nobody").delete_message("x"),
-        lambda: store.conversation("nobody").redact_message(1),
-        lambda: store.conversation("nobody").truncate(after=0),
-        lambda: store.conversation("nobody").last_message(),
-        lambda: store.conversation("nobody").compactions(),
-        lambda: store.conversation("nobody").fork("f"),
+        lambda: store.get("missing"),
+        lambda: store.info("missing"),
+        lambda: store.messages("missing"),
+        lambda: store.messages("missing", last=3),
+        lambda: store.conversation("missing").all_messages(),
+        lambda: list(store.conversation("missing").iter_messages()),
+        lambda: store.conversation("missing").find_message("x"),
+        lambda: store.append_message("missing", message()),
+        lambda: store.append_message("missing", message(id="x")),
+        lambda: store.append_message("missing", message(), after=0),
+        lambda: store.append_messages("missing", messages(2)),
+        lambda: store.append_messages("missing", []),
+        lambda: store.append_messages("missing", messages(2), replace_after=1),
+        lambda: store.update("missing", title="x"),
+        lambda: store.touch("missing"),
+        lambda: store.conversation("missing").clear(),
+        lambda: store.conversation("missing").pop_message(),
+        lambda: store.conversation("missing").update_message(1, message()),
+        lambda: store.conversation("missing").delete_message("x"),
+        lambda: store.conversation("missing").redact_message(1),
+        lambda: store.conversation("missing").truncate(after=0),
+        lambda: store.conversation("missing").last_message(),
+        lambda: store.conversation("missing").compactions(),
+        lambda: store.conversation("missing").fork("f"),
     ):
-        with pytest.raises(SessionNotFound, match="nobody"):
+        with pytest.raises(SessionNotFound, match="missing"):
             call()
-    assert store.exists("nobody") is False
-    assert store.delete("nobody") is False
+    assert store.exists("missing") is False
+    assert store.delete("missing") is False
 
 
 def test_get_or_create_creates_once_and_then_loads(store: Store) -> None:
@@ -110,24 +110,22 @@ def test_get_or_create_creates_once_and_then_loads(store: Store) -> None:
     assert again.title == "first"
 
 
-def test_info_is_the_session_without_its_messages(store: Store) -> None:
+def test_info_returns_the_session_without_messages(store: Store) -> None:
     store.create("k", title="t", messages=messages(3))
     assert store.info("k").model_dump() == store.get("k").model_dump(exclude={"messages"})
 
 
-def test_update_replaces_what_is_given_and_leaves_the_rest(store: Store, clock: Clock) -> None:
+def test_update_changes_only_the_given_fields(store: Store, clock: Clock) -> None:
     store.create("k", agent_id="a", title="t", settings={"thinking": "low", "x": 1}, ttl=timedelta(hours=1))
     expires_at = store.info("k").expires_at
     clock.move(minutes=5)
-    changed = store.update("k", settings={"thinking": "high"}, model="m")
-    assert changed == store.info("k")
-    assert (changed.settings, changed.model, changed.agent_id, changed.title) == ({"thinking": "high"}, "m", "a", "t")
-    assert changed.expires_at == expires_at
+    updated = store.update("k", settings={"thinking": "high"}, model="m")
+    assert updated == store.info("k")
+    assert (updated.settings, updated.model, updated.agent_id, updated.title) == ({"thinking": "high"}, "m", "a", "t")
+    assert updated.expires_at == expires_at
 
 
-def test_an_update_and_a_touch_leave_the_order_and_the_idle_time_unless_they_are_activity(
-    store: Store, clock: Clock
-) -> None:
+def test_update_and_touch_change_updated_at_only_with_activity(store: Store, clock: Clock) -> None:
     store.create("old", ttl=timedelta(days=300))
     clock.move(days=100)
     store.create("new")
@@ -147,7 +145,7 @@ def test_an_update_and_a_touch_leave_the_order_and_the_idle_time_unless_they_are
     assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.info("new")]
 
 
-def test_update_with_none_clears(store: Store) -> None:
+def test_update_with_none_clears_fields(store: Store) -> None:
     store.create("k", agent_id="a", title="t", settings={"x": 1}, metadata={"y": 2}, tools=[{"name": "n"}])
     cleared = store.update("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
     assert cleared == store.info("k")
@@ -160,12 +158,12 @@ def test_update_with_none_clears(store: Store) -> None:
     )
 
 
-def test_last_consolidated_is_a_count_of_messages(store: Store) -> None:
+def test_last_consolidated_is_at_most_the_number_of_messages(store: Store) -> None:
     store.create("k", messages=messages(3))
     assert store.update("k", last_consolidated=3).last_consolidated == 3
-    for wrong in (4, -1, 2**63, 2**70, True, 1.5, "2"):
+    for invalid in (4, -1, 2**63, 2**70, True, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match="last_consolidated"):
-            store.update("k", last_consolidated=wrong)  # type: ignore[arg-type]
+            store.update("k", last_consolidated=invalid)  # type: ignore[arg-type]
     assert store.info("k").last_consolidated == 3
     store.conversation("k").truncate(after=2)
     assert store.info("k").last_consolidated == 2
@@ -193,7 +191,7 @@ def test_any_text_of_up_to_512_characters_is_a_key(store: Store, key: str) -> No
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b", "a\ud800", 5, b"k"])
-def test_what_is_not_a_key_is_refused_everywhere(store: Store, key: str) -> None:
+def test_invalid_key_is_refused_by_every_call(store: Store, key: str) -> None:
     for call in (store.create, store.get, store.info, store.exists, store.delete, store.messages, store.touch):
         with pytest.raises(InvalidKey):
             call(key)
@@ -209,7 +207,7 @@ def test_what_is_not_a_key_is_refused_everywhere(store: Store, key: str) -> None
 
 @pytest.mark.parametrize("field", ["agent_id", "user_id", "title", "model"])
 @pytest.mark.parametrize("text", ["a\0b", "\udfff", 5])
-def test_text_that_a_database_cannot_keep_is_refused(store: Store, field: str, text: object) -> None:
+def test_field_with_nul_surrogate_or_number_is_refused(store: Store, field: str, text: object) -> None:
     with pytest.raises(InvalidValue, match=field) as raised:
         store.create("k", **{field: text})  # type: ignore[arg-type]
     assert raised.value.field == field
@@ -219,7 +217,7 @@ def test_text_that_a_database_cannot_keep_is_refused(store: Store, field: str, t
         store.update("k", **{field: text})  # type: ignore[arg-type]
 
 
-def test_what_was_read_can_be_changed_without_changing_what_is_stored(store: Store) -> None:
+def test_changing_a_loaded_session_does_not_change_the_stored_one(store: Store) -> None:
     store.create("k", settings={"a": [1]}, messages=[message({"deep": [1]}, tool_calls=[ToolCall(id="c", name="n")])])
     session = store.get("k")
     session.settings["a"].append(2)
@@ -232,7 +230,7 @@ def test_what_was_read_can_be_changed_without_changing_what_is_stored(store: Sto
     assert len(again.messages[0].tool_calls) == 1
 
 
-def test_a_handle_makes_nothing_and_brings_nothing_back(store: Store) -> None:
+def test_conversation_handle_does_not_create_a_session(store: Store) -> None:
     handle = store.conversation("k")
     assert not store.exists("k")
     with pytest.raises(SessionNotFound):
@@ -247,12 +245,12 @@ def test_a_handle_makes_nothing_and_brings_nothing_back(store: Store) -> None:
         store.conversation("")
 
 
-def test_a_handle_asks_no_database() -> None:
+def test_conversation_handle_needs_no_database() -> None:
     with Store("postgresql://nobody@127.0.0.1:1/none") as store:
         assert store.conversation("k").key == "k"
 
 
-def test_a_field_that_no_session_has_is_refused(store: Store) -> None:
+def test_unknown_field_is_refused(store: Store) -> None:
     unknown: dict[str, Any] = {"titel": "misspelt"}
     for call in (store.create, store.get_or_create, store.open):
         with pytest.raises(TypeError, match=r"'titel': give agent_id, user_id, title"):
@@ -261,6 +259,6 @@ def test_a_field_that_no_session_has_is_refused(store: Store) -> None:
     store.create("k")
     with pytest.raises(TypeError, match=r"'titel'.*last_consolidated"):
         store.update("k", **unknown)
-    for narrowed in (store.list_sessions, store.count, lambda **which: list(store.iter_sessions(**which))):
+    for list_or_count in (store.list_sessions, store.count, lambda **filters: list(store.iter_sessions(**filters))):
         with pytest.raises(TypeError, match="'titel'"):
-            narrowed(**unknown)
+            list_or_count(**unknown)

@@ -1,4 +1,4 @@
-"""What the tables can be distributed for: whatever is about one session names its key, so that one server is asked."""
+"""Statements and tables fit for distribution: each statement about one session names its key."""
 
 import contextlib
 import re
@@ -15,57 +15,57 @@ from support.statements_sent import KEYS, every_call, fill, verbs_reading_any_se
 from lango_store import SearchUnavailable, Store, create_engine, schema
 from lango_store.tables import Base
 
-OF_ALL_SESSIONS = {
+ALL_SESSIONS = {
     "Store.count": "counts sessions",
     "Store.list_sessions": "lists sessions by time",
-    "Store.iter_sessions": "walks through all sessions",
+    "Store.iter_sessions": "iterates over all sessions",
     "Store.stats": "sums up all sessions",
     "Store.examine": "looks through all rows",
-    "Store.expire": "looks for what is due",
-    "Store.delete_where": "looks for what a filter names",
+    "Store.expire": "looks for expired sessions",
+    "Store.delete_where": "looks for sessions that match a filter",
 }
-"""The verbs that are about no one session, and ask every server; each with the reason."""
+"""Methods that concern more than one session and query every server, each with the reason."""
 
 
-@not_on_a_cluster("the servers are asked by test_what_is_about_one_session_asks_one_server")
-def test_what_is_about_one_session_names_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+@not_on_a_cluster("test_call_on_one_session_queries_one_server covers clusters")
+def test_call_on_one_session_names_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     url = make_postgres()
     schema.enable_search(url)
-    assert verbs_reading_any_session(url, tmp_path) == OF_ALL_SESSIONS.keys()
+    assert verbs_reading_any_session(url, tmp_path) == ALL_SESSIONS.keys()
 
 
 TWO_SESSIONS = {"Conversation.fork": "the fork's rows may be on another server"}
 
 
 @pytest.mark.citus
-def test_what_is_about_one_session_asks_one_server(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+def test_call_on_one_session_queries_one_server(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     url = make_postgres()
-    asked: list[str] = []
+    notices: list[str] = []
     engine = create_engine(url, pool_size=1, connect_args={"options": "-c citus.log_remote_commands=on"})
 
     def listen(driver: Any, _: object) -> None:
-        driver.add_notice_handler(lambda notice: asked.append(f"{notice.message_primary} {notice.message_detail}"))
+        driver.add_notice_handler(lambda notice: notices.append(f"{notice.message_primary} {notice.message_detail}"))
 
     sa.event.listen(engine, "connect", listen)
     cold = tmp_path / "cold.db"
-    several: dict[str, set[str]] = {}
+    servers_by_verb: dict[str, set[str]] = {}
     with Store(engine) as store:
         fill(store, cold)
-        for kind, name, way in every_call(calls_of(store, cold)):
+        for kind, name, number in every_call(calls_of(store, cold)):
             fill(store, cold)
-            call = calls_of(store, cold)[kind][name][way]
-            asked.clear()
+            call = calls_of(store, cold)[kind][name][number]
+            notices.clear()
             with contextlib.suppress(SearchUnavailable):
                 call()
-            servers = {server for text in asked for server in re.findall(r"on server \S+@(\S+)", text)}
+            servers = {server for text in notices for server in re.findall(r"on server \S+@(\S+)", text)}
             if len(servers) > 1:
-                several.setdefault(f"{kind.__name__}.{name}", servers)
+                servers_by_verb.setdefault(f"{kind.__name__}.{name}", servers)
     engine.dispose()
-    assert several.keys() <= OF_ALL_SESSIONS.keys() | TWO_SESSIONS.keys()
-    assert {"Store.list_sessions", "Store.count", "Store.stats"} <= several.keys()
+    assert servers_by_verb.keys() <= ALL_SESSIONS.keys() | TWO_SESSIONS.keys()
+    assert {"Store.list_sessions", "Store.count", "Store.stats"} <= servers_by_verb.keys()
 
 
-def test_every_key_and_unique_index_begins_with_whose_a_row_is() -> None:
+def test_every_key_and_unique_index_starts_with_the_distribution_column() -> None:
     for table in (Base.metadata.tables[name] for name in KEYS):
         unique: list[sa.Index | ColumnCollectionConstraint] = [
             table.primary_key,

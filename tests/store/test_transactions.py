@@ -1,4 +1,4 @@
-"""Several verbs in one transaction: `Store.transaction` and `Store.transact`."""
+"""Several calls in one transaction: `Store.transaction`, `Store.transact` and `Store.snapshot`."""
 
 import asyncio
 import threading
@@ -53,7 +53,7 @@ def test_transaction_continues_after_a_refused_write(url: str) -> None:
         assert contents(store.messages("k")) == ["a", "d"]
 
 
-def test_bound_store_is_refused_after_the_block(url: str) -> None:
+def test_store_of_a_transaction_is_refused_after_its_block(url: str) -> None:
     with Store(url) as store:
         with store.transaction() as tx:
             tx.create("k")
@@ -80,13 +80,13 @@ def test_transaction_inside_using_is_a_savepoint(url: str) -> None:
     engine.dispose()
 
 
-def test_transact_returns_the_result(url: str) -> None:
+def test_transact_returns_the_result_of_its_function(url: str) -> None:
     with Store(url) as store:
         stored = store.transact(lambda tx: (tx.create("k"), tx.append_message("k", message("a")))[1])
         assert store.messages("k") == [stored]
 
 
-def test_transact_runs_a_deadlocked_function_again(make_postgres: MakeDatabase) -> None:
+def test_transact_retries_after_a_deadlock(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("a")
         store.create("b")
@@ -121,7 +121,7 @@ def test_async_transact_runs_in_one_thread(url: str) -> None:
     asyncio.run(work())
 
 
-def test_reads_of_a_snapshot_see_one_moment(url: str) -> None:
+def test_snapshot_reads_are_consistent(url: str) -> None:
     with Store(url) as store:
         store.create("k", messages=messages(1))
         with store.snapshot() as view:

@@ -1,4 +1,4 @@
-"""The caller's own transaction: what the store writes there, the caller commits or rolls back."""
+"""`Store.using`: calls inside the caller's own transaction, which the caller commits or rolls back."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,56 +26,54 @@ from lango_store import (
 HOST = sa.Table("host_order", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True))
 
 
-@pytest.fixture(params=["ours", "stock"])
+@pytest.fixture(params=["lango_store engine", "SQLAlchemy engine"])
 def host_engine(request: pytest.FixtureRequest, url: str) -> Any:
-    """An engine of ours, or one as hosts make them."""
-    engine = create_engine(url) if request.param == "ours" else sa.create_engine(url)
-    if request.param == "stock" and engine.dialect.name == "sqlite":
+    """Return an engine made by `create_engine` or by SQLAlchemy itself."""
+    engine = create_engine(url) if request.param == "lango_store engine" else sa.create_engine(url)
+    if request.param == "SQLAlchemy engine" and engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
     HOST.create(engine)
     yield engine
     engine.dispose()
 
 
-Lender = Callable[[sa.Engine], Any]
-LENDERS: dict[str, Lender] = {
+Opener = Callable[[sa.Engine], Any]
+OPENERS: dict[str, Opener] = {
     "Connection": lambda engine: engine.connect(),
     "Session": lambda engine: orm.Session(engine),
     "SQLModel session": lambda engine: sqlmodel.Session(engine),
 }
 
 
-@pytest.mark.parametrize("source", LENDERS)
-def test_rolled_back_and_committed_with_the_callers_work(store: Store, host_engine: sa.Engine, source: str) -> None:
+@pytest.mark.parametrize("source", OPENERS)
+def test_using_commits_and_rolls_back_with_the_caller(store: Store, host_engine: sa.Engine, source: str) -> None:
     store.create("k")
-    with LENDERS[source](host_engine) as own:
-        own.execute(HOST.insert().values(number=1))
-        mine = store.using(own)
-        mine.append_message("k", message("gone"))
-        mine.append_messages("k", [message("gone", id="a"), message("gone too")])
-        mine.create("other", messages=messages(2))
-        mine.update("k", title="gone")
-        assert len(mine.get("k").messages) == 3
-        own.rollback()
-        assert mine.messages("k") == []
-        own.rollback()
+    with OPENERS[source](host_engine) as host:
+        host.execute(HOST.insert().values(number=1))
+        bound = store.using(host)
+        bound.append_message("k", message("gone"))
+        bound.append_messages("k", [message("gone", id="a"), message("gone too")])
+        bound.create("other", messages=messages(2))
+        bound.update("k", title="gone")
+        assert len(bound.get("k").messages) == 3
+        host.rollback()
+        assert bound.messages("k") == []
+        host.rollback()
     assert store.get("k").messages == []
     assert store.info("k").title is None
     assert not store.exists("other")
-    with LENDERS[source](host_engine) as own:
-        store.using(own).append_message("k", message("kept"))
-        own.execute(HOST.insert().values(number=2))
-        own.commit()
-        store.using(own).append_message("k", message("kept as well"))
-        own.commit()
+    with OPENERS[source](host_engine) as host:
+        store.using(host).append_message("k", message("kept"))
+        host.execute(HOST.insert().values(number=2))
+        host.commit()
+        store.using(host).append_message("k", message("kept as well"))
+        host.commit()
     assert [m.content for m in store.messages("k")] == ["kept", "kept as well"]
     with host_engine.connect() as connection:
         assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [2]
 
 
-def test_an_append_as_the_first_thing_on_a_connection_is_part_of_its_transaction(
-    store: Store, host_engine: sa.Engine
-) -> None:
+def test_first_append_on_a_connection_belongs_to_its_transaction(store: Store, host_engine: sa.Engine) -> None:
     store.create("k")
     with host_engine.connect() as connection:
         store.using(connection).append_message("k", message("gone"))
@@ -86,29 +84,29 @@ def test_an_append_as_the_first_thing_on_a_connection_is_part_of_its_transaction
     assert [m.content for m in store.messages("k")] == ["kept"]
 
 
-def test_an_error_of_ours_leaves_the_callers_transaction_usable(store: Store, host_engine: sa.Engine) -> None:
+def test_store_error_leaves_the_callers_transaction_usable(store: Store, host_engine: sa.Engine) -> None:
     store.create("k", messages=[message("a", id="a"), message("b")])
     with host_engine.begin() as connection:
-        mine = store.using(connection)
+        bound = store.using(connection)
         connection.execute(HOST.insert().values(number=1))
         with pytest.raises(Conflict):
-            mine.append_messages("k", messages(1), replace_after=1, after=7)
+            bound.append_messages("k", messages(1), replace_after=1, after=7)
         with pytest.raises(SessionNotFound):
-            mine.append_message("nobody", message())
-        assert mine.append_message("k", message("other", id="a")).replayed
-        mine.append_message("k", message("c"))
+            bound.append_message("missing", message())
+        assert bound.append_message("k", message("other", id="a")).replayed
+        bound.append_message("k", message("c"))
     assert [m.content for m in store.messages("k")] == ["a", "b", "c"]
     with host_engine.connect() as connection:
         assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [1]
 
 
-def test_the_pool_is_as_it_was_after_an_append(url: str) -> None:
+def test_append_returns_connection_to_the_pool_without_autocommit(url: str) -> None:
     engine = create_engine(url, pool_size=1, max_overflow=0)
     with Store(engine) as store:
         store.create("k")
         store.append_message("k", message("a", id="a"))
         with pytest.raises(SessionNotFound):
-            store.append_message("nobody", message())
+            store.append_message("missing", message())
         store.append_message("k", message("again", id="a"))
         with engine.connect() as connection:
             HOST.create(connection)
@@ -118,14 +116,14 @@ def test_the_pool_is_as_it_was_after_an_append(url: str) -> None:
     engine.dispose()
 
 
-def test_a_borrowed_engine_stays_open(host_engine: sa.Engine) -> None:
+def test_close_leaves_the_callers_engine_open(host_engine: sa.Engine) -> None:
     with Store(host_engine) as store:
         store.create("k", messages=messages(3))
         assert store.engine is host_engine
         with host_engine.connect() as connection:
-            mine = store.using(connection)
-            mine.close()
-            assert len(mine.get("k").messages) == len(store.get("k").messages) == 3
+            bound = store.using(connection)
+            bound.close()
+            assert len(bound.get("k").messages) == len(store.get("k").messages) == 3
     for call in (
         lambda: store.get("k"),
         lambda: store.stats(),
@@ -140,18 +138,18 @@ def test_a_borrowed_engine_stays_open(host_engine: sa.Engine) -> None:
         assert connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar() == 3
 
 
-def test_close_refuses_calls_of_stores_made_from_it(url: str) -> None:
+def test_close_refuses_calls_of_derived_stores(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:
         store.create("k")
-        seeing = store.at(None)
-        seeing.close()
+        at_store = store.at(None)
+        at_store.close()
         assert store.exists("k")
-        assert seeing.exists("k")
-        at_last = seeing.at(None)
-        mine = [store.using(connection), at_last.using(connection), store.using(connection).at(None)]
+        assert at_store.exists("k")
+        at_last = at_store.at(None)
+        bound = [store.using(connection), at_last.using(connection), store.using(connection).at(None)]
         store.close()
-        for closed in (store, seeing, at_last, *mine):
+        for closed in (store, at_store, at_last, *bound):
             with pytest.raises(LangoStoreError, match="closed"):
                 closed.exists("k")
     engine.dispose()
@@ -161,7 +159,7 @@ def async_url(url: str) -> str:
     return url.replace("sqlite:///", "sqlite+aiosqlite:///")
 
 
-def test_inside_an_async_session(store: Store, url: str) -> None:
+def test_using_works_in_an_async_session(store: Store, url: str) -> None:
     store.create("k")
 
     async def host() -> None:
@@ -181,8 +179,8 @@ def test_inside_an_async_session(store: Store, url: str) -> None:
             await session.run_sync(lambda s: store.using(s).append_messages("k", messages(2), replace_after=1))
             await session.execute(HOST.insert().values(number=2))
             await session.commit()
-            found = await session.run_sync(lambda s: store.using(s).get("k"))
-            assert [m.content for m in found.messages] == ["kept", "message 0", "message 1"]
+            session_in_transaction = await session.run_sync(lambda s: store.using(s).get("k"))
+            assert [m.content for m in session_in_transaction.messages] == ["kept", "message 0", "message 1"]
             assert (await session.execute(sa.select(HOST.c.number))).scalars().all() == [2]
         await engine.dispose()
 
@@ -190,7 +188,7 @@ def test_inside_an_async_session(store: Store, url: str) -> None:
     assert [m.content for m in store.messages("k")] == ["kept", "message 0", "message 1"]
 
 
-def test_what_is_asynchronous_is_refused_with_the_line_to_write(store: Store, url: str) -> None:
+def test_async_engine_and_session_are_refused_with_a_hint(store: Store, url: str) -> None:
     engine = create_async_engine(async_url(url))
     for wrong in (engine, engine.sync_engine):
         with pytest.raises(TypeError, match="run_sync"):
@@ -202,7 +200,7 @@ def test_what_is_asynchronous_is_refused_with_the_line_to_write(store: Store, ur
         Store(5)  # type: ignore[arg-type]
 
 
-def test_the_callers_database_needs_our_tables_too(store: Store, empty_url: str) -> None:
+def test_using_checks_the_schema_of_the_callers_database(store: Store, empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
         store.using(connection).get("k")
@@ -210,7 +208,7 @@ def test_the_callers_database_needs_our_tables_too(store: Store, empty_url: str)
 
 
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
-def test_a_hosts_engine_in_autocommit_stays_in_autocommit(make_postgres: MakeDatabase, make: Any) -> None:
+def test_callers_autocommit_engine_stays_in_autocommit(make_postgres: MakeDatabase, make: Any) -> None:
     engine = make(make_postgres(), isolation_level="AUTOCOMMIT", pool_size=1)
     HOST.create(engine)
     with Store(engine) as store, engine.connect() as connection:
@@ -221,20 +219,20 @@ def test_a_hosts_engine_in_autocommit_stays_in_autocommit(make_postgres: MakeDat
         with engine.connect() as again:
             again.execute(HOST.insert().values(number=2))
         other = create_engine(engine.url)
-        with other.connect() as looking:
-            assert looking.execute(sa.select(HOST.c.number)).scalars().all() == [1, 2]
+        with other.connect() as reader:
+            assert reader.execute(sa.select(HOST.c.number)).scalars().all() == [1, 2]
         other.dispose()
     engine.dispose()
 
 
-def test_foreign_keys_are_asked_for_before_migrating(tmp_path: Any) -> None:
+def test_migrate_refuses_an_engine_without_foreign_keys(tmp_path: Any) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/host.db")
     with pytest.raises(LangoStoreError, match="PRAGMA foreign_keys = ON"):
         Store(engine, migrate=True).count()
     assert sa.inspect(engine).get_table_names() == []
     schema.upgrade(engine)
     with engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 0  # as the host had it
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 0  # unchanged for the caller
     engine.dispose()
 
 
@@ -251,52 +249,52 @@ REFUSE_TOOLS = {
 }
 
 
-HALF_REFUSED: dict[str, Callable[[Conversation], object]] = {
+PARTLY_REFUSED: dict[str, Callable[[Conversation], object]] = {
     "a message": lambda c: c.append_message(message(role="tool")),
     "messages": lambda c: c.append_messages([message(), message(role="tool")]),
     "messages with ids": lambda c: c.append_messages([message(id="a"), message(role="tool", id="b")]),
     "a turn": lambda c: c.save_turn([message(), message(role="tool")], {"tokens": 1}),
     "a turn with an id": lambda c: c.save_turn([message(), message(role="tool")], id="t"),
-    "messages in place of others": lambda c: c.append_messages([message(role="tool")], replace_after=0),
+    "replace_after": lambda c: c.append_messages([message(role="tool")], replace_after=0),
 }
 
 
-@not_on_a_cluster("Citus allows no trigger with an error of its own on a distributed table")
-def test_an_append_that_fails_half_way_and_is_caught_leaves_nothing(store: Store, host_engine: sa.Engine) -> None:
+@not_on_a_cluster("Citus allows no trigger that raises an error on a distributed table")
+def test_failed_append_in_callers_transaction_writes_nothing(store: Store, host_engine: sa.Engine) -> None:
     store.create("k", messages=messages(2))
     before = store.get("k")
     with host_engine.begin() as connection:
         for statement in REFUSE_TOOLS[connection.dialect.name]:
             connection.exec_driver_sql(statement)
-    for number, (appended, append) in enumerate(HALF_REFUSED.items()):
-        with host_engine.connect() as own:
-            own.execute(HOST.insert().values(number=number))
+    for number, (name, append) in enumerate(PARTLY_REFUSED.items()):
+        with host_engine.connect() as host:
+            host.execute(HOST.insert().values(number=number))
             with pytest.raises(LangoStoreError, match="no tools here"):
-                append(store.using(own).open("k"))
-            own.commit()
-        assert store.get("k") == before, appended
+                append(store.using(host).open("k"))
+            host.commit()
+        assert store.get("k") == before, name
     assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
 
 
-def test_what_looks_at_a_database_looks_at_the_callers(url: str, empty_url: str) -> None:
+def test_ping_examine_and_stats_use_the_callers_connection(url: str, empty_url: str) -> None:
     engine = create_engine(url)
     Store(engine).create("k", messages=messages(2))
-    other = create_engine(empty_url)  # nothing of ours, and one connection that is taken
+    other = create_engine(empty_url)  # without our tables; its only connection is in use
     with other.connect(), engine.connect() as connection:
-        mine = Store(other).using(connection)
-        mine.ping()
-        assert [finding for finding in mine.examine() if finding.name != "settings"] == []
-        assert mine.stats().messages == 2
+        bound = Store(other).using(connection)
+        bound.ping()
+        assert [finding for finding in bound.examine() if finding.name != "settings"] == []
+        assert bound.stats().messages == 2
     memory = create_engine("sqlite://", pool_timeout=0.1)
-    with memory.connect() as taken, engine.connect() as connection:
-        taken.exec_driver_sql("SELECT 1")
-        found = Store(memory).using(connection).examine()
-        assert [finding for finding in found if finding.name != "settings"] == []
+    with memory.connect() as in_use, engine.connect() as connection:
+        in_use.exec_driver_sql("SELECT 1")
+        findings = Store(memory).using(connection).examine()
+        assert [finding for finding in findings if finding.name != "settings"] == []
     for each in (engine, other, memory):
         each.dispose()
 
 
-def test_an_engine_with_foreign_keys_off_is_refused_as_a_stores_and_as_a_callers(make_sqlite: MakeDatabase) -> None:
+def test_engine_with_foreign_keys_off_is_refused(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     off = sa.create_engine(url)
     with Store(create_engine(url)) as store, off.connect() as connection:
@@ -306,7 +304,7 @@ def test_an_engine_with_foreign_keys_off_is_refused_as_a_stores_and_as_a_callers
     off.dispose()
 
 
-def test_a_transaction_that_was_begun_on_the_drivers_connection_is_gone_on_with(make_sqlite: MakeDatabase) -> None:
+def test_using_joins_a_transaction_begun_on_the_driver_connection(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite())
     with Store(engine) as store, engine.connect() as connection:
         driver: Any = connection.connection.driver_connection

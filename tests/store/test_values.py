@@ -1,4 +1,4 @@
-"""What callers hold: pydantic models that refuse what makes no sense, and dump what others can read."""
+"""The pydantic models that callers use: validation, JSON, OpenAI messages and pickled errors."""
 
 import json
 import pickle
@@ -30,21 +30,21 @@ from lango_store._values.model import SessionInfo
 from lango_store.tables import MessageRow, SessionRow
 
 
-def test_a_role_is_typed_inside_and_text_in_json() -> None:
-    made = Message(role=MessageRole.USER, content="hi")
-    assert made.role is MessageRole.USER
-    assert made.model_dump_json() == '{"role":"user","content":"hi"}'
-    assert Message.model_validate_json('{"role":"user","content":"hi"}') == made
+def test_role_is_an_enum_in_python_and_text_in_json() -> None:
+    created = Message(role=MessageRole.USER, content="hi")
+    assert created.role is MessageRole.USER
+    assert created.model_dump_json() == '{"role":"user","content":"hi"}'
+    assert Message.model_validate_json('{"role":"user","content":"hi"}') == created
 
 
-def test_canonical_roles() -> None:
+def test_canonical_role_of_model_function_and_developer() -> None:
     assert MessageRole.MODEL.canonical is MessageRole.ASSISTANT
     assert MessageRole.FUNCTION.canonical is MessageRole.TOOL
     assert MessageRole.DEVELOPER.canonical is MessageRole.DEVELOPER
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "fields",
     [
         {"role": "bogus"},
         {"role": "user", "surprise": 1},
@@ -55,20 +55,20 @@ def test_canonical_roles() -> None:
         {"content": "x"},
     ],
 )
-def test_a_constructor_refuses_what_makes_no_sense(wrong: dict[str, object]) -> None:
+def test_message_refuses_invalid_fields(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Message.model_validate(wrong)
+        Message.model_validate(fields)
 
 
-def test_assignments_are_validated() -> None:
-    made = message()
+def test_assignment_is_validated() -> None:
+    created = message()
     with pytest.raises(ValidationError):
-        made.role = 5  # type: ignore[assignment]
-    made.role = "tool"  # type: ignore[assignment]
-    assert made.role is MessageRole.TOOL
+        created.role = 5  # type: ignore[assignment]
+    created.role = "tool"  # type: ignore[assignment]
+    assert created.role is MessageRole.TOOL
 
 
-def test_a_dump_leaves_out_what_is_absent_and_never_content() -> None:
+def test_model_dump_omits_unset_fields_but_not_content() -> None:
     assert message(None).model_dump() == {"role": MessageRole.USER, "content": None}
     full = message("x", author="a", name="n", tool_call_id="c", tokens=0, id="i", extra={"e": 1}, seq=3)
     assert set(full.model_dump()) == {
@@ -86,15 +86,15 @@ def test_a_dump_leaves_out_what_is_absent_and_never_content() -> None:
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_lone_surrogates_are_written_as_json_escapes(indent: int | None) -> None:
-    made = message({"\udfff": ["a\ud800b", "☀"]}, created_at=datetime(2026, 1, 1, tzinfo=UTC))
-    dumped = json.loads(made.model_dump_json(indent=indent))
-    assert dumped["content"] == made.content
-    assert Message.model_validate(dumped) == made
-    assert Message.model_validate_json(made.model_dump_json(indent=indent)) == made
+def test_lone_surrogate_is_dumped_as_a_json_escape(indent: int | None) -> None:
+    created = message({"\udfff": ["a\ud800b", "☀"]}, created_at=datetime(2026, 1, 1, tzinfo=UTC))
+    dumped = json.loads(created.model_dump_json(indent=indent))
+    assert dumped["content"] == created.content
+    assert Message.model_validate(dumped) == created
+    assert Message.model_validate_json(created.model_dump_json(indent=indent)) == created
 
 
-def test_what_is_not_json_is_refused_in_pydantics_words() -> None:
+def test_invalid_json_raises_pydantics_validation_error() -> None:
     for text in ('{"role":"user"', b'{"role":"user","content":"\xff"}', "[" * 100_000):
         with pytest.raises(ValidationError, match="Invalid JSON"):
             Message.model_validate_json(text)
@@ -102,13 +102,13 @@ def test_what_is_not_json_is_refused_in_pydantics_words() -> None:
         Message.model_validate_json('{"role":"\\ud800"}')
 
 
-def test_a_call_without_an_answer_stays_without_one() -> None:
-    made = message(tool_calls=[ToolCall(id="a", name="n"), ToolCall(id="b", name="n", output=None)])
-    for again in (Message.model_validate_json(made.model_dump_json()), Message.model_validate(made.model_dump())):
+def test_unanswered_tool_call_stays_unanswered_in_json() -> None:
+    created = message(tool_calls=[ToolCall(id="a", name="n"), ToolCall(id="b", name="n", output=None)])
+    for again in (Message.model_validate_json(created.model_dump_json()), Message.model_validate(created.model_dump())):
         assert [call.answered for call in again.tool_calls] == [False, True]
 
 
-def test_openai_messages_come_back_with_every_key() -> None:
+def test_openai_message_keeps_every_key() -> None:
     for original in (
         {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "ann"},
         {
@@ -137,13 +137,13 @@ def test_openai_messages_come_back_with_every_key() -> None:
     assert read.extra == {"tool_calls": []}
 
 
-def test_a_custom_call_has_its_name_and_input_and_comes_back_from_the_store(store: Store) -> None:
+def test_openai_custom_tool_call_is_stored_unchanged(store: Store) -> None:
     call = {"id": "c1", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}
     original = {"role": "assistant", "content": None, "tool_calls": [call]}
     store.create("k", messages=[message(), Message.from_openai(original)])
-    found = store.messages("k")[1]
-    assert (found.tool_calls[0].name, found.tool_calls[0].arguments) == ("sql", "SELECT 1")
-    assert found.to_openai() == original
+    stored = store.messages("k")[1]
+    assert (stored.tool_calls[0].name, stored.tool_calls[0].arguments) == ("sql", "SELECT 1")
+    assert stored.to_openai() == original
     assert store.conversation("k").history()[1] == original
     assert Message.assistant(tool_calls=[ToolCall(id="c", name="n", extra={"type": "custom"})]).to_openai()[
         "tool_calls"
@@ -152,7 +152,7 @@ def test_a_custom_call_has_its_name_and_input_and_comes_back_from_the_store(stor
 
 @pytest.mark.parametrize("output", [{"celsius": -3}, "☀", None, ["a"]])
 @pytest.mark.parametrize("tool_call_id", [None, "c1"])
-def test_a_tools_output_is_the_content_where_openai_reads_it(output: Any, tool_call_id: str | None) -> None:
+def test_to_openai_uses_tool_output_as_content(output: Any, tool_call_id: str | None) -> None:
     call = ToolCall(id="c1", name="get_weather", output=output)
     answer = Message.tool(tool_call_id=tool_call_id, tool_calls=[call], extra={"cache": 1})
     assert answer.to_openai() == {**window.as_prompt([answer])[0], "cache": 1}
@@ -160,35 +160,35 @@ def test_a_tools_output_is_the_content_where_openai_reads_it(output: Any, tool_c
 
 
 @pytest.mark.parametrize(
-    "several",
+    "combined",
     [
         Message.tool(tool_calls=[ToolCall(id="a", name="n", output=1), ToolCall(id="b", name="n", output=2)]),
         Message.tool("of another", tool_call_id="b", tool_calls=[ToolCall(id="a", name="n", output=1)]),
         Message.assistant(tool_calls=[ToolCall(id="a", name="n", arguments={}, output=1)]),
     ],
 )
-def test_a_message_that_is_several_of_openais_loses_none_of_them(several: Message) -> None:
+def test_to_openai_refuses_a_message_that_becomes_several(combined: Message) -> None:
     with pytest.raises(ValueError, match="as_prompt"):
-        several.to_openai()
-    assert len(window.as_prompt([several])) == 2
+        combined.to_openai()
+    assert len(window.as_prompt([combined])) == 2
 
 
-def test_constructors_of_each_role() -> None:
-    made = [Message.user("u", id="1"), Message.assistant("a", tokens=2), Message.tool("t"), Message.system("s")]
-    assert [(m.role.value, m.content) for m in made] == [
+def test_role_constructors_create_messages() -> None:
+    created = [Message.user("u", id="1"), Message.assistant("a", tokens=2), Message.tool("t"), Message.system("s")]
+    assert [(m.role.value, m.content) for m in created] == [
         ("user", "u"),
         ("assistant", "a"),
         ("tool", "t"),
         ("system", "s"),
     ]
-    assert (made[0].id, made[1].tokens) == ("1", 2)
+    assert (created[0].id, created[1].tokens) == ("1", 2)
     with pytest.raises(ValidationError):
         Message.user("u", surprise=1)  # type: ignore[call-arg]
 
 
-def test_fields_are_named_alike_in_value_and_row() -> None:
-    renamed = {"metadata": "meta"}
-    assert {renamed.get(name, name) for name in SessionInfo.model_fields} <= set(SessionRow.model_fields)
+def test_models_and_rows_have_the_same_field_names() -> None:
+    column_names = {"metadata": "meta"}
+    assert {column_names.get(name, name) for name in SessionInfo.model_fields} <= set(SessionRow.model_fields)
     assert set(Message.model_fields) - {"replayed"} == set(MessageRow.model_fields) - {"session_key", "text"}
 
 
@@ -204,7 +204,7 @@ def test_fields_are_named_alike_in_value_and_row() -> None:
         SchemaOutOfDate("0001", "0003"),
     ],
 )
-def test_errors_cross_process_boundaries(error: Exception) -> None:
+def test_errors_can_be_pickled(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
@@ -216,7 +216,7 @@ class NewMessage(BaseModel):
     content: object = None
 
 
-def test_sessions_round_trip_through_fastapi(store: Store) -> None:
+def test_sessions_are_valid_fastapi_responses(store: Store) -> None:
     app = FastAPI()
 
     @app.post("/sessions/{key}/messages", response_model=Message)
@@ -245,23 +245,23 @@ def test_sessions_round_trip_through_fastapi(store: Store) -> None:
     assert "output" in schema["ToolCall"]["properties"]
 
 
-def deep(levels: int) -> Any:
+def nested(levels: int) -> Any:
     value: Any = "☀"
     for _ in range(levels):
         value = [value]
     return value
 
 
-def test_two_hundred_levels_round_trip_through_json(store: Store) -> None:
-    call = ToolCall(id="c", name="n", output=deep(200), extra={"x": deep(199)})
-    new = message(deep(200), extra={"x": deep(199)}, tool_calls=[call])
+def test_200_levels_round_trip_through_json(store: Store) -> None:
+    call = ToolCall(id="c", name="n", output=nested(200), extra={"x": nested(199)})
+    new = message(nested(200), extra={"x": nested(199)}, tool_calls=[call])
     assert Message.model_validate_json(new.model_dump_json()) == new
-    made = store.create("k", metadata={"x": deep(199)}, messages=[new])
-    assert Session.model_validate_json(made.model_dump_json()) == made == store.get("k")
-    assert Session.model_validate_json(TypeAdapter(Session).dump_json(made)) == made
+    created = store.create("k", metadata={"x": nested(199)}, messages=[new])
+    assert Session.model_validate_json(created.model_dump_json()) == created == store.get("k")
+    assert Session.model_validate_json(TypeAdapter(Session).dump_json(created)) == created
 
 
-def test_two_halves_of_a_character_are_that_character_in_json_and_refused_by_the_store(store: Store) -> None:
+def test_surrogate_pair_is_one_character_in_json_and_refused_by_the_store(store: Store) -> None:
     halves = message("\ud83d\ude00")
     assert Message.model_validate_json(halves.model_dump_json()).content == "😀"
     with pytest.raises(InvalidMessage):
@@ -270,6 +270,6 @@ def test_two_halves_of_a_character_are_that_character_in_json_and_refused_by_the
     assert store.create("k", messages=[whole]).messages[0].content == "😀"
 
 
-def test_many_values_dump_through_a_type_adapter() -> None:
+def test_type_adapter_dumps_a_list_of_messages() -> None:
     dumped = TypeAdapter(list[Message]).dump_json([message("a"), message("b")])
     assert json.loads(dumped) == [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]

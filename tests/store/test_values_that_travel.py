@@ -1,4 +1,4 @@
-"""Values in backups and copies, and what an examination says of them."""
+"""Values in backups and copies, and in the findings of `examine`."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ from lango_store.interchange.copying import copy
 VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
 
 
-def faults(store: Store) -> list[tuple[str, str]]:
+def problems(store: Store) -> list[tuple[str, str]]:
     return [(each.name, each.subject) for each in store.examine() if each.name != "settings"]
 
 
-def exported(store: Store, folder: Path, **which: Any) -> Path:
+def export_backup(store: Store, folder: Path, **selection: Any) -> Path:
     path = folder / "all.jsonl"
-    done = export(store, path, "jsonl", replace=True, **(which or {"everything": True}))
-    assert [each.error for each in done if each.error] == []
+    reports = export(store, path, "jsonl", replace=True, **(selection or {"everything": True}))
+    assert [each.error for each in reports if each.error] == []
     return path
 
 
@@ -44,92 +44,90 @@ def other(make_database: MakeDatabase) -> Iterator[Store]:
         yield opened
 
 
-def test_a_backup_of_all_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
+def test_backup_of_everything_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
     fill(store)
     store.create("k", messages=messages(2))
     store.set_values("k", VALUES)
     store.set_shared_values("user:ann", VALUES)
-    path = exported(store, tmp_path)
+    path = export_backup(store, tmp_path)
     (report,) = import_path(other, path)
     assert (report.error, report.skipped) == (None, [])
     assert report.values == len(shared_rows(store))
     assert (all_fields(other), shared_fields(other)) == (all_fields(store), shared_fields(store))
     assert (other.values("k"), other.shared_values("user:ann")) == (VALUES, VALUES)
-    assert exported(other, tmp_path).read_bytes() == path.read_bytes()
+    assert export_backup(other, tmp_path).read_bytes() == path.read_bytes()
     (again,) = import_path(other, path)
     assert (again.keys, again.values, again.skipped, again.collided) == ([], 0, [], [])
 
 
-def test_shared_values_are_read_page_by_page_in_their_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_values_are_read_in_order_across_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "ROWS", 2)
-    places = [("a", "y"), ("b", "a"), ("a", "x"), ("b", "z"), ("a", "z")]
-    put(store, *(shared_value_row(scope, name) for scope, name in places))
-    assert [(row["scope"], row["name"]) for row in shared_rows(store)] == sorted(places)
+    scopes_and_names = [("a", "y"), ("b", "a"), ("a", "x"), ("b", "z"), ("a", "z")]
+    put(store, *(shared_value_row(scope, name) for scope, name in scopes_and_names))
+    assert [(row["scope"], row["name"]) for row in shared_rows(store)] == sorted(scopes_and_names)
 
 
-def test_a_backup_of_some_sessions_holds_their_values_and_no_shared_ones(
-    store: Store, other: Store, tmp_path: Path
-) -> None:
+def test_backup_of_sessions_holds_their_values_but_no_shared_values(store: Store, other: Store, tmp_path: Path) -> None:
     for key in ("k", "l"):
         store.create(key, user_id="ann")
         store.set_values(key, VALUES)
     store.set_shared_values("k", VALUES)
-    (report,) = import_path(other, exported(store, tmp_path, keys=["k"]))
+    (report,) = import_path(other, export_backup(store, tmp_path, keys=["k"]))
     assert (report.keys, report.values) == (["k"], 0)
     assert (other.values("k"), other.shared_values("k")) == (VALUES, {})
 
 
-def test_what_a_store_has_already_stays(store: Store, other: Store, tmp_path: Path) -> None:
+def test_import_keeps_existing_shared_values(store: Store, other: Store, tmp_path: Path) -> None:
     store.set_shared_values("mine", {"differs": 1, "new": 1})
     other.set_shared_values("mine", {"differs": 2})
-    path = exported(store, tmp_path)
-    (planned,) = import_path(other, path, dry_run=True)
+    path = export_backup(store, tmp_path)
+    (preview,) = import_path(other, path, dry_run=True)
     assert other.shared_values("mine") == {"differs": 2}
     (report,) = import_path(other, path)
-    for each in (planned, report):
+    for each in (preview, report):
         assert (each.error, each.values) == (None, 1)
         assert [skipped.reason.split(":")[0] for skipped in each.skipped] == ["value 'differs' of scope 'mine'"]
     assert other.shared_values("mine") == {"differs": 2, "new": 1}
 
 
-CRAFTED = {
+INVALID_LINES = {
     "no name": ('"name":"a"', '"name":""', "name"),
-    "a long name": ('"name":"a"', f'"name":"{"x" * 513}"', "name"),
-    "a value that is not JSON": ('"value":null', '"value":NaN', "NaN is not JSON"),
+    "too long name": ('"name":"a"', f'"name":"{"x" * 513}"', "name"),
+    "value that is not JSON": ('"value":null', '"value":NaN', "NaN is not JSON"),
     "no value": (',"value":null', "", "value"),
     "no time": ("+00:00", "", "updated_at"),
 }
 
 
-@pytest.mark.parametrize(("old", "new", "named"), CRAFTED.values(), ids=list(CRAFTED))
-def test_a_crafted_value_is_refused_by_its_line(
-    store: Store, other: Store, tmp_path: Path, old: str, new: str, named: str
+@pytest.mark.parametrize(("old", "new", "expected"), INVALID_LINES.values(), ids=list(INVALID_LINES))
+def test_invalid_value_in_backup_is_refused_with_its_line_number(
+    store: Store, other: Store, tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     store.create("k")
     store.set_values("k", {"a": None})
-    path = exported(store, tmp_path)
+    path = export_backup(store, tmp_path)
     lines = path.read_text().splitlines()
-    (place,) = (n for n, line in enumerate(lines) if line.startswith('{"value"'))
-    lines[place] = lines[place].replace(old, new)
+    (index,) = (n for n, line in enumerate(lines) if line.startswith('{"value"'))
+    lines[index] = lines[index].replace(old, new)
     path.write_text("\n".join(sealed(lines)) + "\n")
     (report,) = import_path(other, path)
     assert report.error is not None
-    assert f"line {place + 1}: " in report.error
-    assert named in report.error
+    assert f"line {index + 1}: " in report.error
+    assert expected in report.error
     assert not list(other.iter_sessions())
 
 
-@pytest.mark.parametrize("change", ["a value", "a line less", "no closing line", "another count"])
-def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["changed value", "missing line", "missing closing line", "wrong count"])
+def test_damaged_shared_values_in_backup_are_refused(store: Store, other: Store, tmp_path: Path, change: str) -> None:
     store.set_shared_values("s", {"a": 1, "b": 2})
-    path = exported(store, tmp_path)
+    path = export_backup(store, tmp_path)
     _, first, second, closing, last = lines = path.read_text().splitlines()
     assert json.loads(closing)["shared"]["values"] == 2
     lines[1:] = {
-        "a value": [first.replace('"value":1', '"value":3'), second, closing, last],
-        "a line less": [first, closing, last],
-        "no closing line": [first, second, last],
-        "another count": [first, second, closing.replace('"values":2', '"values":3'), last],
+        "changed value": [first.replace('"value":1', '"value":3'), second, closing, last],
+        "missing line": [first, closing, last],
+        "missing closing line": [first, second, last],
+        "wrong count": [first, second, closing.replace('"values":2', '"values":3'), last],
     }[change]
     path.write_text("\n".join(lines) + "\n")
     (report,) = import_path(other, path)
@@ -138,51 +136,49 @@ def test_damaged_shared_values_are_refused(store: Store, other: Store, tmp_path:
     assert other.shared_values("s") == {}
 
 
-def spoilt(store: Store, column: str, value: str) -> None:
-    """Give a shared scope three values, and one of them something that cannot be read."""
+def damage_shared_value(store: Store, column: str, value: str) -> None:
+    """Create a scope with three shared values and damage the value `b`."""
     store.set_shared_values("s", {"a": 1, "b": 2, "c": 3})
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET {column} = '{value}' WHERE name = 'b'")
 
 
-def test_a_shared_value_that_cannot_be_read_is_named_and_left_out_of_a_backup(
-    store: Store, other: Store, tmp_path: Path
-) -> None:
-    spoilt(store, "value", "[" * 300 + "]" * 300)
+def test_damaged_shared_value_is_reported_and_left_out_of_a_backup(store: Store, other: Store, tmp_path: Path) -> None:
+    damage_shared_value(store, "value", "[" * 300 + "]" * 300)
     store.create("k", messages=messages(2))
-    done = list(export(store, tmp_path / "all.jsonl", "jsonl", everything=True))
-    assert [(each.key, each.error is None) for each in done] == [("k", True), ("s", False)]
-    assert "value 'b', value: list has more than" in str(done[1].error)
+    reports = list(export(store, tmp_path / "all.jsonl", "jsonl", everything=True))
+    assert [(each.key, each.error is None) for each in reports] == [("k", True), ("s", False)]
+    assert "value 'b', value: list has more than" in str(reports[1].error)
     (report,) = import_path(other, tmp_path / "all.jsonl")
     assert (report.keys, report.values, report.error) == (["k"], 2, None)
     assert other.shared_values("s") == {"a": 1, "c": 3}
 
 
-def test_a_shared_value_without_a_time_is_named_and_left_out(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+def test_shared_value_without_time_is_reported_and_left_out(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as other:
-        spoilt(store, "updated_at", "never")
-        (done,) = export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
+        damage_shared_value(store, "updated_at", "never")
+        (exported,) = export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
         report = copy(store, other)
         assert (report.values, [each.key for each in report.failed]) == (2, ["s"])
-        for reason in str(done.error), report.failed[0].reason:
+        for reason in str(exported.error), report.failed[0].reason:
             assert "value 'b', updated_at: " in reason
         assert other.shared_values("s") == {"a": 1, "c": 3}
 
 
-def test_a_copy_takes_every_value_along(store: Store, other: Store) -> None:
+def test_copy_transfers_every_value(store: Store, other: Store) -> None:
     fill(store)
     store.create("k")
     store.set_values("k", VALUES)
-    planned = copy(store, other, dry_run=True)
+    preview = copy(store, other, dry_run=True)
     assert shared_rows(other) == []
     report = copy(store, other)
     assert report.complete
-    assert (report.values, planned.values) == (len(shared_rows(store)),) * 2
+    assert (report.values, preview.values) == (len(shared_rows(store)),) * 2
     assert (all_fields(other), shared_fields(other)) == (all_fields(store), shared_fields(store))
     assert copy(store, other).values == 0
 
 
-def test_a_copy_leaves_values_that_differ_alone(store: Store, other: Store) -> None:
+def test_copy_does_not_change_differing_values(store: Store, other: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1})
     store.set_shared_values("mine", {"a": 1, "b": 1})
@@ -196,11 +192,11 @@ def test_a_copy_leaves_values_that_differ_alone(store: Store, other: Store) -> N
     assert other.shared_values("mine") == {"a": 2, "b": 1}
 
 
-# Examined
+# Examination
 
 
-def spoil(store: Store, statement: str) -> None:
-    """Write past the constraints, on a connection of its own."""
+def execute_unchecked(store: Store, statement: str) -> None:
+    """Run a statement without constraint checks, on a separate connection."""
     engine = store.engine
     with contextlib.closing(engine.raw_connection()) as connection:
         driver: Any = connection.driver_connection
@@ -215,39 +211,39 @@ def spoil(store: Store, statement: str) -> None:
         connection.invalidate()
 
 
-@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
-def test_values_of_no_session_are_found_and_deleted(store: Store) -> None:
+@not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
+def test_examine_deletes_values_without_a_session(store: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1})
-    spoil(store, "UPDATE lango_value SET session_key = 'gone'")
-    assert faults(store) == [("orphans", "lango_value")]
+    execute_unchecked(store, "UPDATE lango_value SET session_key = 'gone'")
+    assert problems(store) == [("orphans", "lango_value")]
     store.examine(repair=True)
-    assert faults(store) == []
+    assert problems(store) == []
     assert value_names(store) == []
 
 
-@not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
-def test_a_value_that_cannot_be_read_is_found_and_named(store: Store) -> None:
+@not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
+def test_examine_reports_a_damaged_value(store: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1, "b": 2})
     store.set_shared_values("shared", {"a": 1})
-    spoil(store, "UPDATE lango_shared_value SET name = ''")
+    execute_unchecked(store, "UPDATE lango_shared_value SET name = ''")
     expected = [("unreadable value", "shared")]
-    if store.engine.dialect.name == "sqlite":  # PostgreSQL's json takes nothing else
-        spoil(store, "UPDATE lango_value SET value = '{no json' WHERE name = 'a'")
+    if store.engine.dialect.name == "sqlite":  # PostgreSQL's json type accepts only valid JSON
+        execute_unchecked(store, "UPDATE lango_value SET value = '{no json' WHERE name = 'a'")
         expected.insert(0, ("unreadable value", "k"))
         with pytest.raises(DamagedMessage, match="value 'a'") as raised:
             store.values("k")
         assert (raised.value.key, raised.value.seq) == ("k", 0)
         assert store.values("k", "b") == {"b": 2}
-    assert faults(store) == expected
+    assert problems(store) == expected
     store.set_values("k", {"a": 1})
     assert store.values("k") == {"a": 1, "b": 2}
 
 
-def test_doctor_finds_a_time_of_a_value_that_does_not_sort(make_sqlite: MakeDatabase) -> None:
+def test_examine_reports_a_value_time_that_does_not_sort(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.set_shared_values("shared", {"a": 1})
         with store.engine.begin() as connection:
             connection.execute(sa.text("UPDATE lango_shared_value SET updated_at = '2026-11-21 12:00:00+00:00'"))
-        assert faults(store) == [("time in another form", "shared")]
+        assert problems(store) == [("time in another form", "shared")]
