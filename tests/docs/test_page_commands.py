@@ -31,7 +31,6 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
         "docs/index.md",
         "docs/frameworks/",
         "docs/why/design.md",
-        "docs/howto/testing.md",
         "docs/howto/usage.md",
         "docs/production/migrations.md",
         "docs/reference/formats.md",

@@ -158,7 +158,7 @@ def test_search_and_html_commands_run(tmp_path: Path) -> None:
 
 
 def test_example_tests_with_fixtures_pass(tmp_path: Path) -> None:
-    (tests,) = blocks("docs/howto/testing.md", "text")
+    (tests,) = blocks("docs/howto/testing.md", "python")
     (tmp_path / "test_mine.py").write_text(tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     environment = {name: value for name, value in os.environ.items() if name != "LANGO_STORE_TEST_POSTGRES"}
