@@ -24,7 +24,12 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "diff": ("README.md", "docs/frameworks/"),
     "crontab": ("docs/production/operations.md",),
     "ini": ("docs/production/operations.md", "docs/howto/fastapi.md"),
-    "sql": ("docs/production/postgresql.md", "docs/production/growing.md", "docs/howto/usage.md"),
+    "sql": (
+        "docs/production/postgresql.md",
+        "docs/production/growing.md",
+        "docs/howto/usage.md",
+        "docs/reference/tables.md",
+    ),
     "yaml": ("docs/production/operations.md", "docs/frameworks/google-adk.md"),
     "text": (
         "README.md",

@@ -1,0 +1,30 @@
+"""The SQL statements of the page on tables run on both databases and return the rows that the page describes."""
+
+from support.factories import message
+from support.pages import blocks
+
+from lango_store import Message, Store
+from lango_store.tables import SCHEMA_REVISION
+
+
+def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
+    conversation = store.open("telegram:9", user_id="ann", messages=[message("hello", tokens=3)])
+    conversation.save_turn([message("bye")], {"output_tokens": 4})
+    conversation.compact(lambda _: [Message.assistant("We met.")])
+    conversation.append_message(message("oops"))
+    conversation.pop_message()
+    store.set_values("telegram:9", {"state": 1})
+    store.set_shared_values("user:ann", {"language": "nb"})
+    results = []
+    with store.engine.connect() as connection:
+        for statement in blocks("docs/reference/tables.md", "sql"):
+            rows = connection.exec_driver_sql(statement.strip().rstrip(";")).all()
+            results.append([tuple(row) for row in rows])
+    sessions, texts, compactions, values, shared, changes, features, version = results
+    assert [row[0] for row in sessions] == ["telegram:9"]
+    assert {row[2] for row in texts} == {"hello", "bye"}
+    assert [row[2] for row in compactions] == [2]
+    assert [row[0] for row in values] == ["state"]
+    assert [row[0] for row in shared] == ["language"]
+    assert {row[2] for row in changes} == {"compact", "pop"}
+    assert (features, version) == ([], [(SCHEMA_REVISION,)])
