@@ -1,4 +1,4 @@
-"""Databases, clocks and stores for all tests: every behaviour runs on SQLite and on a real PostgreSQL."""
+"""Databases, clocks and stores for all tests, which run on SQLite and on a real PostgreSQL server."""
 
 import itertools
 import os
@@ -41,16 +41,16 @@ _server: PostgresServer | None = None
 
 def _server_url() -> str:
     global _server
-    given = CITUS or os.environ.get("LANGO_STORE_TEST_POSTGRES")
-    if given:
-        return given
+    url = CITUS or os.environ.get("LANGO_STORE_TEST_POSTGRES")
+    if url:
+        return url
     if _server is None:
         _server = PostgresServer()
     return _server.url()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was skipped, which a quiet run would not."""
+    """Report skipped markers, which a quiet run does not mention."""
     if pgbouncer.PROGRAM is None:
         terminalreporter.write_line(
             "pgbouncer: not installed, and the tests with this marker were skipped (Debian: apt-get install pgbouncer)"
@@ -68,30 +68,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 _NO_TRIGRAMS = pytest.StashKey[bool]()
 
 
-@pytest.hookimpl(trylast=True)  # after -k and -m: what is asked for by name runs
+@pytest.hookimpl(trylast=True)  # after -k and -m have deselected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     trigrams = [item for item in items if item.get_closest_marker("pg_trgm") and "sqlite" not in item.name]
     config.stash[_NO_TRIGRAMS] = bool(trigrams) and not _has_extension(config, "pg_trgm")
     for item in trigrams if config.stash[_NO_TRIGRAMS] else []:
-        item.add_marker(pytest.mark.skip(reason="pg_trgm is not there"))
-    lacking = {
+        item.add_marker(pytest.mark.skip(reason="pg_trgm is not available"))
+    missing = {
         "pgbouncer": pgbouncer.PROGRAM is None,
         "citus": not CITUS,
         "alone": CITUS is not None and "PYTEST_XDIST_WORKER" in os.environ,
     }
     for item in items:
-        for name in lacking:
-            if lacking[name] and item.get_closest_marker(name):
-                item.add_marker(pytest.mark.skip(reason=f"{name}: not here"))
+        for name in missing:
+            if missing[name] and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=f"{name} is not available"))
 
 
 def _has_extension(config: pytest.Config, name: str) -> bool:
     engine = sa.create_engine(sa.make_url(_url_of(config)).set(drivername="postgresql+psycopg"))
     with engine.connect() as connection:
-        found = connection.execute(sa.text("SELECT 1 FROM pg_available_extensions WHERE name = :name"), {"name": name})
-        is_there = found.first() is not None
+        extension = connection.execute(
+            sa.text("SELECT 1 FROM pg_available_extensions WHERE name = :name"), {"name": name}
+        )
+        is_available = extension.first() is not None
     engine.dispose()
-    return is_there
+    return is_available
 
 
 def _url_of(config: pytest.Config) -> str:
@@ -100,13 +102,13 @@ def _url_of(config: pytest.Config) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are processors: a third of a test's time it waits for a server or a process."""
+    """Return one worker more than processors, as tests wait a third of their time."""
     return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["postgres"] = _server_url()  # the workers of one run share one server
+    node.workerinput["postgres"] = _server_url()  # all workers of a run share one server
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -119,7 +121,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def server_url(request: pytest.FixtureRequest) -> sa.URL:
     url = sa.make_url(_url_of(request.config))
-    return url if url.query else url.update_query_dict({"target_session_attrs": "any"})  # tests add to what is there
+    return url if url.query else url.update_query_dict({"target_session_attrs": "any"})  # tests append more parameters
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +170,7 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
 
 @pytest.fixture(params=KINDS)
 def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
-    """Make a database of the kind under test, with our tables unless `migrated=False`; return its URL."""
+    """Return a function that makes a database, migrated unless `migrated=False`, and returns its URL."""
     yield from _maker(request, tmp_path, request.param)
 
 
@@ -184,19 +186,19 @@ def make_sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make
 
 @pytest.fixture
 def url(make_database: MakeDatabase) -> str:
-    """The URL of a migrated, empty database."""
+    """Return the URL of a migrated, empty database."""
     return make_database()
 
 
 @pytest.fixture
 def empty_url(make_database: MakeDatabase) -> str:
-    """The URL of a database without any table."""
+    """Return the URL of a database without tables."""
     return make_database(migrated=False)
 
 
 @pytest.fixture
 def undistributed(make_postgres: MakeDatabase) -> str:
-    """The URL of a migrated, empty database of PostgreSQL whose tables are on one server."""
+    """Return the URL of a migrated, empty PostgreSQL database that is not distributed."""
     url = make_postgres(migrated=False)
     schema.upgrade(url)
     return url
@@ -204,18 +206,20 @@ def undistributed(make_postgres: MakeDatabase) -> str:
 
 @pytest.fixture(autouse=True)
 def no_engine_left_open() -> Iterator[None]:
-    """Close what a test's borrowed engines have open: no store does it for them."""
+    """Close the connections of engines that a test created; stores do not close them."""
     yield
     for engine in list(_engines):
-        if not isinstance(engine.pool, sa.QueuePool) or engine.pool.checkedin():  # it may be long forgotten
+        if (
+            not isinstance(engine.pool, sa.QueuePool) or engine.pool.checkedin()
+        ):  # skip engines without open connections
             engine.dispose()
 
 
 @pytest.fixture
 def engine(url: str) -> Iterator[sa.Engine]:
-    made = create_engine(url)
-    yield made
-    made.dispose()
+    created = create_engine(url)
+    yield created
+    created.dispose()
 
 
 @pytest.fixture
@@ -225,19 +229,19 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(url: str, clock: Clock) -> Iterator[Store]:
-    """A store on a migrated, empty database."""
-    with Store(url, clock=clock) as opened:
-        yield opened
+    """Yield a store on a migrated, empty database."""
+    with Store(url, clock=clock) as yielded:
+        yield yielded
 
 
 @pytest.fixture(params=["sync", "async"])
 def either_store(request: pytest.FixtureRequest, url: str, clock: Clock) -> Iterator[Store]:
-    """A store on a migrated, empty database: a `Store`, and an `AsyncStore` with the interface of one."""
+    """Yield a `Store`, then an `AsyncStore` wrapped in the interface of `Store`, on an empty database."""
     if request.param == "sync":
         yield request.getfixturevalue("store")
     else:
-        with awaiting(AsyncStore(url, clock=clock)) as opened:
-            yield opened
+        with awaiting(AsyncStore(url, clock=clock)) as yielded:
+            yield yielded
 
 
 @pytest.fixture
@@ -249,7 +253,7 @@ def one_connection(make_postgres: MakeDatabase) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def filled(store: Store, clock: Clock) -> Store:
-    """Ten sessions, made a day apart: the even ones with a TTL of an hour; a day after the last."""
+    """Return a store of ten sessions created a day apart, those with even numbers with a TTL of an hour."""
     for n in range(10):
         ttl = None if n % 2 else timedelta(hours=1)
         store.create(f"chat:{n}", agent_id=f"a{n % 3}", user_id=f"u{n % 4}", ttl=ttl, messages=messages(n + 1))

@@ -1,4 +1,4 @@
-"""Many writers, killed writers, many openers: nothing that was acknowledged is lost, nothing is there twice."""
+"""Concurrent and killed writers: no acknowledged message is lost, and none is stored twice."""
 
 import contextlib
 import signal
@@ -18,11 +18,11 @@ from lango_store import DatabaseBusy, Message, SessionNotFound, Store, Turn, cre
 
 @pytest.fixture
 def store(either_store: Store) -> Store:
-    """Run each test here with both kinds of store."""
+    """Run each test with `Store` and with `AsyncStore`."""
     return either_store
 
 
-WRITERS, EACH = 8, 40
+WRITERS, MESSAGES_EACH = 8, 40
 
 WRITER = """
 import sys
@@ -35,19 +35,19 @@ with Store(sys.argv[1]) as store:
 """
 
 
-def assert_whole(store: Store) -> None:
-    found = store.get("k")
-    assert [m.seq for m in found.messages] == list(range(1, WRITERS * EACH + 1))
-    assert (found.last_seq, found.message_count) == (WRITERS * EACH, WRITERS * EACH)
+def assert_complete(store: Store) -> None:
+    session = store.get("k")
+    assert [m.seq for m in session.messages] == list(range(1, WRITERS * MESSAGES_EACH + 1))
+    assert (session.last_seq, session.message_count) == (WRITERS * MESSAGES_EACH, WRITERS * MESSAGES_EACH)
     for writer in range(WRITERS):
-        assert [m.content for m in found.messages if m.author == f"w{writer}"] == list(range(EACH))
+        assert [m.content for m in session.messages if m.author == f"w{writer}"] == list(range(MESSAGES_EACH))
 
 
-def in_threads(number: int, work: Callable[[int], None]) -> None:
-    together = Barrier(number)
+def run_in_threads(number: int, work: Callable[[int], None]) -> None:
+    barrier = Barrier(number)
 
     def start(n: int) -> None:
-        together.wait()
+        barrier.wait()
         work(n)
 
     with ThreadPoolExecutor(number) as pool:
@@ -58,11 +58,11 @@ def test_eight_threads_append_to_one_session(store: Store) -> None:
     store.create("k")
 
     def write(writer: int) -> None:
-        for n in range(EACH):
+        for n in range(MESSAGES_EACH):
             store.append_message("k", message(n, author=f"w{writer}"))
 
-    in_threads(WRITERS, write)
-    assert_whole(store)
+    run_in_threads(WRITERS, write)
+    assert_complete(store)
 
 
 def test_eight_threads_share_a_store_in_memory() -> None:
@@ -70,15 +70,15 @@ def test_eight_threads_share_a_store_in_memory() -> None:
         store.create("k")
 
         def write(writer: int) -> None:
-            for n in range(EACH):
+            for n in range(MESSAGES_EACH):
                 store.append_message("k", message(n, author=f"w{writer}"))
 
-        in_threads(WRITERS, write)
-        assert_whole(store)
+        run_in_threads(WRITERS, write)
+        assert_complete(store)
 
 
-def at_once(program: str, *arguments: list[str]) -> list[Program]:
-    """Start a process for each list of arguments; they go on together when each has written a first line."""
+def start_together(program: str, *arguments: list[str]) -> list[Program]:
+    """Start a process for each list of arguments and release all once each has written a first line."""
     started = [Program(program, *each) for each in arguments]
     for process in started:
         assert process.stdout.readline() == "\n"
@@ -91,24 +91,24 @@ def at_once(program: str, *arguments: list[str]) -> list[Program]:
 def test_eight_processes_append_to_one_session(url: str) -> None:
     with Store(url) as store:
         store.create("k")
-        running = at_once(WRITER, *([url, f"w{n}", str(EACH)] for n in range(WRITERS)))
+        running = start_together(WRITER, *([url, f"w{n}", str(MESSAGES_EACH)] for n in range(WRITERS)))
         assert [process.communicate(timeout=100)[1] for process in running] == [""] * WRITERS
-        assert_whole(store)
+        assert_complete(store)
 
 
-def test_one_of_many_concurrent_callers_creates(store: Store) -> None:
+def test_concurrent_get_or_create_creates_each_session_once(store: Store) -> None:
     keys = [f"k{n}" for n in range(20)]
 
     def make(writer: int) -> None:
         for key in keys:
             store.get_or_create(key, title=f"w{writer}", messages=messages(2))
 
-    in_threads(6, make)
+    run_in_threads(6, make)
     assert store.count() == len(keys)
     assert all(len(store.get(key).messages) == 2 for key in keys)
 
 
-def test_an_id_sent_by_many_at_once_is_stored_once(store: Store) -> None:
+def test_id_appended_by_concurrent_writers_is_stored_once(store: Store) -> None:
     store.create("k")
 
     def send(writer: int) -> None:
@@ -116,7 +116,7 @@ def test_an_id_sent_by_many_at_once_is_stored_once(store: Store) -> None:
             store.append_message("k", message(n, id=f"id{n}"))
             store.append_messages("k", [message(n, id=f"id{n}"), message(n, id=f"batch{n}")])
 
-    in_threads(6, send)
+    run_in_threads(6, send)
     info = store.info("k")
     assert (info.message_count, info.last_seq) == (40, 40)
     assert len({m.id for m in store.messages("k")}) == 40
@@ -130,7 +130,7 @@ SENDS: dict[str, Callable[[Store], Message | Turn]] = {
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
-def test_what_is_sent_again_beside_the_first_try_waits_for_it(
+def test_repeated_append_waits_for_the_uncommitted_first_one(
     make_postgres: MakeDatabase, send: Callable[[Store], Message | Turn]
 ) -> None:
     def again(store: Store) -> Message | Turn:
@@ -141,14 +141,14 @@ def test_what_is_sent_again_beside_the_first_try_waits_for_it(
         store.create("k")
         with store.engine.begin() as connection:
             first = send(store.using(connection))
-            late = pool.submit(again, store)
+            repeated = pool.submit(again, store)
             until_one_waits(store.engine)
-        assert late.result() == first.model_copy(update={"replayed": True})
+        assert repeated.result() == first.model_copy(update={"replayed": True})
         assert not first.replayed
 
 
-def test_a_reader_sees_one_moment(store: Store) -> None:
-    """While messages come and go, a session's counters agree with its messages."""
+def test_concurrent_load_is_consistent(store: Store) -> None:
+    """The counters of a session agree with its messages while other threads write."""
     store.create("k", messages=messages(5))
     rounds = 60
 
@@ -161,30 +161,30 @@ def test_a_reader_sees_one_moment(store: Store) -> None:
                 store.append_messages("k", messages(5))
         else:
             for _ in range(rounds * 2):
-                found = store.get("k")
-                assert len(found.messages) == found.message_count
-                assert all(m.seq <= found.last_seq for m in found.messages)
+                session = store.get("k")
+                assert len(session.messages) == session.message_count
+                assert all(m.seq <= session.last_seq for m in session.messages)
 
-    in_threads(3, work)
+    run_in_threads(3, work)
 
 
-def test_a_reader_never_mixes_two_lives_of_a_key(store: Store) -> None:
-    def life(n: int) -> list[Message]:
+def test_load_never_mixes_two_sessions_of_a_reused_key(store: Store) -> None:
+    def same_messages(n: int) -> list[Message]:
         return [message(n)] * 3
 
-    store.create("k", title="0", messages=life(0))
+    store.create("k", title="0", messages=same_messages(0))
 
     def work(n: int) -> None:
-        for turn in range(1, 60):
+        for number in range(1, 60):
             if n == 0:
                 store.delete("k")
-                store.create("k", title=str(turn), messages=life(turn))
+                store.create("k", title=str(number), messages=same_messages(number))
             else:
                 with contextlib.suppress(SessionNotFound):
-                    found = store.get("k")
-                    assert [m.content for m in found.messages] == [int(found.title or -1)] * 3
+                    session = store.get("k")
+                    assert [m.content for m in session.messages] == [int(session.title or -1)] * 3
 
-    in_threads(3, work)
+    run_in_threads(3, work)
 
 
 KILLED = """
@@ -200,7 +200,7 @@ while True:
 
 
 @pytest.mark.parametrize("after", [1, 50])
-def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, after: int) -> None:
+def test_killed_process_loses_no_acknowledged_message(url: str, after: int) -> None:
     with Store(url) as store:
         store.create("k")
     with Program(KILLED, url) as process:
@@ -208,10 +208,10 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, after: i
         process.send_signal(signal.SIGKILL)
         acknowledged += [int(line) for line in process.stdout]
     with Store(url) as again:
-        found = again.messages("k")
-        assert [m.seq for m in found] == list(range(1, len(found) + 1))
-        assert len(found) in (len(acknowledged), len(acknowledged) + 1)
-        assert again.append_message("k", message()).seq == len(found) + 1
+        stored = again.messages("k")
+        assert [m.seq for m in stored] == list(range(1, len(stored) + 1))
+        assert len(stored) in (len(acknowledged), len(acknowledged) + 1)
+        assert again.append_message("k", message()).seq == len(stored) + 1
 
 
 OPENER = """
@@ -227,9 +227,9 @@ for url in sys.argv[1:]:
 """
 
 
-def test_six_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+def test_six_processes_migrate_a_new_file_concurrently(tmp_path: Path) -> None:
     urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(2)]
-    running = at_once(OPENER, *[urls] * 6)
+    running = start_together(OPENER, *[urls] * 6)
     for last, url in zip((False, True), urls, strict=True):
         assert [process.stdout.readline() for process in running] == ["\n"] * 6
         with Store(url) as store:
@@ -240,7 +240,7 @@ def test_six_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     assert [process.communicate(timeout=100)[1] for process in running] == [""] * 6
 
 
-def test_a_file_held_by_another_is_busy_not_broken(make_sqlite: MakeDatabase) -> None:
+def test_locked_file_raises_database_busy(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     holder = create_engine(url)
     with Store(create_engine(url, connect_args={"timeout": 0.1})) as store:
@@ -252,7 +252,7 @@ def test_a_file_held_by_another_is_busy_not_broken(make_sqlite: MakeDatabase) ->
 
 
 @not_on_a_cluster("lock_timeout of a connection does not reach the workers; ALTER ROLE … SET lock_timeout does")
-def test_a_session_held_by_another_is_busy_where_the_server_says_so(make_postgres: MakeDatabase) -> None:
+def test_locked_session_raises_database_busy_after_lock_timeout(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with (
         Store(f"{url}&options=-clock_timeout%3D100") as store,

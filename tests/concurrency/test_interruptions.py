@@ -1,4 +1,4 @@
-"""Interrupted anywhere between taking a connection and giving it back, a store has all its connections."""
+"""Interruptions (signals, KeyboardInterrupt) at any line: no connection and no lock is lost."""
 
 import contextlib
 import gc
@@ -25,31 +25,31 @@ from lango_store._connections import providers
 from lango_store._dialect import base, postgresql, sqlite, statement
 from lango_store._engine import pool
 
-# Before 2.1 SQLAlchemy itself loses a connection whose return is interrupted there.
-LOSING = pool.given_back.__code__ if sa.__version__.startswith("2.0.") else None
+# SQLAlchemy before 2.1 loses a connection that is interrupted in this function.
+LOSES_CONNECTION = pool.given_back.__code__ if sa.__version__.startswith("2.0.") else None
 OURS = {module.__file__ for module in (providers, base, postgresql, sqlite, pool, statement)}
 
 
 @pytest.fixture(autouse=True)
-def nobody_listens_to_the_collector() -> Iterator[None]:
-    """Remove other tools' callbacks: an interruption inside one of them would be lost."""
-    listening = gc.callbacks[:]
+def no_garbage_collector_callbacks() -> Iterator[None]:
+    """Remove the callbacks of other tools, which would swallow an interruption."""
+    callbacks = gc.callbacks[:]
     gc.callbacks.clear()
     yield
-    gc.callbacks.extend(listening)
+    gc.callbacks.extend(callbacks)
 
 
 class Interrupted(BaseException):
-    """What a signal's handler raises, between any two lines."""
+    """Raised by a signal handler between any two lines."""
 
 
 def interrupt_at(line: int, call: Callable[[], object], files: set[Any] = OURS) -> bool:
-    """Call, raising at the n-th line that runs in these files; False if there were fewer."""
+    """Call and raise at the n-th line executed in these files; return False if there are fewer lines."""
     seen = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename not in files or frame.f_code is LOSING:
+        if frame.f_code.co_filename not in files or frame.f_code is LOSES_CONNECTION:
             return None
         if event == "line":
             seen += 1
@@ -70,14 +70,14 @@ def interrupt_at(line: int, call: Callable[[], object], files: set[Any] = OURS) 
     return False
 
 
-def places(call: Callable[[], object], files: set[Any]) -> list[int]:
-    """Call, and return the numbers of the lines in these files that run for the last time."""
+def last_executions(call: Callable[[], object], files: set[Any]) -> list[int]:
+    """Call and return, for each line of these files, the number of its last execution."""
     last: dict[tuple[str, int], int] = {}
     seen = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if frame.f_code.co_filename not in files or frame.f_code is LOSING:
+        if frame.f_code.co_filename not in files or frame.f_code is LOSES_CONNECTION:
             return None
         if event == "line":
             seen += 1
@@ -93,8 +93,8 @@ def places(call: Callable[[], object], files: set[Any]) -> list[int]:
     return sorted(last.values())
 
 
-@pytest.mark.parametrize("verb", ["append", "load", "several"])
-def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["append", "load", "replace_after"])
+def test_interruption_at_any_line_loses_no_connection(url: str, verb: str) -> None:
     engine: Any = create_engine(url, pool_size=2, pool_timeout=5)
     with Store(engine) as store:
         store.create("k")
@@ -102,7 +102,7 @@ def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: st
         verbs: dict[str, Callable[[], object]] = {
             "append": lambda: store.append_message("k", message()),
             "load": lambda: store.get("k"),
-            "several": lambda: store.append_messages("k", [message()], replace_after=1),
+            "replace_after": lambda: store.append_messages("k", [message()], replace_after=1),
         }
         call = verbs[verb]
         line = 1
@@ -111,18 +111,18 @@ def test_an_interruption_at_any_line_takes_no_connection_away(url: str, verb: st
             assert engine.pool.checkedout() == 0, line
             call()
         assert line > 10
-        with engine.connect() as connection:  # and its transactions can be rolled back
+        with engine.connect() as connection:  # its transactions can still be rolled back
             connection.exec_driver_sql("DELETE FROM lango_message")
             connection.rollback()
-        found = store.get("k")
-        assert found.message_count == len(found.messages)
+        session = store.get("k")
+        assert session.message_count == len(session.messages)
     engine.dispose()
 
 
 @pytest.mark.filterwarnings("ignore:transaction already deassociated:sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize("verb", ["replace_after", "truncate", "expire"])
 def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, verb: str) -> None:
-    """Without the garbage collector: another connection writes at once, whatever SQLAlchemy was about to do."""
+    """The garbage collector is off, so only the store itself can release the lock."""
     url = make_sqlite()
     files = OURS | {each.__file__ for each in (contextlib, engines, cursor)}
     engine, other_engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
@@ -143,9 +143,9 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
                     other.create(next(keys), ttl=timedelta(microseconds=1))
 
             write()
-            verbs[verb]()  # which compiles its statements
+            verbs[verb]()  # compiles its statements
             write()
-            for line in places(verbs[verb], files):
+            for line in last_executions(verbs[verb], files):
                 write()
                 interrupt_at(line, verbs[verb], files)
             write()
@@ -158,7 +158,7 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
         each.dispose()
 
 
-def test_interrupted_pipeline_raises_what_interrupted_it(make_postgres: MakeDatabase) -> None:
+def test_interrupted_pipeline_raises_the_interruption(make_postgres: MakeDatabase) -> None:
     pipeline_base = pytest.importorskip(
         "psycopg._pipeline_base", reason="psycopg before 3.3 may lose an interruption itself"
     )
@@ -172,7 +172,7 @@ def test_interrupted_pipeline_raises_what_interrupted_it(make_postgres: MakeData
             store.context.transact(lambda connection, _: connection.execute(rename, titles))
 
         call()
-        numbers = places(call, files)
+        numbers = last_executions(call, files)
         assert len(numbers) > 20
         for line in numbers:
             interrupt_at(line, call, files)
@@ -181,7 +181,7 @@ def test_interrupted_pipeline_raises_what_interrupted_it(make_postgres: MakeData
     engine.dispose()
 
 
-def test_error_after_a_handled_interruption_is_the_error(store: Store) -> None:
+def test_error_after_a_handled_interruption_is_raised(store: Store) -> None:
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -189,23 +189,23 @@ def test_error_after_a_handled_interruption_is_the_error(store: Store) -> None:
             store.context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
 
 
-def test_an_append_that_cannot_begin_gives_its_connection_back_at_once(make_sqlite: MakeDatabase) -> None:
+def test_append_that_cannot_begin_returns_its_connection(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     other, engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
     with Store(engine) as store, other.connect() as connection:
         store.create("k")
-        connection.exec_driver_sql("SELECT 1")  # which takes the write lock
+        connection.exec_driver_sql("SELECT 1")  # takes the write lock
         with pytest.raises(DatabaseBusy) as raised:
             store.append_message("k", message())
         pool: Any = engine.pool
-        assert pool.checkedout() == 0, raised.value  # which holds on to all that was there when it was raised
+        assert pool.checkedout() == 0, raised.value  # the error keeps all objects of its traceback alive
         connection.rollback()
         assert store.append_message("k", message()).seq == 1
     engine.dispose()
     other.dispose()
 
 
-def test_an_interrupted_connection_is_not_used_again(url: str) -> None:
+def test_interrupted_connection_is_not_reused(url: str) -> None:
     def interrupt(text: str, _: float) -> None:
         if armed:
             raise Interrupted
@@ -228,19 +228,19 @@ def test_an_interrupted_connection_is_not_used_again(url: str) -> None:
 
 
 class TimeIsUp(Exception):
-    """What a handler raises that callers may catch, such as a task's limit of time."""
+    """Raised by a signal handler and caught by callers, such as the time limit of a task."""
 
 
-IN_A_STATEMENT: dict[str, Callable[[Store], object]] = {
+STATEMENTS: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append_message("k", message()),
-    "several": lambda store: store.append_messages("k", messages(2), replace_after=0),
+    "replace_after": lambda store: store.append_messages("k", messages(2), replace_after=0),
     "load": lambda store: store.get("k"),
 }
 
 
 @pytest.mark.parametrize("raised", [Interrupted, TimeIsUp])
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
-def test_what_a_signal_raises_while_the_server_works_is_what_the_caller_gets(
+def test_exception_of_a_signal_handler_during_a_statement_is_raised(
     make_postgres: MakeDatabase, make: Any, raised: type[BaseException]
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -264,7 +264,7 @@ def test_what_a_signal_raises_while_the_server_works_is_what_the_caller_gets(
     try:
         store = Store(engine)
         store.create("k")
-        for call in IN_A_STATEMENT.values():
+        for call in STATEMENTS.values():
             interrupted(call, store)
             call(store)
             with engine.connect() as connection:
@@ -276,7 +276,7 @@ def test_what_a_signal_raises_while_the_server_works_is_what_the_caller_gets(
         each.dispose()
 
 
-def test_a_pool_that_is_empty_says_how_to_make_it_larger(make_sqlite: MakeDatabase) -> None:
+def test_exhausted_pool_error_names_pool_size(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(), pool_size=1, pool_timeout=0.1)
     with Store(engine) as store:
         store.create("k")

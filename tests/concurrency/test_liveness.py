@@ -1,4 +1,4 @@
-"""Whether a session lives is decided in one place, and a write that meets no row ends at once, with the reason."""
+"""Writes that update no row (damaged expiry, trigger, policy) end at once with the reason."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ WRITES: dict[str, Callable[[Conversation], object]] = {
     "append": lambda c: c.append_message(message()),
     "append after": lambda c: c.append_message(message(), after=c.info().last_seq),
     "append with an id": lambda c: c.append_message(message(id="new")),
-    "append with an id that is there": lambda c: c.append_messages([message(id="a"), message(id="b")]),
+    "append with a known id": lambda c: c.append_messages([message(id="a"), message(id="b")]),
     "append many": lambda c: c.append_messages(messages(3)),
     "save_turn": lambda c: c.save_turn(messages(2), {"tokens": 1}),
     "update": lambda c: c.update(title="new"),
@@ -33,12 +33,12 @@ WRITES: dict[str, Callable[[Conversation], object]] = {
 }
 
 
-def touch(store: Store) -> None:
+def extend_ttl(store: Store) -> None:
     store.touch("k", ttl=timedelta(hours=2))
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_an_expiry_in_another_form_ends_a_write_at_once(
+def test_write_ends_at_once_with_a_wrongly_formatted_expiry(
     make_sqlite: MakeDatabase, clock: Clock, write: Callable[[Conversation], object]
 ) -> None:
     clock.time = datetime(2026, 11, 22, 5, 30, tzinfo=UTC)
@@ -46,16 +46,16 @@ def test_an_expiry_in_another_form_ends_a_write_at_once(
         conversation = store.open("k", messages=[message(id="a"), *messages(2)])
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_session SET expires_at = '2026-11-22 05:40:00+00:00'")
-        with pytest.raises(SessionExpired, match="05:40"):  # in this form it sorts before every time of its day
+        with pytest.raises(SessionExpired, match="05:40"):  # this form sorts before every time of the same day
             write(conversation)
         assert not store.exists("k")
         assert [info.key for info in store.list_sessions(expired=True).items] == ["k"]
-        touch(store)
+        extend_ttl(store)
         write(conversation)
 
 
 @pytest.mark.parametrize("write", [*WRITES.values(), None], ids=[*WRITES, "touch"])
-def test_a_trigger_that_eats_updates_ends_a_write_at_once(
+def test_write_ends_at_once_if_a_trigger_suppresses_the_update(
     make_postgres: MakeDatabase, write: Callable[[Conversation], object] | None
 ) -> None:
     with Store(make_postgres()) as store:
@@ -63,26 +63,26 @@ def test_a_trigger_that_eats_updates_ends_a_write_at_once(
         eat(store.engine, "UPDATE", "lango_session")
         before = store.get("k")
         with pytest.raises(DatabaseUnavailable, match=r"'k'|'forked'") as raised:
-            touch(store) if write is None else write(conversation)
-        for said in ("trigger", "policy", "doctor"):
-            assert said in str(raised.value)
+            extend_ttl(store) if write is None else write(conversation)
+        for word in ("trigger", "policy", "doctor"):
+            assert word in str(raised.value)
         assert store.get("k") == before
         assert not store.exists("forked")
 
 
 FORMS: dict[str, object] = {
-    "a blank": "2026-11-22 05:40:00+00:00",
-    "another zone": "2026-11-22T05:40:00.000001+02:00",
+    "blank separator": "2026-11-22 05:40:00+00:00",
+    "other time zone": "2026-11-22T05:40:00.000001+02:00",
     "Z": "2026-11-22T05:40:00Z",
-    "no zone": "2026-11-22 05:40:00",
-    "a word": "tomorrow",
-    "a number": 1_763_789_000,
+    "no time zone": "2026-11-22 05:40:00",
+    "word": "tomorrow",
+    "number": 1_763_789_000,
 }
-"""Times by what is wrong with them."""
+"""Wrongly formatted times, by their fault."""
 
 
 @pytest.mark.parametrize(
-    "place",
+    "column_name",
     [
         "lango_session.created_at",
         "lango_session.updated_at",
@@ -91,8 +91,8 @@ FORMS: dict[str, object] = {
         "lango_message.created_at",
     ],
 )
-def test_doctor_finds_times_in_another_form(make_sqlite: MakeDatabase, place: str) -> None:
-    table, column = place.split(".")
+def test_examine_reports_wrongly_formatted_times(make_sqlite: MakeDatabase, column_name: str) -> None:
+    table, column = column_name.split(".")
     key_column = "key" if table == "lango_session" else "session_key"
     with Store(make_sqlite()) as store:
         for key in (*FORMS, "sound"):
@@ -100,9 +100,9 @@ def test_doctor_finds_times_in_another_form(make_sqlite: MakeDatabase, place: st
         with store.engine.begin() as connection:
             for key, stored in FORMS.items():
                 connection.exec_driver_sql(f"UPDATE {table} SET {column} = ? WHERE {key_column} = ?", (stored, key))
-        found = [each for each in store.examine(repair=True) if each.name == "time in another form"]
-    assert sorted(each.subject for each in found) == sorted(FORMS)
-    for each in found:
-        assert place in each.detail
+        findings = [each for each in store.examine(repair=True) if each.name == "time in another form"]
+    assert sorted(each.subject for each in findings) == sorted(FORMS)
+    for each in findings:
+        assert column_name in each.detail
         assert str(FORMS[each.subject]) in each.detail
         assert not each.repaired

@@ -1,4 +1,4 @@
-"""The comparison with other stores: only who gives back what was written counts, nobody is left out silently."""
+"""Benchmarks of other stores: a store counts only if it returns exactly what was written."""
 
 from typing import Any
 
@@ -10,23 +10,23 @@ from benchmarks.peers import FLOOR, FLOORS, OURS, SIDES, Side
 from benchmarks.peers.contender import Comparable
 
 
-class Spoiling:
-    """A store that spoils the last message of each load."""
+class AlteringStore:
+    """Wrap a store and alter the last message of each load."""
 
-    def __init__(self, store: Comparable, spoil: Any) -> None:
+    def __init__(self, store: Comparable, alter: Any) -> None:
         self._store = store
-        self._spoil = spoil
+        self._alter = alter
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def load(self, key: str) -> list[Any]:
-        *found, last = self._store.load(key)
-        return [*found, *self._spoil(last)]
+        *unchanged, last = self._store.load(key)
+        return [*unchanged, *self._alter(last)]
 
 
 @pytest.mark.parametrize("name", [*FLOORS, OURS])
-def test_the_floors_and_our_store_give_back_what_was_written(url: str, name: str) -> None:
+def test_baselines_and_lango_store_return_what_was_written(url: str, name: str) -> None:
     sessions = Sessions(name, SIDES[name], url)
     key = sessions.filled("a session", 30)
     one, *more = payload.texts(9, 30)
@@ -38,10 +38,12 @@ def test_the_floors_and_our_store_give_back_what_was_written(url: str, name: str
     sessions.store.close()
 
 
-@pytest.mark.parametrize("spoil", [lambda row: [], lambda row: [row, row], lambda row: [(*row[:5], "other", *row[6:])]])
-def test_a_store_that_gives_back_something_else_does_not_count(url: str, spoil: Any) -> None:
+@pytest.mark.parametrize("alter", [lambda row: [], lambda row: [row, row], lambda row: [(*row[:5], "other", *row[6:])]])
+def test_store_that_returns_other_messages_is_rejected(url: str, alter: Any) -> None:
     side = SIDES[FLOOR]
-    sessions = Sessions("spoiling", Side(lambda url: Spoiling(side.make(url), spoil), side.returns, side.said), url)
+    sessions = Sessions(
+        "altering", Side(lambda url: AlteringStore(side.make(url), alter), side.returns, side.said), url
+    )
     key = sessions.filled("a session", 8)
     with pytest.raises(Differs):
         sessions.compare(sessions.store.load(key), key)

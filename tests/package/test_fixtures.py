@@ -1,4 +1,4 @@
-"""`lango_store.testing` for tests of other programs: the pytest plugin runs in a process of its own."""
+"""`lango_store.testing`: fixtures (run by pytest in a separate process), the clock and messages."""
 
 import os
 from pathlib import Path
@@ -43,13 +43,15 @@ def test_fixtures_create_databases_and_remove_them(tmp_path: Path, make_postgres
         environment["LANGO_STORE_TEST_POSTGRES"] = url
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     words = ("-q", "-p", "no:cacheprovider", "test_program.py")
-    done = run_program(PYTEST, *words, folder=tmp_path, environment=environment)
-    assert f"{6 if server else 3} passed" in done.stdout, done.stdout
+    completed = run_program(PYTEST, *words, folder=tmp_path, environment=environment)
+    assert f"{6 if server else 3} passed" in completed.stdout, completed.stdout
     engine = sa.create_engine(sa.make_url(url))
     with engine.connect() as connection:
-        left = connection.exec_driver_sql("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'lango%%'").scalar()
+        remaining = connection.exec_driver_sql(
+            "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'lango%%'"
+        ).scalar()
     engine.dispose()
-    assert left == 0
+    assert remaining == 0
 
 
 def test_clock_moves_both_ways() -> None:

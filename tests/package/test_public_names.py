@@ -1,4 +1,4 @@
-"""The public names are documented, and can be imported."""
+"""Public names: documented on the API page and importable."""
 
 import ast
 import importlib
@@ -19,21 +19,21 @@ _ROW = re.search(r"^\| \*\*API\*\*: (.*?) \|", (ROOT / "docs/reference/stability
 assert _ROW is not None
 PROMISED = set(re.findall(r"`(lango_store[.\w]*)`", _ROW[1]))
 ADAPTERS = "lango_store.integrations"
-CONTEXT = ("Store.context", "Conversation.__init__")  # stability excludes it
+CONTEXT = ("Store.context", "Conversation.__init__")  # excluded by the stability page
 MODULES = [importlib.import_module(name) for name in sorted(PROMISED - {ADAPTERS})]
 
 
 def names_of(module: ModuleType) -> set[str]:
-    """Return the public names of a module: those it says, else those it defines."""
-    said = getattr(module, "__all__", None)
+    """Return the public names of a module: its `__all__`, or else the names it defines."""
+    exported = getattr(module, "__all__", None)
     defined = (name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__)
-    return {name for name in (defined if said is None else said) if not name.startswith("_")}
+    return {name for name in (defined if exported is None else exported) if not name.startswith("_")}
 
 
-def test_the_api_page_lists_what_stability_promises() -> None:
-    tables = "lango_store.tables"  # on its own page
-    shown = {name if name in PROMISED else name.rpartition(".")[0] for name in LISTED}
-    assert {name for name in shown if not name.startswith(ADAPTERS)} == PROMISED - {tables, ADAPTERS}
+def test_api_page_lists_the_names_of_the_stability_page() -> None:
+    tables = "lango_store.tables"  # documented on a separate page
+    owners = {name if name in PROMISED else name.rpartition(".")[0] for name in LISTED}
+    assert {name for name in owners if not name.startswith(ADAPTERS)} == PROMISED - {tables, ADAPTERS}
     for module in MODULES:
         if module.__name__ not in (*LISTED, tables):
             members = [name for name in LISTED if name.rpartition(".")[0] == module.__name__ and name not in PROMISED]
@@ -41,15 +41,15 @@ def test_the_api_page_lists_what_stability_promises() -> None:
             assert listed == names_of(module) - (names_of(errors) if module is lango_store else set())
 
 
-def test_the_api_page_lists_each_adapter() -> None:
+def test_api_page_lists_each_adapter() -> None:
     folder = ROOT / "lango_store" / "integrations"
     packages = {path.parent.name for path in folder.glob("*/__init__.py")} | {"nanobot"}
     listed = [name.removeprefix(f"{ADAPTERS}.").split(".") for name in LISTED if name.startswith(ADAPTERS)]
     assert {package for package, _ in listed} == packages
     for package in packages - {"nanobot"}:
         tree = ast.parse((folder / package / "__init__.py").read_text())
-        (said,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
-        assert {name for owner, name in listed if owner == package} == set(ast.literal_eval(said))
+        (exported,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
+        assert {name for owner, name in listed if owner == package} == set(ast.literal_eval(exported))
 
 
 def functions(owner: Any) -> Iterator[Callable[..., Any]]:
@@ -88,7 +88,7 @@ def types_in(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_types_of_public_functions_can_be_imported(module: ModuleType) -> None:
     classes = [value for name in names_of(module) if isinstance(value := getattr(module, name), type)]
-    found = {
+    types_by_use = {
         (name, function.__qualname__): value
         for owner in (module, *classes)
         for function in functions(owner)
@@ -97,7 +97,7 @@ def test_types_of_public_functions_can_be_imported(module: ModuleType) -> None:
     }
     missing = {
         (name, user)
-        for (name, user), value in found.items()
+        for (name, user), value in types_by_use.items()
         if not any(getattr(each, name, None) is value for each in MODULES) and user not in CONTEXT
     }
     assert missing == set()

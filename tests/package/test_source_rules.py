@@ -1,4 +1,4 @@
-"""What holds for the files of the package as they are written."""
+"""Rules for the source files of the package."""
 
 import ast
 import re
@@ -6,10 +6,10 @@ import tomllib
 
 from support.paths import PACKAGE, ROOT
 
-# A difference between databases is a named method of a dialect, which says why.
+# Each difference between databases is a named method of a dialect, with its reason.
 
 
-def test_nothing_is_decided_by_the_name_of_a_dialect_outside_of_the_dialects() -> None:
+def test_only_dialects_compare_dialect_names() -> None:
     paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "_dialect"]
     decisions = [
         f"{path.relative_to(PACKAGE).as_posix()}: {ast.unparse(each)}"
@@ -20,25 +20,25 @@ def test_nothing_is_decided_by_the_name_of_a_dialect_outside_of_the_dialects() -
     assert decisions == []
 
 
-# Whose rows are meant is said in one place, `binds`; what the dialects write for indexes is theirs.
+# `binds` has the only predicate for rows of a session. The dialects' index statements are exempt.
 
 
-def test_rows_of_a_session_are_chosen_by_one_predicate() -> None:
+def test_rows_of_a_session_are_selected_by_one_predicate() -> None:
     by_hand = re.compile(r"\.session_key (==|!=)|(SESSION|session)\.c\.key (==|!=)")
-    found = {
+    occurrences = {
         f"{path.relative_to(PACKAGE).as_posix()}: {line.strip()}"
-        for room in ("_operations", "integrations")
-        for path in (PACKAGE / room).rglob("*.py")
+        for package in ("_operations", "integrations")
+        for path in (PACKAGE / package).rglob("*.py")
         for line in path.read_text().splitlines()
         if by_hand.search(line)
     }
-    assert found == set()
+    assert occurrences == set()
 
 
-def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> None:
+def test_tested_lowest_versions_equal_the_allowed_ones() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    admitted = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE))
+    allowed = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE))
     lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
     tested = dict(line.split("==") for line in lines if not line.startswith("#"))
-    beside = {"psycopg-binary": admitted["psycopg"], "click": tested["click"]}
-    assert tested == admitted | beside
+    additional = {"psycopg-binary": allowed["psycopg"], "click": tested["click"]}
+    assert tested == allowed | additional

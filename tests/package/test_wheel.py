@@ -1,4 +1,4 @@
-"""The wheel and the sdist: what is installed from them, with no checkout near, migrates and stores."""
+"""The wheel and the sdist: contents, metadata, and an installation without the checkout."""
 
 import fcntl
 import os
@@ -17,8 +17,8 @@ from support.paths import ROOT
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build once, whatever number of workers runs the tests."""
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build once per test run, also with several workers."""
     run = tmp_path_factory.getbasetemp()
     folder = (run if "PYTEST_XDIST_WORKER" not in os.environ else run.parent) / "dist"
     folder.mkdir(exist_ok=True)
@@ -30,18 +30,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_sdist_holds_what_a_checkout_needs(built: Path) -> None:
-    (sdist,) = built.glob("*.tar.gz")
+def test_sdist_holds_migrations_tests_and_metadata(distributions: Path) -> None:
+    (sdist,) = distributions.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"alembic.ini", "migrations/env.py", "lango_store/py.typed", "README.md", "LICENSE", "Makefile"} <= names
     assert "tests/conftest.py" in names
 
 
-def test_the_wheel_migrates_and_stores(
-    built: Path, tmp_path: Path, make_postgres: MakeDatabase, make_sqlite: MakeDatabase
+def test_installed_wheel_migrates_and_stores(
+    distributions: Path, tmp_path: Path, make_postgres: MakeDatabase, make_sqlite: MakeDatabase
 ) -> None:
-    (wheel,) = built.glob("*.whl")
+    (wheel,) = distributions.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
@@ -50,7 +50,9 @@ def test_the_wheel_migrates_and_stores(
     extras = {"asyncio", "postgresql", "sqlite", "web"}
     extras |= {"claude-agent-sdk", "google-adk", "nanobot", "openai-agents", "pydantic-ai"}  # frameworks
     assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M)) == extras
-    assert re.findall(r"^Requires-Dist: psycopg(.*)$", metadata, re.M)[0][0] != "["  # its author advises against it
+    assert (
+        re.findall(r"^Requires-Dist: psycopg(.*)$", metadata, re.M)[0][0] != "["
+    )  # psycopg's author advises against the binary extra
 
     # An empty environment that borrows the installed dependencies, but not this checkout.
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
@@ -64,11 +66,11 @@ def test_the_wheel_migrates_and_stores(
     environment = inherited | {"LANGO_STORE_URL": urls[0]}
 
     def run(*words: str) -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             [python, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
     assert run("-m", "lango_store.cli", "db", "upgrade").startswith("at revision")
     program = """
@@ -88,7 +90,7 @@ for url in sys.argv[1:]:
             except UnknownFeature as error:
                 print(error)
 """
-    where, *rest = run("-c", program, *urls).splitlines()
-    assert where.startswith(str(site))
+    module_path, *rest = run("-c", program, *urls).splitlines()
+    assert module_path.startswith(str(site))
     refused = "the database uses payloads, which this release does not know: upgrade lango-store"
     assert rest == ["[] hi", refused, refused] * 2

@@ -1,4 +1,4 @@
-"""Which calls count as writes, and so are waited for when they are cancelled."""
+"""Calls that write: a cancelled call is waited for only if it writes."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def read_only(url: str) -> sa.Engine:
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, tmp_path: Path) -> None:
-    """Every verb is called, on a database that refuses writes."""
+def test_call_is_marked_as_write_if_and_only_if_it_writes(url: str, tmp_path: Path) -> None:
+    """Call every method on a database that refuses writes."""
     cold = tmp_path / "cold.db"
     with Store(url) as store:
         prepare(store, cold)
@@ -29,11 +29,11 @@ def test_a_call_tells_that_it_writes_if_the_database_would_be_written(url: str, 
     engine = read_only(url)
     with Store(engine) as store:
         for kind, verbs in calls_of(store, cold).items():
-            for name, ways in verbs.items():
-                for way in ways:
+            for name, method_calls in verbs.items():
+                for method_call in method_calls:
                     call = Cancellation()
                     try:
-                        call.run(way)
+                        call.run(method_call)
                         refused = False
                     except LangoStoreError:
                         refused = True

@@ -1,4 +1,4 @@
-"""Searches that are not cut short on a busy machine."""
+"""Time limits of searches, raised for busy machines."""
 
 import pytest
 

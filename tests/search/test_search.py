@@ -1,4 +1,4 @@
-"""Full-text search: queries, hits, filters, pages."""
+"""Full-text search: queries, hits, filters and pages."""
 
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -26,12 +26,12 @@ pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
 @pytest.fixture
 def searched(store: Store, url: str) -> Store:
-    """An empty store with a search index."""
+    """Return an empty store with a search index."""
     schema.enable_search(url)
     return store
 
 
-ASKED = {
+SEQS_BY_QUERY = {
     "oslo": [1, 2, 3],
     "OSLO weather": [1, 3],
     '"weather in oslo"': [1],
@@ -70,7 +70,7 @@ def test_search_matches_all_words_and_has_no_other_syntax(
         monkeypatch.setattr("lango_store._operations.search._is_small", lambda _: False)
     texts = ["Weather in Oslo?", "The refund (no. 4711) for Oslo.", "In Oslo, weather is cold", "weather/bergen-42"]
     searched.create("a", messages=[message(text) for text in texts])
-    assert {words: [seq for _, seq in found(searched, words)] for words in ASKED} == ASKED
+    assert {words: [seq for _, seq in found(searched, words)] for words in SEQS_BY_QUERY} == SEQS_BY_QUERY
 
 
 def test_search_of_too_many_matches_returns_the_newest(
@@ -80,7 +80,7 @@ def test_search_of_too_many_matches_returns_the_newest(
     clock.move(seconds=1)
     searched.create("empty")
     searched.create("new", user_id="bob", messages=[message(f"oslo {number}") for number in range(3_000)])
-    assert len(found(searched, "rare")) == 1  # and the queue is drained
+    assert len(found(searched, "rare")) == 1  # drains the queue
     monkeypatch.setattr("lango_store._operations.search._RANKING", 0.0)
     monkeypatch.setattr("lango_store._operations.search._NEWEST", 3_001)
     first = searched.search("oslo -2997", limit=2)
@@ -88,20 +88,20 @@ def test_search_of_too_many_matches_returns_the_newest(
     second = searched.search("oslo -2997", limit=2, offset=first.next or 0)
     assert ([hit.seq for hit in second.items], [hit.rank for hit in second.items]) == ([2_997, 2_996], [0, 0])
     assert [hit.seq for hit in searched.conversation("new").search("oslo", limit=1).items] == [3_000]
-    monkeypatch.setattr("lango_store._operations.search._ranked", cancel)  # the next ones would be ranked in time
+    monkeypatch.setattr(
+        "lango_store._operations.search._ranked", cancel
+    )  # the following searches would be ranked in time
     monkeypatch.setattr("lango_store._operations.search._NEWEST", 100)
-    cut = searched.search("oslo nowhere")
-    assert (cut.items, cut.next, cut.newest) == ([], None, 100)
-    whole = searched.search("oslo", user_id="ann", role="assistant")
-    assert ([(hit.key, hit.seq) for hit in whole.items], whole.newest) == ([("old", 2)], None)
+    limited = searched.search("oslo nowhere")
+    assert (limited.items, limited.next, limited.newest) == ([], None, 100)
+    filtered = searched.search("oslo", user_id="ann", role="assistant")
+    assert ([(hit.key, hit.seq) for hit in filtered.items], filtered.newest) == ([("old", 2)], None)
 
 
-def test_search_of_a_small_store_is_ranked_however_long_it_takes(
-    searched: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_of_a_small_store_is_always_ranked(searched: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [message(f"oslo and {number} other words") for number in range(3_000)]
     searched.create("k", messages=[message("oslo oslo oslo"), *others])
-    assert len(found(searched, "other")) > 1  # and the queue is drained
+    assert len(found(searched, "other")) > 1  # drains the queue
     monkeypatch.setattr("lango_store._operations.search._RANKING", 0.0)
     page = searched.search("oslo", limit=1)
     assert ([hit.seq for hit in page.items], page.newest) == ([1], None)
@@ -110,11 +110,11 @@ def test_search_of_a_small_store_is_ranked_however_long_it_takes(
 
 
 def cancel(*_: object) -> NoReturn:
-    """Rank nothing, as if there were too many matches."""
+    """Raise as if there were too many matches to rank."""
     raise TimeoutError
 
 
-def test_search_leaves_the_settings_of_the_callers_transaction(
+def test_search_keeps_statement_timeout_of_the_callers_transaction(
     make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store(make_postgres()) as store:
@@ -129,7 +129,7 @@ def test_search_leaves_the_settings_of_the_callers_transaction(
                 monkeypatch.setattr("lango_store._operations.search._ranked", cancel)
 
 
-def test_hit_names_its_message_and_shows_the_words_in_a_snippet(searched: Store, clock: Clock) -> None:
+def test_hit_names_its_message_and_has_a_snippet(searched: Store, clock: Clock) -> None:
     searched.create("a", title="Travels")
     text = "long before " * 50 + "the weather in Oslo is fine" + " long after" * 50
     searched.append_message("a", message(text, role="assistant", author="guide"))
@@ -175,7 +175,7 @@ def test_search_finds_tool_names_and_outputs(searched: Store) -> None:
 
 
 @given(st.text(max_size=60))
-def test_search_takes_any_text(searched: Store, words: str) -> None:
+def test_search_accepts_any_text(searched: Store, words: str) -> None:
     searched.search(words)
 
 
@@ -202,7 +202,7 @@ def test_search_finds_no_records(searched: Store) -> None:
     assert found(searched, "oslo") == [("a", 2)]
 
 
-def test_search_filters(searched: Store, clock: Clock) -> None:
+def test_search_filters_by_user_agent_key_role_and_time(searched: Store, clock: Clock) -> None:
     for number, user in enumerate(("ann", "bob")):
         searched.create(f"chat:{number}", user_id=user, agent_id=f"agent {number}")
         searched.append_message(f"chat:{number}", message("oslo", role="model"))
@@ -219,7 +219,7 @@ def test_search_filters(searched: Store, clock: Clock) -> None:
     assert found(searched, "oslo", user_id="ann", role="user") == [second]
 
 
-def test_pages_contain_each_hit_once_and_the_best_first(searched: Store) -> None:
+def test_search_pages_contain_each_hit_once_and_best_first(searched: Store) -> None:
     searched.create("a", messages=[message("oslo " + "and more " * number) for number in range(25)])
     pages = [searched.search("oslo", limit=10)]
     while (offset := pages[-1].next) is not None:
@@ -249,18 +249,20 @@ def test_hits_of_equal_rank_are_sorted_by_time(searched: Store, clock: Clock) ->
     ]
 
 
-def test_page_without_a_place_or_a_size_is_refused(searched: Store) -> None:
-    for name, wrong in (("limit", 0), ("limit", 1_001), ("offset", -1), ("offset", 2**63)):
-        with pytest.raises(ValueError, match=f"{name}={wrong}"):
-            searched.search("oslo", **{name: wrong})  # type: ignore[arg-type]
+def test_search_refuses_invalid_limit_or_offset(searched: Store) -> None:
+    for name, value in (("limit", 0), ("limit", 1_001), ("offset", -1), ("offset", 2**63)):
+        with pytest.raises(ValueError, match=f"{name}={value}"):
+            searched.search("oslo", **{name: value})  # type: ignore[arg-type]
     assert searched.search("oslo", offset=2**62).items == []
 
 
-@pytest.mark.parametrize("wrong", [{"since": datetime(2026, 11, 21)}, {"role": "nobody"}, {"user_id": "a\0"}], ids=str)
-def test_invalid_filter_is_refused_whatever_the_words(searched: Store, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "filters", [{"since": datetime(2026, 11, 21)}, {"role": "nobody"}, {"user_id": "a\0"}], ids=str
+)
+def test_search_refuses_invalid_filter_for_any_query(searched: Store, filters: dict[str, Any]) -> None:
     for words in ("oslo", "", "-oslo"):
         with pytest.raises((ValueError, InvalidMessage)):
-            searched.search(words, **wrong)
+            searched.search(words, **filters)
 
 
 def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
@@ -274,7 +276,7 @@ def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
     assert found(searched, "oslo") == [("a", 1)]
 
 
-def test_search_finds_each_message_by_its_current_text(searched: Store, url: str, clock: Clock) -> None:
+def test_search_finds_messages_by_their_current_text(searched: Store, url: str, clock: Clock) -> None:
     searched.create("a", messages=[message(f"oslo {number}", id=f"m{number}") for number in range(10)])
     assert len(found(searched, "oslo")) == 10
     searched.conversation("a").update_message(1, message("bergen"))
@@ -315,13 +317,13 @@ def test_search_without_index_names_the_command(store: Store) -> None:
         store.search("oslo")
 
 
-def test_search_in_a_callers_transaction_leaves_the_queue(searched: Store) -> None:
+def test_search_in_callers_transaction_keeps_the_queue(searched: Store) -> None:
     searched.create("a", messages=[message("oslo"), message("oslo")])
     assert found(searched, "oslo") == [("a", 1), ("a", 2)]
     with searched.engine.begin() as connection:
-        inside = searched.using(connection)
-        inside.append_message("a", message("oslo"))
-        inside.conversation("a").redact_message(1)
-        page = inside.search("oslo")
+        bound = searched.using(connection)
+        bound.append_message("a", message("oslo"))
+        bound.conversation("a").redact_message(1)
+        page = bound.search("oslo")
         assert ([hit.seq for hit in page.items], page.waiting) == ([2], 2)
     assert found(searched, "oslo") == [("a", 2), ("a", 3)]

@@ -1,4 +1,4 @@
-"""The search index: creation, damage, roles and schemas."""
+"""The search index: creation, damage, database roles and schemas."""
 
 import threading
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from lango_store.testing import Clock
 
 @pytest.fixture
 def filled(url: str, clock: Clock) -> Iterator[Store]:
-    """Thirty messages of three sessions, and no index."""
+    """Yield a store with thirty messages in three sessions and no search index."""
     with Store(url, clock=clock) as store:
         for number in range(3):
             store.create(f"chat:{number}", messages=[message(f"oslo {n} in {number}") for n in range(10)])
@@ -29,14 +29,14 @@ def filled(url: str, clock: Clock) -> Iterator[Store]:
 
 
 def execute(store: Store, statement: str) -> None:
-    store.engine.dispose()  # FTS5 would write what it has in memory
+    store.engine.dispose()  # otherwise FTS5 writes its cached data later
     with store.engine.begin() as connection:
         connection.exec_driver_sql(statement)
     store.engine.dispose()
 
 
 def objects(engine: sa.Engine) -> set[str]:
-    """The tables, indexes, functions and triggers of the index."""
+    """Return the names of the tables, indexes, functions and triggers of the search index."""
     query = {
         "sqlite": "SELECT name FROM sqlite_master WHERE name LIKE 'lango@_search%' ESCAPE '@'",
         "postgresql": "SELECT relname::text FROM pg_class WHERE relname::text ~ 'lango_search' "
@@ -58,7 +58,7 @@ def test_enable_indexes_existing_messages(filled: Store) -> None:
     assert schema.search_status(filled.engine) == status == schema.enable_search(filled.engine)
 
 
-def test_disable_leaves_nothing(filled: Store) -> None:
+def test_disable_removes_every_object_of_the_index(filled: Store) -> None:
     schema.enable_search(filled.engine)
     assert schema.disable_search(filled.engine)
     assert objects(filled.engine) == set()
@@ -66,7 +66,7 @@ def test_disable_leaves_nothing(filled: Store) -> None:
 
 
 class Killed(BaseException):
-    """A process that is killed."""
+    """Raised in place of a killed process."""
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ class Killed(BaseException):
         "naïve_beyond",
     ],
 )
-def test_words_beyond_ascii_are_no_finding(store: Store, text: str) -> None:
+def test_non_ascii_words_cause_no_finding(store: Store, text: str) -> None:
     store.create("a", messages=[message(text)])
     schema.enable_search(store.engine)
     assert findings(store) == []
 
 
-def test_enable_continues_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enable_resumes_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 10)
 
     def kill(_: schema.Progress) -> None:
@@ -99,15 +99,13 @@ def test_enable_continues_after_a_kill(filled: Store, monkeypatch: pytest.Monkey
         schema.enable_search(filled.engine, on_progress=kill)
     filled.append_message("chat:0", message("oslo afterwards"))
     assert waiting(filled) == 21
-    seen: list[schema.Progress] = []
-    status = schema.enable_search(filled.engine, on_progress=seen.append)
-    assert (status.indexed, status.waiting, seen[0].total) == (31, 0, 21)
+    progress: list[schema.Progress] = []
+    status = schema.enable_search(filled.engine, on_progress=progress.append)
+    assert (status.indexed, status.waiting, progress[0].total) == (31, 0, 21)
     assert len(found(filled, "oslo")) == 31
 
 
-def test_index_whose_messages_are_not_queued_yet_is_unusable_until_enabled(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_index_is_unusable_until_enabled_again(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(*_: object) -> None:
         raise Killed
 
@@ -122,7 +120,7 @@ def test_index_whose_messages_are_not_queued_yet_is_unusable_until_enabled(
     assert schema.enable_search(filled.engine).indexed == 31
 
 
-def test_enable_beside_writers_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enable_during_writes_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 50)
     with Store(url) as store:
         for key in ("a", "b"):
@@ -146,7 +144,7 @@ def test_enable_beside_writers_misses_no_message(url: str, monkeypatch: pytest.M
         assert schema.search_status(url).indexed == store.info("a").message_count + store.info("b").message_count
 
 
-def test_enable_in_a_callers_transaction_is_rolled_back_with_it(filled: Store) -> None:
+def test_enable_is_rolled_back_with_the_callers_transaction(filled: Store) -> None:
     with filled.engine.connect() as connection:
         assert schema.enable_search(connection).indexed == 30
         connection.rollback()
@@ -156,7 +154,7 @@ def test_enable_in_a_callers_transaction_is_rolled_back_with_it(filled: Store) -
     assert len(found(filled, "oslo")) == 30
 
 
-def test_index_is_known_to_autogenerate_and_dropped_by_a_downgrade(filled: Store) -> None:
+def test_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled: Store) -> None:
     schema.enable_search(filled.engine)
     assert schema.check(filled.engine) == []
     with filled.engine.connect() as connection:
@@ -166,7 +164,7 @@ def test_index_is_known_to_autogenerate_and_dropped_by_a_downgrade(filled: Store
     assert objects(filled.engine) == set()
 
 
-def test_revisions_leave_the_index_in_use_or_ask_for_a_rebuild(
+def test_migrations_keep_the_index_or_require_a_rebuild(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store(url) as store:
@@ -178,7 +176,7 @@ def test_revisions_leave_the_index_in_use_or_ask_for_a_rebuild(
         assert found(store, "oslo") == [("a", 1), ("a", 3)]
         schema.downgrade(url, SCHEMA_REVISION)
         store.append_message("a", message("oslo again"))
-        if store.engine.dialect.name == "sqlite":  # which copies the table, without its triggers
+        if store.engine.dialect.name == "sqlite":  # SQLite copies the table without its triggers
             with pytest.raises(SearchUnavailable, match="search rebuild"):
                 store.search("oslo")
             schema.rebuild_search(url)
@@ -207,10 +205,10 @@ DAMAGES = {
     ],
 }
 UNNOTICED = (DAMAGES["sqlite"][0], DAMAGES["sqlite"][2], DAMAGES["postgresql"][1])
-"""A search does not always notice lost bytes; the doctor does."""
+"""Damage that `examine` finds, but a search does not always notice."""
 
 
-def test_damaged_index_fails_searches_only_and_is_rebuilt(filled: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_index_fails_only_searches_and_is_rebuilt(filled: Store, caplog: pytest.LogCaptureFixture) -> None:
     schema.enable_search(filled.engine)
     seq = 10
     for damage in DAMAGES[filled.engine.dialect.name]:
@@ -234,7 +232,7 @@ def test_damaged_index_fails_searches_only_and_is_rebuilt(filled: Store, caplog:
         caplog.clear()
 
 
-def test_damaged_pages_of_postgresql_are_an_error_of_search(postgres_server: PostgresServer) -> None:
+def test_damaged_index_pages_on_postgresql_raise_search_unavailable(postgres_server: PostgresServer) -> None:
     engine = create_engine(postgres_server.url())
     schema.upgrade(engine)
     with Store(engine) as store:
@@ -262,13 +260,13 @@ def test_damaged_pages_of_postgresql_are_an_error_of_search(postgres_server: Pos
 
 @pytest.fixture
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server of its own."""
+    """Start a separate PostgreSQL server."""
     server = PostgresServer()
     yield server
     server.stop()
 
 
-def test_hit_whose_message_is_damaged_is_named(store: Store, url: str) -> None:
+def test_search_names_a_damaged_message(store: Store, url: str) -> None:
     schema.enable_search(url)
     store.create("k", messages=[message("bergen"), message("oslo")])
     execute(store, "UPDATE lango_message SET role = 'nobody' WHERE seq = 2")
@@ -278,7 +276,7 @@ def test_hit_whose_message_is_damaged_is_named(store: Store, url: str) -> None:
     assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, "role")
 
 
-def test_index_in_use_by_another_is_not_reported_as_damaged(make_postgres: MakeDatabase) -> None:
+def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) -> None:
     url = f"{make_postgres()}&options=-clock_timeout%3D200"
     schema.enable_search(url)
     with Store(url) as store, store.engine.connect() as holder:
@@ -290,7 +288,7 @@ def test_index_in_use_by_another_is_not_reported_as_damaged(make_postgres: MakeD
 # Roles and schemas
 
 
-def test_role_writes_without_a_grant_and_searches_with_one(make_postgres: MakeDatabase) -> None:
+def test_role_writes_without_and_searches_with_grants_on_the_index(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)
     engine = create_engine(url)
@@ -324,13 +322,13 @@ def test_each_schema_has_its_own_index(make_postgres: MakeDatabase) -> None:
     tenant = create_engine(url, connect_args={"options": '-csearch_path="Tenant\\ B",public'})
     schema.enable_search(url)
     schema.upgrade(tenant)
-    with Store(tenant) as theirs, Store(engine) as ours:
+    with Store(tenant) as tenant_store, Store(engine) as public_store:
         assert schema.search_status(tenant).state == "disabled"
         schema.enable_search(tenant)
-        theirs.create("a", messages=[message("oslo of theirs")])
-        ours.create("a", messages=[message("oslo of ours")])
-        assert [hit.snippet for hit in theirs.search("oslo").items] == ["oslo of theirs"]
-        assert [hit.snippet for hit in ours.search("oslo").items] == ["oslo of ours"]
+        tenant_store.create("a", messages=[message("oslo of tenant")])
+        public_store.create("a", messages=[message("oslo of public")])
+        assert [hit.snippet for hit in tenant_store.search("oslo").items] == ["oslo of tenant"]
+        assert [hit.snippet for hit in public_store.search("oslo").items] == ["oslo of public"]
         schema.disable_search(url)
         assert schema.search_status(tenant).state == "ready"
     for each in (engine, tenant):

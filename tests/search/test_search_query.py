@@ -10,7 +10,7 @@ from lango_store._values.search_query import Term, finder, parse_query, searchab
 
 
 @pytest.mark.parametrize(
-    ("typed", "wanted", "unwanted"),
+    ("query_text", "wanted", "unwanted"),
     [
         ("oslo weather", [Term("oslo"), Term("weather")], []),
         ('"oslo weather"', [Term("oslo weather")], []),
@@ -24,60 +24,60 @@ from lango_store._values.search_query import Term, finder, parse_query, searchab
         ("AND OR NOT", [Term("AND"), Term("OR"), Term("NOT")], []),
     ],
 )
-def test_what_is_typed_is_words_phrases_exclusions_and_beginnings(
-    typed: str, wanted: list[Term], unwanted: list[Term]
+def test_parse_query_reads_words_phrases_exclusions_and_prefixes(
+    query_text: str, wanted: list[Term], unwanted: list[Term]
 ) -> None:
-    read = parse_query(typed)
-    assert (read.wanted, read.unwanted) == (wanted, unwanted)
+    query = parse_query(query_text)
+    assert (query.wanted, query.unwanted) == (wanted, unwanted)
 
 
-def test_only_the_beginning_of_a_very_long_text_is_read() -> None:
-    read = parse_query("word " * 10_000)
-    assert 0 < len(read.wanted) <= 64
+def test_parse_query_reads_only_the_start_of_a_long_text() -> None:
+    query = parse_query("word " * 10_000)
+    assert 0 < len(query.wanted) <= 64
     assert max(len(term.words) for term in parse_query("x" * 100_000).wanted) <= 200
 
 
 @given(st.text(max_size=2_000), st.data())
-def test_snippet_is_a_part_of_its_text_with_the_places_in_it(text: str, data: st.DataObject) -> None:
+def test_snippet_is_part_of_the_text_with_matching_positions(text: str, data: st.DataObject) -> None:
     ends = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    places = [(at, end) for at, end in zip(ends[::2], ends[1::2], strict=False) if at < end]
-    cut, inside = snippet(text, places)
-    assert cut in text
-    assert len(cut) <= 200
-    assert all(any(cut[at:end] in text[first:last] for first, last in places) for at, end in inside)
-    assert bool(inside) == bool(places)
+    positions = [(at, end) for at, end in zip(ends[::2], ends[1::2], strict=False) if at < end]
+    part, positions_in_part = snippet(text, positions)
+    assert part in text
+    assert len(part) <= 200
+    assert all(any(part[at:end] in text[first:last] for first, last in positions) for at, end in positions_in_part)
+    assert bool(positions_in_part) == bool(positions)
 
 
-def find(typed: str, text: str) -> list[tuple[int, int]]:
-    return finder(parse_query(typed))(text)
+def find(query_text: str, text: str) -> list[tuple[int, int]]:
+    return finder(parse_query(query_text))(text)
 
 
-def test_snippet_begins_and_ends_between_words_where_it_can() -> None:
+def test_snippet_starts_and_ends_between_words() -> None:
     text = "many words before it " * 20 + "and then Oslo " + "many words after it " * 20
-    cut, ((at, end),) = snippet(text, find("oslo", text))
-    assert f" {cut} " in text
-    assert cut[at:end] == "Oslo"
+    part, ((at, end),) = snippet(text, find("oslo", text))
+    assert f" {part} " in text
+    assert part[at:end] == "Oslo"
 
 
-def test_snippet_is_where_most_of_the_words_are() -> None:
+def test_snippet_covers_most_of_the_words() -> None:
     text = "one " + "x " * 500 + "one two three" + " x" * 500
-    cut, places = snippet(text, find("one two three", text))
-    assert [cut[at:end] for at, end in places] == ["one", "two", "three"]
+    part, positions = snippet(text, find("one two three", text))
+    assert [part[at:end] for at, end in positions] == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
-    ("typed", "text", "expected"),
+    ("query_text", "text", "expected"),
     [
         ("zurich", "In Zürich, ZURICH and Zürichs", ["Zürich", "ZURICH"]),
         ('"to oslo"', "from Oslo to Bergen", ["Oslo", "to"]),
         ("os* -bergen", "Oslo, os and Bergen", ["Oslo", "os"]),
     ],
 )
-def test_finder_ignores_case_and_accents(typed: str, text: str, expected: list[str]) -> None:
-    assert [text[at:end] for at, end in find(typed, text)] == expected
+def test_finder_ignores_case_and_accents(query_text: str, text: str, expected: list[str]) -> None:
+    assert [text[at:end] for at, end in find(query_text, text)] == expected
 
 
-def test_searchable_separates_what_is_said_from_tools() -> None:
+def test_searchable_separates_text_from_tools() -> None:
     calls = json.dumps([{"name": "get", "arguments": {"a": "no"}, "output": [{"x": "sun"}, 1, "rain"]}, 7])
     blocks = json.dumps([{"type": "text", "text": "one"}, {"deep": {"text": "two"}}, {"url": "no"}])
     assert searchable("user", "ann", None, "hi\ud800", None, None) == ("hi ", "")
@@ -87,7 +87,7 @@ def test_searchable_separates_what_is_said_from_tools() -> None:
     assert searchable("user", None, None, None, "no JSON", "{") == ("", "")
 
 
-def test_searchable_is_limited() -> None:
+def test_searchable_limits_the_length_of_texts() -> None:
     calls = json.dumps([{"name": "n" * 60_000}])
     assert [len(part) for part in searchable("user", None, None, "x" * 60_000, None, calls)] == [60_000, 40_000]
     assert [len(part) for part in searchable("user", None, None, "x" * 600_000, None, calls)] == [100_000, 0]

@@ -1,4 +1,4 @@
-"""The queue of the search index: who drains it, what is found before, and when words leave the index."""
+"""The queue of the search index: draining, searches before a drain, and removal of words."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from lango_store._engine.engine import read_only_engine
 
 @pytest.fixture
 def indexed(make_postgres: MakeDatabase) -> Iterator[Store]:
-    """A store on PostgreSQL with a search index, where nobody waits long for a lock."""
+    """Yield a PostgreSQL store with a search index and a lock timeout of one second."""
     url = f"{make_postgres()}&options=-clock_timeout%3D1000"
     schema.enable_search(url)
     with Store(url) as store:
@@ -46,7 +46,7 @@ def test_search_drains_the_newest_changes_and_counts_the_rest(
     assert (len(found(store, "oslo")), store.search("oslo").waiting) == (9, 0)
 
 
-def test_removed_and_changed_texts_are_not_found_before_the_queue_is_drained(
+def test_search_before_a_drain_finds_no_removed_or_changed_text(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema.enable_search(url)
@@ -64,7 +64,7 @@ def test_removed_and_changed_texts_are_not_found_before_the_queue_is_drained(
     assert found(store, "oslo") == []
 
 
-def test_search_of_an_empty_queue_waits_for_no_writer(make_sqlite: MakeDatabase) -> None:
+def test_search_with_an_empty_queue_does_not_wait_for_a_writer(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     schema.enable_search(url)
     with Store(url) as store:
@@ -75,7 +75,7 @@ def test_search_of_an_empty_queue_waits_for_no_writer(make_sqlite: MakeDatabase)
             assert found(store, "oslo") == [("a", 1)]
 
 
-def test_search_that_may_not_write_counts_what_is_not_indexed(store: Store, url: str) -> None:
+def test_read_only_search_counts_messages_not_indexed(store: Store, url: str) -> None:
     schema.enable_search(url)
     store.create("a", messages=[message("oslo")])
     assert found(store, "oslo") == [("a", 1)]
@@ -87,7 +87,7 @@ def test_search_that_may_not_write_counts_what_is_not_indexed(store: Store, url:
     assert ([hit.seq for hit in page.items], page.waiting) == ([1], 1)
 
 
-def test_search_of_a_read_only_file_counts_what_is_not_indexed(make_sqlite: MakeDatabase) -> None:
+def test_search_of_a_read_only_file_counts_messages_not_indexed(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     schema.enable_search(url)
     with Store(url) as store:
@@ -99,7 +99,7 @@ def test_search_of_a_read_only_file_counts_what_is_not_indexed(make_sqlite: Make
     assert ([hit.seq for hit in page.items], page.waiting) == ([1], 1)
 
 
-def test_search_in_a_callers_transaction_locks_nothing(indexed: Store) -> None:
+def test_search_in_callers_transaction_takes_no_lock(indexed: Store) -> None:
     indexed.create("a", messages=[message("oslo"), message("bergen")])
     with indexed.engine.connect() as connection:
         assert indexed.using(connection).search("oslo").waiting == 2
@@ -113,11 +113,11 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
     indexed.create("a", messages=[message("oslo"), message("weather")])
     with indexed.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         connection.exec_driver_sql("SELECT count(*) FROM lango_message")
-        inside = indexed.using(connection)
+        bound = indexed.using(connection)
         if change == "update_message":
-            inside.conversation("a").update_message(1, message("bergen"))
+            bound.conversation("a").update_message(1, message("bergen"))
         else:
-            inside.conversation("a").delete_message(1)
+            bound.conversation("a").delete_message(1)
         assert found(indexed, "oslo") == [("a", 1)]
         connection.commit()
     assert (found(indexed, "oslo"), found(indexed, "weather")) == ([], [("a", 2)])
@@ -127,13 +127,13 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
 # Removed words
 
 
-def in_file(path: Path, word: str) -> bool:
+def is_in_file(path: Path, word: str) -> bool:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return word.encode() in path.read_bytes()
 
 
-def test_redacted_words_leave_the_file_at_once_and_deleted_words_with_expire(make_sqlite: MakeDatabase) -> None:
+def test_redaction_removes_words_from_the_file_at_once_and_deletion_at_expire(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     path = Path(url.removeprefix("sqlite:///"))
     engine = create_engine(url)
@@ -144,17 +144,17 @@ def test_redacted_words_leave_the_file_at_once_and_deleted_words_with_expire(mak
             store.create(word, messages=[*messages(30), message(word)])
         store.search("hello")
         store.conversation("secretone").redact_message(31)
-        assert [in_file(path, word) for word in ("secretone31", "secrettwo")] == [False, True]
+        assert [is_in_file(path, word) for word in ("secretone31", "secrettwo")] == [False, True]
         store.conversation("secrettwo").truncate(after=5)
         store.conversation("secretthree").update_message(31, message("nothing"))
         for key in ("secretone", "secrettwo", "secretthree"):
             store.touch(key, ttl=timedelta(microseconds=1))
         store.expire()
-    assert [in_file(path, word) for word in ("secretone", "secrettwo", "secretthree")] == [False] * 3
+    assert [is_in_file(path, word) for word in ("secretone", "secrettwo", "secretthree")] == [False] * 3
     engine.dispose()
 
 
-def test_redacted_words_leave_the_index_of_postgresql_at_once(make_postgres: MakeDatabase) -> None:
+def test_redaction_removes_words_from_the_postgresql_index_at_once(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)
     with Store(url) as store:
@@ -166,7 +166,7 @@ def test_redacted_words_leave_the_index_of_postgresql_at_once(make_postgres: Mak
         assert entries == [(1, ""), (2, "'other':1A")]
 
 
-def test_vacuum_changes_no_answer(make_sqlite: MakeDatabase) -> None:
+def test_vacuum_changes_no_search_result(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     schema.enable_search(url)
     with Store(url) as store:
