@@ -1,4 +1,4 @@
-"""The command line, as a process: what it prints, where, and its exit code."""
+"""The command line as a process: output and exit codes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A session as an HTML document: everything shown, nothing run, nothing asked for."""
+"""Sessions as HTML documents."""
 
 import re
 from html.parser import HTMLParser
@@ -22,7 +22,7 @@ ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "id",
 
 
 class Read(HTMLParser):
-    """What a browser makes of a document: its tags, and its texts."""
+    """Collects the tags and texts of a document, as a browser parses it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What `sessions list` and `show` print: on terminals of any width, in pipes, and in encodings that lack half of it."""
+"""Output of `sessions list` and `show`: terminals of any width, pipes, and limited encodings."""
 
 import json
 import re
@@ -22,7 +22,7 @@ KEYS = ["telegram:12345678", UUID, "漢字:🎉キー", "L" * 512, "tab\there\na
 
 @pytest.fixture
 def url(make_sqlite: MakeDatabase) -> str:
-    """Sessions with keys of all kinds, the last updated first in `KEYS`."""
+    """The URL of a store with sessions with all kinds of keys; `KEYS` has the most recently updated first."""
     found = make_sqlite()
     time = [NOW]
     with Store(found, clock=lambda: time[0]) as store:

@@ -1,4 +1,4 @@
-"""A store in a browser: who knows the token sees everything, changes nothing, and nobody else sees anything."""
+"""The read-only web pages of `lango-store serve`: contents, token and safety."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""The statements for a cluster, on one server, where they run as well: no cluster is needed to see what they do."""
+"""Statements for a cluster, tested on one server, where they work too."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A store whose tables are distributed: what its appends cost there, what keeps them whole, and when it finds out."""
+"""A store with distributed tables: cost and atomicity of appends, and detection of the distribution."""
 
 import os
 from collections import Counter
@@ -151,7 +151,7 @@ def test_search_index_is_refused_on_cluster(make_postgres: MakeDatabase) -> None
 
 
 def crash(server: str) -> None:
-    """Kill a process of a server, which ends all others then and recovers."""
+    """Kill a server process, so that the server restarts and recovers."""
     with connected(server) as superuser, suppress(psycopg.OperationalError):
         superuser.execute("COPY (SELECT 1) TO PROGRAM 'kill -9 $PPID'")
 

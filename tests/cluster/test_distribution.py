@@ -1,4 +1,4 @@
-"""Tables spread over the nodes of a cluster and brought back: with their rows, and all or nothing."""
+"""Distributing and undistributing tables with their rows, atomically."""
 
 import signal
 from collections.abc import Callable
@@ -44,12 +44,12 @@ print(schema.distribute(sys.argv[1], on_progress=lambda progress: print(progress
 
 @pytest.fixture
 def cluster(undistributed: str) -> str:
-    """The coordinator's URL of a database with rows in our tables, which are not distributed."""
+    """The coordinator's URL of a database with rows in tables that are not distributed."""
     fill(undistributed)
     return undistributed
 
 
-# There and back
+# Distribution and undistribution
 
 
 @pytest.mark.citus
@@ -153,7 +153,7 @@ def test_distribution_on_callers_connection_is_committed_by_caller(cluster: str)
     assert is_whole(cluster)
 
 
-# Half done
+# Interrupted distribution
 
 
 @pytest.mark.citus
@@ -171,7 +171,7 @@ def test_killed_distribution_changes_nothing_and_can_be_repeated(cluster: str, t
     assert contents(cluster) == rows
 
 
-# Beside others
+# Concurrent transactions
 
 
 @pytest.mark.citus
@@ -221,7 +221,7 @@ def test_writers_wait_during_distribution_and_lose_nothing(cluster: str) -> None
 
 
 def until_done(move: Callable[[str], list[str]], url: str) -> None:
-    """Try again what another transaction was in the way of, as an operator would."""
+    """Retry an operation that another transaction blocked, as an operator would."""
     for _ in range(20):
         try:
             assert move(url)

@@ -13,7 +13,7 @@ from lango_store import LangoStoreError, SchemaOutOfDate, Store, schema
 
 @pytest.fixture
 def cluster(undistributed: str) -> str:
-    """The coordinator's URL of a database with rows in our tables, which are not distributed."""
+    """The coordinator's URL of a database with rows in tables that are not distributed."""
     fill(undistributed)
     return undistributed
 

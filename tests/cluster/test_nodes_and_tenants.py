@@ -1,4 +1,4 @@
-"""A store on a cluster: by way of any node, and tenants that have a schema and a node each."""
+"""A store on a cluster: access through any node, and tenants with a schema each."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_any_node_accepts_reads_and_writes(make_postgres: MakeDatabase) -> None:
 
 
 def spread(url: str) -> str:
-    """Return a URL that names every node."""
+    """Return a URL with the hosts of all nodes."""
     named = [sa.make_url(each) for each in (url, *workers(url))]
     hosts = tuple(f"{node.host}:{node.port}" for node in named)
     query = {"host": hosts, "load_balance_hosts": "random"}
@@ -86,7 +86,7 @@ def test_worker_is_migrated_only_through_coordinator(
 
 @pytest.fixture
 def tenants(make_postgres: MakeDatabase) -> list[str]:
-    """The URLs of two tenants, each a schema that Citus keeps on one node."""
+    """The URLs of two tenants; the schema of each is on one node."""
     url = make_postgres(migrated=False)
     urls = []
     for name in ("tenant_a", "tenant_b"):

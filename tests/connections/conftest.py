@@ -1,4 +1,4 @@
-"""A network that fails, for all tests of connections."""
+"""A relay that simulates network failures, for all tests of connections."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Checkpoints of SQLite's log where the library has the WAL-reset bug, and the library that is used."""
+"""Checkpoints on SQLite versions with the WAL-reset bug, and the choice of the SQLite library."""
 
 import logging
 import sqlite3
@@ -68,7 +68,7 @@ def test_duplicate_is_recognized_without_an_extended_code() -> None:
 
 
 def library(version: tuple[int, int, int], factory: Any = None) -> Any:
-    """Return the driver's module as one with another version of SQLite, whose connections have this class."""
+    """Return the driver module with another SQLite version and this connection class."""
     module = ModuleType("sqlite")
     vars(module).update(vars(sqlite3))
     vars(module)["sqlite_version_info"] = version
@@ -85,13 +85,13 @@ def file(make_sqlite: MakeDatabase) -> Path:
 
 @pytest.fixture
 def checkpoints(file: Path) -> list[tuple[bool, bool]]:
-    """Filled with whether a commit was possible before and after each checkpoint that a connection asked for."""
+    """A list that records whether a commit was possible before and after each checkpoint."""
     return []
 
 
 @pytest.fixture
 def watching(file: Path, checkpoints: list[tuple[bool, bool]]) -> Any:
-    """A module of an affected library, whose connections fill `checkpoints`."""
+    """A driver module of an affected SQLite version whose connections fill `checkpoints`."""
 
     def can_commit() -> bool:
         with closing(sqlite3.connect(file, isolation_level=None, timeout=0)) as probe:

@@ -1,4 +1,4 @@
-"""Errors and their tracebacks: none shows what is stored or searched, whatever the driver and SQLAlchemy quote."""
+"""Errors and tracebacks never show stored or searched text."""
 
 import functools
 import pickle
@@ -32,7 +32,7 @@ def engine(request: pytest.FixtureRequest, url: str) -> Iterator[sa.Engine]:
 
 
 def refused(call: Callable[[], Any]) -> LangoStoreError:
-    """Return the error of a call; neither it nor any part of its traceback has the secret."""
+    """Return the error of a call, after checking that neither it nor its traceback contains the secret."""
     with pytest.raises(LangoStoreError) as caught:
         call()
     assert SECRET not in "".join(traceback.format_exception(caught.value))

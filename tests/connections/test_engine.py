@@ -1,4 +1,4 @@
-"""Engines: which URLs, which settings, and what becomes of connections that die."""
+"""Engines: URLs, connection settings, and replacement of lost connections."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Servers that go away: what callers see, and how soon the store is at work again."""
+"""Failover of PostgreSQL servers: errors that callers see, and recovery."""
 
 import os
 from collections import Counter
@@ -27,12 +27,12 @@ class Pair(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The URL that names both, and means the one that takes writes."""
+        """A URL that names both servers and selects the writable one."""
         hosts = "&".join(f"host={each.folder}" for each in self)
         return f"postgresql://postgres@/postgres?{hosts}&target_session_attrs=read-write"
 
     def hand_over(self) -> None:
-        """Let the standby take over from a primary that takes no writes any more and stays."""
+        """Promote the standby and make the old primary read-only."""
         self.primary.demote()
         self.standby.follow(self.primary)
         self.standby.promote()
@@ -50,7 +50,7 @@ def pair() -> Iterator[Pair]:
 
 
 def connect_several(engine: sa.Engine) -> None:
-    """Leave several connections in the pool."""
+    """Open several connections and return them to the pool."""
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(engine.connect())

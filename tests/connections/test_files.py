@@ -1,4 +1,4 @@
-"""The SQLite files that we make and read: who may read them, and what happens where nothing may be written."""
+"""SQLite files: permissions of new files, and read-only files."""
 
 import os
 import stat
@@ -70,7 +70,7 @@ def test_mistyped_path_creates_no_file(tmp_path: Path, words: tuple[str, ...], m
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Iterator[Path]:
-    """A folder that may be made read-only."""
+    """A folder that a test can make read-only."""
     folder = tmp_path / "shelf"
     folder.mkdir()
     yield folder

@@ -1,4 +1,4 @@
-"""Statements are seen by those who want to: a hook of the store's, and the engine's log."""
+"""Observing statements with `on_statement` and with the engine's log."""
 
 import logging
 
@@ -28,7 +28,7 @@ def is_ours(statement: str) -> bool:
 
 
 def shape(statement: str) -> str:
-    """What is left of a statement without its values: drivers see it with or without them."""
+    """Return a statement without its values, because drivers report it with or without them."""
     return "".join(statement.split())[:25]
 
 

@@ -1,4 +1,4 @@
-"""Life beside a host: its tables, its migrations, its schemas."""
+"""The store in a host application's database: tables, migrations and schemas."""
 
 import pytest
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""Engines as hosts make them: isolation levels, autocommit, schemas, and listeners that set what policies look at."""
+"""Engines created by a host: isolation levels, autocommit, schemas, and event listeners."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +28,7 @@ VERBS: list[Callable[[Store], object]] = [
 
 
 def stock_engine(url: str, **options: Any) -> sa.Engine:
-    """An engine as SQLAlchemy makes it."""
+    """An engine made by SQLAlchemy's create_engine."""
     engine = sa.create_engine(url, **options)
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
@@ -48,7 +48,7 @@ def host_engines(url: str) -> Iterator[tuple[str, sa.Engine]]:
 
 
 def reject_inserts(store: Store) -> None:
-    """Let the next INSERT of a message of the role `tool` fail in the database."""
+    """Create a trigger that makes an INSERT of a `tool` message fail."""
     with store.engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql(

@@ -1,4 +1,4 @@
-"""Servers and networks that fall silent: how long a call waits for them."""
+"""Timeouts for servers and networks that stop answering."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Connections that are lost: none that is broken is used again, whoever made the engine, and however it broke."""
+"""Lost connections: a broken connection is never used again."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -60,7 +60,7 @@ def test_long_idle_connection_is_pinged_before_use(
         now[0] += 31
         call(store)
         relay.forget()
-        with pytest.raises(DatabaseUnavailable):  # a moment later nobody asks: it would cost a round trip each time
+        with pytest.raises(DatabaseUnavailable):  # just used: not pinged, which would cost a round trip
             call(store)
         call(store)
     engine.dispose()
@@ -80,7 +80,7 @@ def test_only_idle_connections_that_do_not_answer_are_replaced(
             now[0] += 31
             store.append_message("k", message())
         assert len(drivers) == 1
-        drivers[0].pgconn.enter_pipeline_mode()  # as somebody left it, who sent and read nothing
+        drivers[0].pgconn.enter_pipeline_mode()  # a connection that was left open without sending or reading
         now[0] += 31
         store.append_message("k", message())
         assert len(drivers) == 2

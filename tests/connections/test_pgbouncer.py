@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: what the documentation advises, and what is refused."""
+"""The store through PgBouncer in transaction mode, as documented."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

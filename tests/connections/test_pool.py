@@ -1,4 +1,4 @@
-"""The connection pool of our engines: who gets the next free connection."""
+"""The connection pool: order of waiting threads."""
 
 import threading
 from typing import Any

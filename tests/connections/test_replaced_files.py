@@ -1,4 +1,4 @@
-"""A SQLite file that goes away, or is another one, while a store has it open."""
+"""SQLite files that are moved or replaced while a store has them open."""
 
 import shutil
 import sys
@@ -172,7 +172,7 @@ def test_ping_refuses_database_without_tables_or_revision(url: str, statement: s
 
 
 def test_calls_succeed_if_schema_check_is_reset_at_any_line(url: str) -> None:
-    """A ping of another thread that finds a fault, or an error of another call, asks for the check at any time."""
+    """A failed ping or call in another thread can request a new schema check at any time."""
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:
         store.create("k")

@@ -1,4 +1,4 @@
-"""Reads from a replica: a writer reads what it has written, however far behind the replica is."""
+"""Reads from a replica: a writer always reads its own writes."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ def test_replica_answers_reads_while_primary_is_down(
         for call in (lambda: store.append_message("k", message()), lambda: store.delete("k"), store.ping):
             with pytest.raises(DatabaseUnavailable):
                 call()
-        with pytest.raises(DatabaseUnavailable):  # what it is for is to write
+        with pytest.raises(DatabaseUnavailable):  # a primary connection is opened for the write
             store.conversation("k").begin_compaction()
     finally:
         primary.resume()

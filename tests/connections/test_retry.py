@@ -1,4 +1,4 @@
-"""`Store(url, retry=…)`: what fails for a passing reason is tried again, and nothing is done twice."""
+"""`Store(url, retry=…)`: transient failures are retried, and nothing is written twice."""
 
 import asyncio
 import logging
@@ -36,12 +36,12 @@ HALF_A_MINUTE: Final = timedelta(seconds=30)
 
 @pytest.fixture
 def url(make_postgres: MakeDatabase, relay: Relay) -> sa.URL:
-    """A database behind the relay."""
+    """The URL of a database that is reached through the relay."""
     return relay.url(make_postgres())
 
 
 class Pauses:
-    """What happens between two tries, instead of a pause."""
+    """Replaces the pause between two tries with a function."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -61,7 +61,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     return made
 
 
-# Which verbs
+# Retried methods
 
 WITHOUT: Final = {
     "at": "needs no server",
@@ -169,7 +169,7 @@ def test_call_in_callers_transaction_is_not_retried(url: sa.URL, relay: Relay, p
     assert pauses.count == 0
 
 
-# Nothing twice
+# Retries write nothing twice
 
 
 def test_retry_gives_ids_to_messages_and_turns(url: sa.URL) -> None:
@@ -194,7 +194,7 @@ def contents(store: Store) -> list[Any]:
 
 
 LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
-"""What a server answers when an append has landed: on a cluster it is a transaction of several statements."""
+"""The server's answer to a committed append: on a cluster it is a transaction of several statements."""
 
 DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] = {
     "append_message": (LANDED, lambda store: store.append_message("k", message("new")), ["a", "b", "new"]),
@@ -277,7 +277,7 @@ def test_call_with_unknown_outcome_raises_database_unavailable(
         assert store.count() in (0, 1, 2)
 
 
-# Other transactions
+# Conflicts with other transactions
 
 
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ"])
@@ -329,7 +329,7 @@ def test_call_undone_at_every_try_raises_database_busy(
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
-# Cancelled
+# Cancellation
 
 
 def test_cancelled_call_is_not_retried(url: sa.URL, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""URLs: those of async engines are taken, and a password is shown nowhere, however the URL was mistyped."""
+"""URLs: async drivers, and passwords that never appear in a text."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ ODD = [
     "{}\\", "a@b@{}", "a/b@{}@c", "a?b@{}/c", "😀{}", "%F0%9F%98%80{}", "%ff{}", "a://{}", "{}://a", "$({})", "`{}`",
     "<{}>",
 ]  # fmt: skip
-"""How a password may be written."""
+"""Ways to write a password in a URL."""
 
 PLACES = [
     "postgresql://ann:{}@127.0.0.1:1/agents",
@@ -42,7 +42,7 @@ PLACES = [
     "postgresql://127.0.0.1:1/agents?user=ann&password={}",
     "postgresql://ann@127.0.0.1:1/agents?sslpassword={}",
 ]
-"""Where a password stands by right; each with every way to write it."""
+"""Valid positions of a password, each with every way to write it."""
 
 MISTYPED = [
     "postgresql://ann:{}", "postgresql://ann:{}/agents", "postgresql://ann:{}#127.0.0.1/agents",
@@ -64,7 +64,7 @@ MISTYPED = [
 
     "sqlite+pysqlcipher://:{}@/agent.db", "sqlite:///nowhere/agent.db;password={}",
 ]  # fmt: skip
-"""Where one ends up by mistake."""
+"""Positions of a password in mistyped URLs."""
 
 URLS = [
     *(place.format(odd.format(SECRET)) for place, odd in itertools.product(PLACES, ODD)),
@@ -73,7 +73,7 @@ URLS = [
 
 
 def texts_of(url: str, log: pytest.LogCaptureFixture) -> Iterator[str]:
-    """Use a URL as a program does, and give all that this shows."""
+    """Use a URL as a program does, and return all texts that it produces."""
     log.clear()
     try:
         with Store(url) as store:

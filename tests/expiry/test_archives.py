@@ -1,4 +1,4 @@
-"""Archives: what is purged into one is found there, restored and forgotten; none of it is lost on the way."""
+"""Archives: search, restore and forget purged sessions without losing any."""
 
 import signal
 import sqlite3

@@ -1,4 +1,4 @@
-"""Clients on machines whose clocks differ: on PostgreSQL the server's clock decides, unless a store was given one."""
+"""Clients whose clocks differ: on PostgreSQL the server's clock decides, unless the store has a `clock`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def client(request: pytest.FixtureRequest, make_postgres: MakeDatabase) -> Itera
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Set the clock of this machine, whose stores were given none, off by so many minutes."""
+    """Set this machine's clock off by a number of minutes, for stores without a `clock`."""
 
     @contextmanager
     def off(minutes: float) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Commands that destroy: they say what goes, and ask; where nobody can be asked they need `--yes`."""
+"""Destructive commands: they list what they delete and ask, or require `--yes`."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

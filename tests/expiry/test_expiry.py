@@ -1,4 +1,4 @@
-"""Purging: which sessions go, in what steps, and what is kept of them."""
+"""Purges: selection of sessions, batches and reports."""
 
 import threading
 from datetime import timedelta
@@ -114,7 +114,7 @@ def test_interrupted_purge_commits_whole_batches_and_can_be_repeated(filled: Sto
 def test_purge_spares_session_appended_to_before_delete(
     make_postgres: MakeDatabase, clock: Clock, tmp_path: Path, archive: str | None
 ) -> None:
-    """The purge has chosen by an old snapshot; the append commits first; the purge looks again."""
+    """The purge chooses sessions from an old snapshot, the append commits first, and the purge checks again."""
     url = make_postgres()
     purge: dict[str, Any] = {"older_than": timedelta(days=1), "archive": archive and tmp_path / archive}
     with Store(url, clock=clock) as store, Store(url, clock=clock) as purger:
@@ -126,7 +126,7 @@ def test_purge_spares_session_appended_to_before_delete(
             work = threading.Thread(target=lambda: done.append(purger.expire(**purge)))
             work.start()
             work.join(20)
-            assert done[0].sessions == 0  # locked by the append: left alone, and nobody waited
+            assert done[0].sessions == 0  # locked by the append: skipped without waiting
             connection.commit()
         assert purger.expire(**purge).sessions == 0
         assert len(store.get("k").messages) == 1
@@ -155,10 +155,10 @@ def test_concurrent_purges_share_the_work(url: str, clock: Clock) -> None:
 
 
 class Stop(Exception):
-    """What a caller raises to stop a purge."""
+    """An exception that a caller raises to stop a purge."""
 
 
-# Forgetting
+# delete_where
 
 
 def test_delete_where_waits_for_sessions_in_use(make_postgres: MakeDatabase, clock: Clock) -> None:

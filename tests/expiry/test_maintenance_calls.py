@@ -1,4 +1,4 @@
-"""The operator's commands, as processes: against files and PostgreSQL, and against whatever goes wrong at night."""
+"""The operator's commands as processes, on both databases and with failures."""
 
 import json
 import re
@@ -20,7 +20,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def filled(url: str) -> str:
-    """Four sessions: two live, two expired; return the URL."""
+    """The URL of a store with four sessions, two of them expired."""
     call = ToolCall(id="c1", name="get_weather", arguments={"city": "Oslo"})
     answer = ToolCall(id="c1", name="get_weather", output={"celsius": -3})
     time = [NOW - timedelta(days=40)]

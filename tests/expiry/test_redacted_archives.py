@@ -1,4 +1,4 @@
-"""A message redacted in the archive, too: nothing that was said is left in the file."""
+"""Redaction of archived messages: the text is removed from the file."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A host's foreign keys to our tables: those that hold a session stop that session's purge, and no other's."""
+"""Foreign keys of a host to the session table: they block the purge of the referenced sessions only."""
 
 import json
 import re
@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 
 
 def ticket(engine: sa.Engine, *keys: str, also: str = "", **options: Any) -> None:
-    """Make a host's table whose rows refer to sessions."""
+    """Create a host table whose rows reference sessions."""
     reference = sa.ForeignKey(SessionRow.__table__.c.key, name="fk_ticket", **options)
     column: sa.Column[str] = sa.Column("session_key", reference)
     table = sa.Table("ticket", sa.MetaData(), sa.Column("number", sa.Integer, primary_key=True), column)
@@ -41,7 +41,7 @@ def due(store: Store, clock: Clock, *keys: str) -> None:
 
 
 def named(engine: sa.Engine, constraint: str = "fk_ticket of ticket") -> str:
-    """Return how errors name a foreign key: SQLite does not say which one refused."""
+    """Return the name of a foreign key in errors; SQLite does not report it."""
     is_sqlite = engine.dialect.name == "sqlite"
     return "SQLite: FOREIGN KEY constraint failed" if is_sqlite else f"foreign key {constraint}"
 
@@ -101,7 +101,7 @@ def test_held_session_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_rows_behind_cascade_and_rows_of_messages_hold_sessions(store: Store, engine: sa.Engine, clock: Clock) -> None:
+def test_cascading_rows_and_rows_of_messages_hold_sessions(store: Store, engine: sa.Engine, clock: Clock) -> None:
     due(store, clock, "a", "cascade", "message")
     comment = (
         "CREATE TABLE comment (ticket INTEGER CONSTRAINT fk_comment REFERENCES ticket (number), "

@@ -1,4 +1,4 @@
-"""Sessions that expire: hidden at once, revived only on purpose."""
+"""The TTL of sessions: expiry, revival and replacement."""
 
 from datetime import datetime, timedelta
 

@@ -1,6 +1,6 @@
-"""Damaged SQLite files: whatever a file holds, our errors come out, and all that can still be read is given.
+"""Damaged SQLite files: errors are the store's, and readable rows are returned.
 
-A few seconds in the suite; `LANGO_STORE_DAMAGE_ROUNDS=300` runs it for longer.
+`LANGO_STORE_DAMAGE_ROUNDS=300` runs it for longer than the default few seconds.
 """
 
 import functools

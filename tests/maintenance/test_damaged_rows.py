@@ -1,4 +1,4 @@
-"""Rows of a SQLite file in another form than the package writes: each is named, and hides no other."""
+"""SQLite rows with values of an unexpected type: each is reported, and other rows stay readable."""
 
 import functools
 import random

@@ -1,4 +1,4 @@
-"""The doctor on turns and compactions: what does not agree with the rows is found, named and mended."""
+"""`examine` on turns and compactions: it finds and repairs inconsistent rows."""
 
 import pytest
 from support.factories import message, messages
@@ -9,7 +9,7 @@ from lango_store._values.reports import Finding
 
 @pytest.fixture
 def talked(store: Store) -> Store:
-    """Two sessions alike: a turn, a compaction, a turn without messages, a second compaction, a turn."""
+    """Two equal sessions: a turn, a compaction, a turn without messages, a second compaction, a turn."""
     for key in ("k", "whole"):
         conversation = store.open(key)
         conversation.save_turn(messages(2, tokens=1), {"tokens": 1})

@@ -1,4 +1,4 @@
-"""What a store says of itself: its sums, and what an examination finds and mends."""
+"""`stats` and `examine`: totals, findings and repairs."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -172,7 +172,7 @@ DOINGS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("do", DOINGS.values(), ids=list(DOINGS))
-def test_repair_ignores_rows_deleted_or_repaired_meanwhile(url: str, do: Callable[[Store], object]) -> None:
+def test_repair_ignores_rows_deleted_or_repaired_by_others(url: str, do: Callable[[Store], object]) -> None:
     done: list[object] = []
 
     def meddle(text: str, _: float) -> None:

@@ -1,4 +1,4 @@
-"""Migrations: up, down and up again with rows in the tables, several at once, as a guest who asks first."""
+"""Migrations: upgrade, downgrade, schema checks, and concurrent upgrades."""
 
 import logging
 import subprocess

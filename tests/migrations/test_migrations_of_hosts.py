@@ -1,4 +1,4 @@
-"""Our migrations on a host's connection, and inside a host's own Alembic run."""
+"""The store's migrations on a host's connection and inside a host's Alembic run."""
 
 import threading
 from pathlib import Path
@@ -57,7 +57,7 @@ WAYS = {
 
 
 def host(folder: Path, url: str, *, env: str = "pass", revision: str = "pass", whole_env: str | None = None) -> Config:
-    """Make a host's Alembic project of two revisions, with lines of ours in its env.py or its first revision."""
+    """Create a host's Alembic project of two revisions that calls our upgrade in env.py or the first revision."""
     (folder / "versions").mkdir(parents=True)
     (folder / "env.py").write_text(whole_env or ENV.format(here=env))
     for number, before, here in (("h1", None, revision), ("h2", "h1", "pass")):

@@ -1,4 +1,4 @@
-"""Migrations of tables that are distributed and have rows, and where they may run."""
+"""Migrations of distributed tables with rows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The roles that the page about PostgreSQL makes: each may do what its work needs, and nothing else."""
+"""The database roles of the PostgreSQL page: each has only the permissions it needs."""
 
 import re
 import uuid
@@ -29,7 +29,7 @@ ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES = blocks("docs/production/postgresql.
 
 @dataclass
 class Database:
-    """A database with the roles of the page, under names of its own."""
+    """A database with the documented roles under unique names."""
 
     server: sa.URL
     name: str
@@ -62,7 +62,7 @@ def database(server_url: sa.URL) -> Iterator[Database]:
 
 
 def talked(url: str, now: datetime) -> None:
-    """Store a session that has expired by the clock's time, and one that has not."""
+    """Store one expired and one live session."""
     with Store(url, clock=lambda: now - 2 * DAY) as store:
         store.create("old", ttl=DAY, messages=[message("long ago")])
         store.set_values("old", {"step": 1})
@@ -96,7 +96,7 @@ READS: dict[str, Callable[[Store], Any]] = {
 
 
 def refused(store: Store, verbs: dict[str, Callable[[Store], Any]]) -> set[str]:
-    """Return which verbs the database refuses; each must leave everything as it was."""
+    """Return the methods that the database refuses, after checking that none of them changed anything."""
     found = set()
     for name, verb in verbs.items():
         before = everything(store)

@@ -1,4 +1,4 @@
-"""An archive as a list of sessions: what a real one is compared with."""
+"""A model of an archive, as a list of sessions."""
 
 import copy
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from support.session_model import ModelSession
 
 @dataclass
 class ModelArchive:
-    """The lives of sessions in the order in which they were archived; one archived again replaces its first copy."""
+    """The archived sessions in order; a session archived again replaces its earlier copy."""
 
     lives: list[ModelSession] = field(default_factory=list)
 
@@ -20,7 +20,7 @@ class ModelArchive:
         return next((each for each in reversed(self.lives) if each.key == key), None)
 
     def restored(self, now: datetime, key: str, ttl: timedelta | None) -> ModelSession | None:
-        """Return what a restore makes of the latest life of a session: the same, but with this TTL."""
+        """Return the latest archived life of a session with this TTL, as `restore` does."""
         session = copy.deepcopy(self.latest(key))
         if session is not None:
             session.ttl = ttl

@@ -1,4 +1,4 @@
-"""An asynchronous store behind the verbs of a synchronous one, for checks that are written once."""
+"""An asynchronous store with the interface of a synchronous one, for tests that run on both."""
 
 import asyncio
 import functools
@@ -15,7 +15,7 @@ _NOTHING: Final = object()
 
 
 class Awaiting:
-    """An `AsyncStore`, or an `AsyncConversation`, that is called like its twin, from threads beside its event loop."""
+    """An `AsyncStore` or `AsyncConversation` with synchronous methods that can be called from any thread."""
 
     def __init__(self, awaited: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.awaited = awaited
@@ -26,7 +26,7 @@ class Awaiting:
         return functools.partial(self._call, found) if callable(found) else found
 
     def using(self, connection: Any) -> Any:
-        """Return the synchronous store on the caller's connection, as there is no other."""
+        """Return the synchronous store on the caller's connection; `AsyncStore` has no such method."""
         return self.awaited.store.using(connection)
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -49,7 +49,7 @@ async def _result(found: Any) -> Any:
 
 @contextmanager
 def awaiting(store: AsyncStore) -> Iterator[Store]:
-    """Make an `AsyncStore` look like a `Store`: each call is awaited on an event loop in a thread of its own."""
+    """Give an `AsyncStore` the interface of a `Store`: each call is awaited on an event loop in another thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -1,4 +1,4 @@
-"""The lines of a backup, changed by hand and sealed again."""
+"""Edited backup files with correct counts and digests."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def sealed(lines: list[str]) -> list[str]:
-    """Return a file's lines with the counts and digests that they should have."""
+    """Return the lines of a file with correct counts and digests."""
     done: list[str] = []
     own: list[str] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Databases of a Citus cluster for tests: each is one on every node, and a migrated one's tables are distributed."""
+"""Test databases on a Citus cluster; the tables of a migrated one are distributed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -12,7 +12,7 @@ from lango_store import schema
 _NODES: Final = """
 SELECT nodename, nodeport FROM pg_dist_node WHERE noderole = 'primary' AND groupid <> 0 AND isactive
 """
-# The maintenance daemon too, which has no end of its own and keeps a database from being copied.
+# The maintenance daemon too, which never exits by itself and prevents copies of its database.
 _END_ALL: Final = """
 SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity
 WHERE datname = '{name}' AND pid <> pg_backend_pid()
@@ -21,7 +21,7 @@ _PLACEMENT: Final = "SELECT concat_ws(' ', logicalrelid, partkey, colocationid, 
 
 
 class CitusDatabases(PostgresDatabases):
-    """Makes databases that are clusters, with the nodes of the one that the administrator is connected to."""
+    """Creates distributed databases on the nodes of the administrator's cluster."""
 
     def __init__(self, administrator: sa.Engine, server_url: sa.URL) -> None:
         super().__init__(administrator, server_url)
@@ -49,7 +49,7 @@ class CitusDatabases(PostgresDatabases):
         super()._create(name, template)
 
     def _cluster(self, name: str) -> str:
-        """Make a database that is a cluster without tables, to make the others of."""
+        """Create a template: a distributed database without tables."""
         self._say(f"CREATE DATABASE {name}")
         own = self._server_url.set(database=name)
         for node in (own, *(own.set(host=host, port=port) for host, port in self._workers)):

@@ -1,4 +1,4 @@
-"""What tests ask of a cluster and of its databases, past the store."""
+"""Queries about a cluster and its databases that bypass the store."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ALL_KEYS = ["fk_lango_change_session", "fk_lango_message_session", "fk_lango_tur
 
 
 def say(url: str, *statements: str) -> list[tuple[Any, ...]]:
-    """Run statements, and give the rows of the last."""
+    """Run statements and return the rows of the last one."""
     made = sa.make_url(url)
     given: Any = {**made.translate_connect_args(username="user", database="dbname"), **made.query}
     with psycopg.connect(**given, autocommit=True) as connection:
@@ -32,7 +32,7 @@ def workers(url: str) -> list[str]:
 
 
 def shards(url: str | sa.URL, table: str) -> list[tuple[str, str]]:
-    """Give the parts of a table, each with the URL of the server that has it."""
+    """Return the shards of a table, each with the URL of its server."""
     made = sa.make_url(url)
     query = f"SELECT nodename, nodeport, shard_name FROM citus_shards WHERE table_name = '{table}'::regclass"
     return [
@@ -58,7 +58,7 @@ def foreign_keys(url: str) -> list[str]:
 
 
 def fill(url: str) -> None:
-    """Write a little into every table."""
+    """Write some rows to every table."""
     with Store(url) as store:
         for number in range(20):
             conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
@@ -74,7 +74,7 @@ def contents(url: str) -> dict[str, list[Any]]:
 
 
 def is_whole(url: str) -> bool:
-    """Whether our tables are distributed as they should be, and have no rows on the coordinator."""
+    """Return whether all tables are distributed correctly, without rows on the coordinator."""
     placed = distributed(url)
     columns = {"lango_session": "key", "lango_shared_value": "scope"}
     return (

@@ -1,4 +1,4 @@
-"""The command line in this process, as a process of its own, and on a terminal."""
+"""Running the command line in this process, in a separate process, and on a terminal."""
 
 import fcntl
 import io
@@ -34,9 +34,9 @@ def run(
     answer: str | None = None,
     encoding: str = "utf-8",
 ) -> subprocess.CompletedProcess[str]:
-    """Run `lango-store` with these words, with no URL of ours in its environment, and with what a user answers.
+    """Run `lango-store` with these arguments, without a database URL in the environment, and with a user's answer.
 
-    In this process, where everything is loaded already; `run_process` shows what a process of its own does otherwise.
+    Runs in this process, where modules are loaded already; `run_process` starts a separate process.
     """
     out, error = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
     code = 0
@@ -62,7 +62,7 @@ def run_process(
     environment: dict[str, str] | None = None,
     answer: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `lango-store` as `run` does, as a process of its own."""
+    """Run `lango-store` like `run`, but in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "lango_store.cli", *words],
         cwd=folder,
@@ -82,9 +82,9 @@ def run_on_terminal(
     watch: Callable[[str, int], None] | None = None,
     before: str = "",
 ) -> tuple[str, int]:
-    """Run `lango-store` on a terminal of so many columns, and give what it shows there and its exit code.
+    """Run `lango-store` on a terminal of this width, and return its output and exit code.
 
-    `answer` is what a user types; `watch` sees what is shown so far, and the process's number; `before` is source that
+    `answer` is typed by the user; `watch` gets the output so far and the process id; `before` is Python source that
     runs first.
     """
     ours, theirs = pty.openpty()
@@ -101,7 +101,7 @@ def run_on_terminal(
     while True:
         try:
             part = os.read(ours, 65_536)
-        except OSError:  # how a terminal says on Linux that nobody has it open any more
+        except OSError:  # on Linux, reading a terminal that all processes have closed raises this error
             break
         if not part:
             break

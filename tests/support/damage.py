@@ -1,4 +1,4 @@
-"""A SQLite file full of everything, ways to damage it, and every verb to read what is left."""
+"""A SQLite file with every kind of row, ways to damage it, and methods that read it."""
 
 import functools
 import os
@@ -57,7 +57,7 @@ def sound_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def damaged_file(sound_file: Path, tmp_path: Path) -> Path:
-    """A copy, sound as yet."""
+    """A copy of the file, not damaged yet."""
     path = tmp_path / "damaged.db"
     path.write_bytes(sound_file.read_bytes())
     return path
@@ -90,13 +90,13 @@ def flip_text(data: bytearray, chance: random.Random) -> None:
 
 
 def flip_schema(data: bytearray, chance: random.Random) -> None:
-    """Flip bits where the file says what its tables are."""
+    """Flip bits in the schema of the file."""
     for _ in range(chance.choice((1, 2, 5))):
         data[chance.randrange(PAGE)] ^= 1 << chance.randrange(8)
 
 
 def cut(data: bytearray, chance: random.Random) -> None:
-    """Lose the end of the file."""
+    """Cut off the end of the file."""
     del data[chance.randrange(len(data)) :]
 
 
@@ -120,7 +120,7 @@ DAMAGES: tuple[Damage, ...] = (flip, flip_text, flip_text, flip_schema, cut, los
 
 @functools.cache
 def engine_of(path: Path) -> sa.Engine:
-    """One engine for all that lies at a path in turn: its statements are compiled once."""
+    """Return the same engine for all files at one path, so that statements are compiled once."""
     return create_engine(f"sqlite:///{path}")
 
 

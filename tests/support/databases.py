@@ -1,4 +1,4 @@
-"""Which databases tests run on."""
+"""The databases that tests run on."""
 
 import os
 from collections.abc import Callable
@@ -12,12 +12,12 @@ CITUS = os.environ.get("LANGO_STORE_TEST_CITUS")
 """The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases take the place of all."""
 
 AS_ROWS_LIE = {"options": "".join(f" -c enable_{way}=off" for way in ("indexscan", "indexonlyscan", "bitmapscan"))}
-"""What makes connections to PostgreSQL that read rows as they lie in a table, and not in the order of an index."""
+"""Connection options that make PostgreSQL read rows in table order, not in the order of an index."""
 
 KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
 """The databases that every behaviour is tested on."""
 
 
 def not_on_a_cluster(reason: str) -> pytest.MarkDecorator:
-    """Skip a test that cannot hold where Citus distributes our tables."""
+    """Skip a test that cannot pass with distributed tables."""
     return pytest.mark.skipif(CITUS is not None, reason=f"not on a cluster: {reason}")

@@ -1,4 +1,4 @@
-"""A format whose files are empty: a test says beforehand what is read from them."""
+"""A file format for tests: each test sets what is read from the files."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Messages with whatever a test does not care about, and the parts of messages that a test compares."""
+"""Messages with default values, and comparisons of their parts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +23,7 @@ def message(content: Any = "hello", **fields: Any) -> Message:
 
 
 def message_of(content: str, kind: str, id: str | None, tokens: int | None, call: str) -> Message:
-    """Make a message of a kind; a call asks for `call`, a result answers it in one of three shapes."""
+    """Make a message of a kind; "call" has the tool call `call`, and results answer it in one of three shapes."""
     fields: dict[str, Any] = {"content": content, "id": id, "tokens": tokens}
     match kind:
         case "call":

@@ -1,4 +1,4 @@
-"""What a page about a framework shows, run."""
+"""Running the programs on the pages about frameworks."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def started(*words: str, folder: Path, timeout: float = 100) -> str:
 
 
 def run_replacement(page: str, folder: Path, first: str = "") -> None:
-    """Run what a page replaces in a program, and what it replaces it with, each after these first lines."""
+    """Run both sides of the replacement that a page shows, each after these first lines."""
     for diff in blocks(page, "diff"):
         for sign in "-+":
             lines = [line[1:] for line in diff.splitlines() if line.startswith((sign, " "))]

@@ -1,4 +1,4 @@
-"""Operators and functions of another role that statements might call instead of PostgreSQL's own."""
+"""Operators and functions created by another role, to check that statements never call them."""
 
 from collections.abc import Collection
 from typing import Final
@@ -11,7 +11,7 @@ _TYPES: Final = (
 )
 _OPERATORS: Final = ("=", "<>", "<", ">", "<=", ">=", "||", "+", "-", "*", "/", "@@", "->", "->>")
 
-# A function or an operator whose types match exactly is called before one that needs a conversion, wherever it is.
+# PostgreSQL prefers a function or operator with exactly matching types, in any schema of the search path.
 _CREATE: Final = """
 DO $do$
 DECLARE
@@ -45,7 +45,7 @@ END $do$;
 
 
 def intrude(url: str, functions: Collection[str]) -> None:
-    """Create every operator on two types, and every form of these functions, that PostgreSQL has not: all raise."""
+    """Create all missing operators on two types and overloads of these functions; each raises when called."""
     lists = {"types": _TYPES, "operators": _OPERATORS, "functions": sorted(functions)}
     script = _CREATE.format(**{name: ", ".join(f"'{each}'" for each in words) for name, words in lists.items()})
     engine = create_engine(url)

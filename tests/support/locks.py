@@ -1,4 +1,4 @@
-"""Waiting for somebody to wait: a test goes on when a statement waits for a lock that another transaction has."""
+"""Waiting until a statement waits for a lock of another transaction."""
 
 import sqlalchemy as sa
 from support.databases import CITUS
@@ -7,13 +7,13 @@ SOMEBODY_WAITS = (
     f"SELECT 1 FROM {'citus' if CITUS else 'pg'}_stat_activity "
     "WHERE datname = current_database() AND wait_event_type = 'Lock'"
 )
-"""Whether a statement waits for another's lock, on whatever server."""
+"""Queries for statements that wait for a lock, by database."""
 
 
 def until_one_waits(engine: sa.Engine) -> None:
-    """Come back when a statement waits for another's lock."""
+    """Return when a statement waits for a lock of another transaction."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for _ in range(100_000):
             if connection.exec_driver_sql(SOMEBODY_WAITS).first():
                 return
-    raise AssertionError("nobody waits for a lock")
+    raise AssertionError("no statement waits for a lock")

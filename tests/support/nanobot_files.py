@@ -1,4 +1,4 @@
-"""nanobot's files for tests: those it wrote, and lines to make others of."""
+"""nanobot's session files, and lines for new ones."""
 
 import json
 from pathlib import Path

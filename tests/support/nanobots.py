@@ -1,4 +1,4 @@
-"""What nanobot puts into a session, and what comes out of it as a file."""
+"""nanobot sessions and the files they are exported to."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages that readers get, and the code blocks on them."""
+"""The documentation pages and their code blocks."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def blocks_by_place(kind: str) -> dict[str, str]:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """Return the words of each command, without what becomes of its output."""
+    """Return the words of each command, without redirections and pipes."""
     for line in script.splitlines():
         words: list[str] = []
         for word in shlex.split(line, comments=True):

@@ -29,7 +29,7 @@ pidfile = {folder}/pid
 
 
 class PgBouncer:
-    """A pooler on a socket of its own: a client has a server's connection for a transaction only."""
+    """PgBouncer on a separate socket, in transaction mode."""
 
     def __init__(self, server: sa.URL) -> None:
         assert PROGRAM is not None
@@ -54,7 +54,7 @@ class PgBouncer:
             time.sleep(0.01)  # nothing announces that it listens
 
     def url(self, database: str) -> str:
-        """The URL of a database behind it, as the documentation advises."""
+        """Return the documented URL for a database behind PgBouncer."""
         made = sa.make_url(database)
         through = made.difference_update_query(["host"]).set(host=None, port=6432)
         return through.update_query_dict({"host": str(self.folder), "prepare_threshold": "none"}).render_as_string(

@@ -1,4 +1,4 @@
-"""Where tests keep what they write: in memory, if there is room. No test looks at a file after the machine crashed."""
+"""A folder for test files, in memory if there is room: no test needs files that survive a crash of the machine."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ _ROOM: Final = 3 * 1024**3
 
 
 def fast_folder() -> Path:
-    """Return a folder in memory where there is room, else the usual one for temporary files."""
+    """Return a folder in memory if there is room, else the default temporary folder."""
     if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM:
         return _MEMORY
     return Path("/tmp")  # not $TMPDIR: paths of sockets end at 107 bytes

@@ -1,4 +1,4 @@
-"""Databases of a PostgreSQL server for tests: copies of a migrated one, used again as long as nobody changed them."""
+"""PostgreSQL databases for tests: copies of a migrated template, reused while their schema is unchanged."""
 
 import itertools
 import uuid
@@ -11,9 +11,9 @@ from lango_store import schema
 from lango_store.tables import VERSION_TABLE, Base
 
 _EMPTY: Final = f"TRUNCATE {', '.join(table.name for table in Base.metadata.sorted_tables)}".encode()
-# A catalog's row without what TRUNCATE, a vacuum and an ANALYZE write there.
+# Rows of a catalog without the columns that TRUNCATE, VACUUM and ANALYZE change.
 _MOVING: Final = "'{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[]"
-# Of other catalogs, how many rows there are and which transaction wrote the last: a third of the work of their rows.
+# For other catalogs, the number of rows and the last writing transaction are enough, in a third of the time.
 _OURS: Final = ("attribute:attrelid", "constraint:oid", "index:indexrelid", "policy:oid", "proc:oid", "trigger:oid")
 _WHOLE: Final = ("namespace", "extension", "event_trigger", "default_acl", "publication", "largeobject_metadata")
 _LAST: Final = "count(*), ' ', max(xmin::text::bigint)"
@@ -31,7 +31,7 @@ _FINGERPRINT: Final = " UNION ALL ".join(
         "LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE d.datname = current_database()",
     ]
 )
-# As pg_terminate_backend(pid, 20000) does, which looks ten times a second whether they have ended.
+# Like pg_terminate_backend(pid, 20000), which checks ten times a second whether they have ended.
 _END_OTHERS: Final = """
 DO $$ BEGIN
     FOR n IN 1..20000 LOOP
@@ -43,7 +43,7 @@ DO $$ BEGIN
     END LOOP;
 END $$
 """
-# A tenth of the work of the above, where there are none.
+# A tenth of the time of the query above, if there are no connections.
 _OTHERS: Final = b"""
 SELECT 1 FROM pg_stat_get_activity(NULL) a JOIN pg_database d ON d.oid = a.datid
 WHERE d.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 
 class PostgresDatabases:
-    """Makes databases, empty or migrated; takes them back after a test."""
+    """Creates empty or migrated databases, and reuses them after a test."""
 
     def __init__(self, administrator: sa.Engine, server_url: sa.URL) -> None:
         self._administrator = administrator
@@ -66,7 +66,7 @@ class PostgresDatabases:
         self._fingerprint: list[Any] = []
 
     def make(self, *, migrated: bool = True, lasting: bool = False) -> str:
-        """Return the URL of a database without a row, with our tables or without any; `lasting` until the run ends."""
+        """Return the URL of a database without rows, migrated or not; a `lasting` one exists until the run ends."""
         name = self._free.pop() if migrated and self._free else self._created(migrated)
         if lasting:
             self._lasting.append(name)
@@ -75,7 +75,7 @@ class PostgresDatabases:
         return self._url(name)
 
     def take_back(self) -> None:
-        """Empty what a test had, so that the next one may have it; drop what it changed."""
+        """Empty the databases of a test for the next one; drop those with a changed schema."""
         while self._made:
             name, migrated = self._made.pop()
             if migrated and self._emptied(name):
@@ -84,7 +84,7 @@ class PostgresDatabases:
                 self._drop(name)
 
     def drop_all(self) -> None:
-        """Drop what is left."""
+        """Drop the remaining databases."""
         self.take_back()
         for name in [*self._free, *self._lasting, self._template]:
             if name is not None:
@@ -109,11 +109,11 @@ class PostgresDatabases:
         return self._template
 
     def _lay_out(self, url: str) -> None:
-        """Make the tables that a migrated database has."""
+        """Create the tables of a migrated database."""
         schema.upgrade(url)
 
     def _emptied(self, name: str) -> bool:
-        # By one connection from test to test: a new one would cost the server more than what it is asked.
+        # By one connection from test to test: a new connection would cost the server more than the query.
         try:
             if name not in self._connections:
                 self._connections[name] = self._connected(name)
@@ -148,5 +148,5 @@ class PostgresDatabases:
             connection.exec_driver_sql(statement)
 
     def _state(self, connection: psycopg.Connection[Any]) -> list[Any]:
-        """Read what a test may have changed and no TRUNCATE puts back."""
+        """Read the state that a test may have changed and that TRUNCATE does not reset."""
         return sorted(connection.execute(_FINGERPRINT.encode()).fetchall())

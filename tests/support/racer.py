@@ -1,4 +1,4 @@
-"""One of the processes of test_conversation_races: calls verbs of a session at random, and checks what it reads."""
+"""One process of test_conversation_races: it calls random methods of a session and checks the results."""
 
 import json
 import random
@@ -23,7 +23,7 @@ from lango_store import (
 
 
 class Racer:
-    """One writer of the session `k`, with a random of its own."""
+    """A writer of the session `k`, with a separate random generator."""
 
     def __init__(self, store: Store, number: int) -> None:
         self.store = store
@@ -106,7 +106,7 @@ class Racer:
         self.look_at_values()
 
     def look_at_values(self) -> None:
-        """Nobody else sets or drops a name of ours."""
+        """No other writer sets or drops the values of this one."""
         assert self.conversation.values(f"{self.number}.") == self.mine
 
     def compact(self) -> None:
@@ -141,7 +141,7 @@ class Racer:
         self.edit(redact)
 
     def edit(self, change: Callable[[Message], None]) -> None:
-        """Change one of the last messages; somebody else may have taken it away."""
+        """Change one of the last messages, which another writer may have removed."""
         found = self.conversation.all_messages(last=8)
         for one in self.random.sample(found, min(len(found), 1)):
             with suppress(MessageNotFound):
@@ -170,7 +170,7 @@ class Racer:
         self.look_at_turns(turns, log)
         self.store.delete(forked.key)
 
-    # What one load shows, whatever the others do
+    # Properties of one load, independent of other writers
 
     def look(self, conversation: Conversation) -> None:
         session = conversation.get()

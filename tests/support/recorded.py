@@ -1,4 +1,4 @@
-"""Records, and a session that has some."""
+"""Records, and a session with some."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def record(content: Any = "a record", **fields: Any) -> Message:
 
 
 def noted(store: Store, key: str = "k", **fields: Any) -> Conversation:
-    """A session of a question and its answer, with a record before, between and behind them."""
+    """A session of a question and its answer, with a record before, between and after them."""
     conversation = store.open(key, messages=[record("mode")], **fields)
     conversation.save_turn([message("hello"), record("cost"), message("hi", role="assistant")], {"tokens": 3})
     conversation.append_message(record("attachment", id="r"))
@@ -21,4 +21,4 @@ def noted(store: Store, key: str = "k", **fields: Any) -> Conversation:
 
 LOG = ["mode", "hello", "cost", "hi", "attachment"]
 SAID = ["hello", "hi"]
-"""What its log holds, and what was said."""
+"""The contents of its log and of its messages."""

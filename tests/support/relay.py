@@ -1,4 +1,4 @@
-"""A network between clients and servers, for tests of what is lost in it."""
+"""A relay between clients and servers that can lose data and connections."""
 
 import socket
 import threading
@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 
 class Relay:
-    """A network between clients and a server, which can drop connections silently: only a sender notices."""
+    """A relay between clients and a server that can drop connections silently, so that only a sender notices."""
 
     def __init__(self, server: sa.URL) -> None:
         self._server = server
@@ -24,12 +24,12 @@ class Relay:
         self._threads[0].start()
 
     def url(self, url: str, **parameters: str) -> sa.URL:
-        """Return the URL of a database of the server through this network, by TCP."""
+        """Return the TCP URL of a database through this relay."""
         there = sa.make_url(url).difference_update_query(["host"]).set(host="127.0.0.1", port=self.port)
         return there.update_query_dict({"sslmode": "disable"} | parameters)  # `lose` reads the answers
 
     def lead_to(self, server: sa.URL) -> None:
-        """Connect new clients to another server, as a name or an address does that has moved."""
+        """Connect new clients to another server, as after a DNS change."""
         self._server = server
 
     def forget(self) -> None:
@@ -47,11 +47,11 @@ class Relay:
         self._refusing = False
 
     def lose(self, answer: bytes) -> None:
-        """Cut off, once, a client before it gets an answer with these bytes: the server has done its work by then."""
+        """Disconnect one client before it gets an answer with these bytes, after the server has done the work."""
         self._cut = answer
 
     def stall(self) -> None:
-        """Pass nothing on, and after a while accept nothing either, but stay connected."""
+        """Forward nothing, and later accept nothing either, but keep connections open."""
         self._going_on.clear()
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Revisions that only tests ship, after those of the release."""
+"""Migration revisions for tests, newer than those of the release."""
 
 import shutil
 from pathlib import Path
@@ -41,7 +41,7 @@ def downgrade() -> None:
 
 
 def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed: bool = False) -> None:
-    """Ship two more revisions, as a later release does; with `needed` the code is that release's too."""
+    """Add two revisions, as a later release does; with `needed` the code requires them."""
     shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for before, number in zip((SCHEMA_REVISION, *LATER), LATER, strict=False):
         (folder / "versions" / f"{number}_moods.py").write_text(_TEXT.format(number=number, before=before))
@@ -52,7 +52,7 @@ def add_later_revisions(folder: Path, monkeypatch: pytest.MonkeyPatch, *, needed
 
 
 def ship_revision(folder: Path, monkeypatch: pytest.MonkeyPatch, upgrade: str) -> str:
-    """Ship one more revision with this body of `upgrade()`, and return its number."""
+    """Add a revision with this body of `upgrade()`, and return its number."""
     shutil.copytree(SHIPPED, folder, ignore=shutil.ignore_patterns("__pycache__"))
     text = f'''"""A revision of a test."""
 

@@ -1,4 +1,4 @@
-"""Rows as a database keeps them, with whatever a test does not care about."""
+"""Table rows with default values."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def shared_value_row(scope: str, name: str, **fields: Any) -> Row:
 
 
 def put(store: Store, *rows: Row) -> None:
-    """Write rows without any check, as another program may have written them."""
+    """Write rows without validation, as another program may."""
     with store.engine.begin() as connection:
         for row in rows:
             table = next((each for name, each in _PLACES.items() if name in row), SESSION)
@@ -73,7 +73,7 @@ def put(store: Store, *rows: Row) -> None:
 
 
 def _content_columns(content: str | None) -> dict[str, str | None]:
-    """Return the columns in which the store would keep a content that is given as JSON."""
+    """Return the columns in which the store would store this JSON content."""
     if content is None:
         return {"text": None, "content": NO_CONTENT}
     try:
@@ -84,7 +84,7 @@ def _content_columns(content: str | None) -> dict[str, str | None]:
 
 
 def all_rows(store: Store) -> dict[str, list[Row]]:
-    """Read all rows of a store, by the key of their session, in the order of their places."""
+    """Read all rows of a store, by session key, in order of position."""
     with store.engine.connect() as connection:
         return {
             key: [row for _, page in transfer.whole_session(connection, key) for row in page]

@@ -1,4 +1,4 @@
-"""What tests ask of a search index."""
+"""Queries of a search index."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from lango_store import Store, schema
 
 
 def found(store: Store, words: str, **which: Any) -> list[tuple[str, int]]:
-    """Return the places of up to 1,000 hits, sorted."""
+    """Return the positions of up to 1,000 hits, sorted."""
     return sorted((hit.key, hit.seq) for hit in store.search(words, limit=1_000, **which).items)
 
 

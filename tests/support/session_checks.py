@@ -1,4 +1,4 @@
-"""Checks of a session against its model, and of a store, after any sequence of verbs."""
+"""Checks of sessions against their models, and of a store's consistency."""
 
 import sqlalchemy as sa
 from support.factories import seqs
@@ -11,7 +11,7 @@ from lango_store.window import as_prompt, without_orphans
 
 
 def assert_alike(found: Conversation, session: ModelSession) -> None:
-    """Compare all that a conversation tells with its model."""
+    """Compare everything that a conversation returns with its model."""
     log_and_window(found, session)
     counters(found, session)
     turns_and_summaries(found, session)
@@ -76,12 +76,12 @@ def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
 
 
 def ends_of(window: list[Message]) -> set[int]:
-    """Choose how many of a window's last messages to ask for."""
+    """Choose numbers of last messages to read from a window."""
     return {0, 1, len(window) // 2, max(len(window) - 1, 0), len(window) + 1}
 
 
 def unexplained(connection: sa.Connection, key: str) -> set[int]:
-    """Return the seqs that a session used up and that neither a message nor a change explains."""
+    """Return the used seqs that neither a message nor a change row explains."""
     last_seq = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, key))).scalar_one()
     explained = set(connection.execute(sa.select(MESSAGE.c.seq).where(of_session(MESSAGE, key))).scalars())
     columns = (CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq)

@@ -1,4 +1,4 @@
-"""A session as the rules of the data have it, in plain lists: what a real one is compared with."""
+"""A model of a session in plain lists, after the rules of the data."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ModelLog:
 
     @property
     def messages(self) -> list[Message]:
-        """The log without records, which nobody said and no model sees."""
+        """The log without records, which models do not see."""
         return [m for m in self.log if m.role is not RECORD]
 
     @property
@@ -109,12 +109,12 @@ class ModelLog:
 
     @property
     def said(self) -> list[Message]:
-        """What somebody said: the messages without summaries."""
+        """The messages without summaries."""
         summaries = [turn.turn_no for turn in self.turns if turn.kind == "compaction"]
         return [m for m in self.messages if m.turn_no not in summaries]
 
     def is_life_of(self, other: ModelLog) -> bool:
-        """Return whether both are copies of one session, and not of two that had the same key one after the other."""
+        """Return whether both are copies of one session, not of two successive sessions with the same key."""
         return (self.key, self.created_at) == (other.key, other.created_at)
 
     def messages_of(self, turn: Turn) -> list[Message]:
@@ -137,7 +137,7 @@ def summed(usages: Sequence[Usage]) -> Usage:
 
 
 class ModelSession(ModelLog):
-    """Does to what it holds what the verbs promise to do."""
+    """Implements the promises of the methods on plain lists."""
 
     # What is written
 
@@ -284,7 +284,7 @@ class ModelSession(ModelLog):
         return self.append(now, new)
 
     def compact(self, now: datetime, begun: ModelSession, summary: Sequence[Message], *, discard: bool) -> Compaction:
-        """Put a summary in place of the window that `begun`, a copy of this session as it was, had."""
+        """Replace the window of `begun`, an earlier copy of this session, with a summary."""
         if self.changes != begun.changes or self.created_at != begun.created_at:
             raise Conflict(self.key, expected=begun.last_seq, last_seq=self.last_seq)
         upto = begun.last_seq
@@ -334,7 +334,7 @@ class ModelSession(ModelLog):
     # Steps of these
 
     def stands_at(self, turn: Turn, place: int) -> bool:
-        """Say whether a summary stands there: it covers what came up to there, and nothing later."""
+        """Return whether this position belongs to a summary that covers only earlier messages."""
         return turn.kind == "compaction" and 0 < place >= (turn.replaced_upto or 0)
 
     def began_by(self, turn: Turn, place: int) -> bool:
@@ -342,12 +342,12 @@ class ModelSession(ModelLog):
         return turn.kind == "turn" and turn.first_seq <= place
 
     def later(self, place: int) -> list[Message]:
-        """Return the messages after a place, except the summaries that stand there."""
+        """Return the messages after a position, without summaries of earlier messages."""
         before = [turn.turn_no for turn in self.turns if self.stands_at(turn, place)]
         return [m for m in self.log if m.seq > place and (m.turn_no is None or m.turn_no not in before)]
 
     def expect_something_at(self, place: int) -> None:
-        """Refuse a place whose messages were discarded for a summary; the start of the session is one."""
+        """Refuse a position whose messages were discarded by a compaction; the start of the session is one."""
         blank = [turn for turn in self.turns if turn.metadata.get("discarded") and not self.stands_at(turn, place)]
         if place and any((turn.replaced_upto or 0) > place for turn in blank):
             raise InvalidCut(self.key, place, max(turn.replaced_upto or 0 for turn in blank))
@@ -361,7 +361,7 @@ class ModelSession(ModelLog):
         return fresh
 
     def last_without_turn(self, new: Sequence[Message]) -> list[Message]:
-        """Return the last messages of the log, in no turn, that stand in front of the new ones of a batch."""
+        """Return the last messages of the log that belong to no turn and precede the new ones of a batch."""
         ids = [m.id for m in new]
         stored = [self.with_id(id) for id in ids]
         first = stored[: stored.index(None)]
@@ -387,7 +387,7 @@ class ModelSession(ModelLog):
         return turn.model_copy(update={"messages": self.messages_of(turn), "replayed": True})
 
     def expect(self, after: int | None, *, stale: bool = False) -> None:
-        """Refuse a write to a session that is not at that place, or, if `stale`, not at the revision expected."""
+        """Refuse a write if the session is not at the expected position or, if `stale`, revision."""
         if stale or (after is not None and after != self.last_seq):
             raise Conflict(self.key, expected=after or 0, last_seq=self.last_seq)
 
@@ -417,7 +417,7 @@ class ModelSession(ModelLog):
         return found
 
     def take(self, gone: Message) -> None:
-        """Take one message away; one that was consolidated is counted no more. A summary ends with its last message."""
+        """Remove one message. A summary is removed with its last message."""
         if self.is_consolidated(gone):
             self.last_consolidated -= gone.role is not RECORD
         self.log.remove(gone)
@@ -432,7 +432,7 @@ class ModelSession(ModelLog):
         self.cut()
 
     def is_consolidated(self, m: Message) -> bool:
-        """Say whether it stands before the end of the first messages, `last_consolidated` in number."""
+        """Return whether the message is one of the first `last_consolidated` ones."""
         return len([other for other in self.messages if other.seq < m.seq]) < self.last_consolidated
 
     def put_instead(self, old: Message, new: Message) -> Message:
@@ -441,7 +441,7 @@ class ModelSession(ModelLog):
         return new
 
     def shorten(self, turn: Turn, last_seq: int) -> None:
-        """Let a turn end there; without it if it began later."""
+        """End a turn at this position, or remove it if it begins later."""
         if turn.first_seq > last_seq:
             self.turns.remove(turn)
         else:

@@ -15,7 +15,8 @@ from typing import Any, Final
 from support.places import fast_folder
 from support.processes import start
 
-# What the shell starts: it hands its streams, words, folder and environment over, and ends as the command does.
+# The program that the shell starts. It passes on its streams, arguments, folder and environment, and returns the
+# exit code of the command.
 _CLIENT: Final = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as ours:
@@ -29,7 +30,7 @@ with socket.socket(socket.AF_UNIX) as ours:
 
 @contextmanager
 def shell_commands(sources: Mapping[str, str]) -> Iterator[Path]:
-    """Lend a folder for a shell's PATH, with commands of these names and sources."""
+    """Yield a folder for the PATH of a shell, with commands of these names and sources."""
     folder = Path(tempfile.mkdtemp(prefix="lgsh-", dir=fast_folder()))
     address = str(folder / ".socket")
     for name in sources:

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 @contextmanager
 def watched(engine: sa.Engine) -> Iterator[list[str]]:
-    """Collect the statements that reach the driver through this engine's connections.
+    """Collect the statements that reach the driver through new connections of this engine.
 
-    They are new ones: a listener to the pool's check-outs would make the store take another path.
+    Only new connections are observed: a checkout listener of the pool would make the store take another path.
     """
     seen: list[str] = []
 
@@ -45,7 +45,7 @@ def watched(engine: sa.Engine) -> Iterator[list[str]]:
 
 @dataclass
 class Counts:
-    """How many statements a call sent, and how often it waited for the server."""
+    """The number of statements of a call, and of waits for the server."""
 
     statements: int = 0
     round_trips: int = 0

@@ -23,7 +23,7 @@ Sent = tuple[str, Any]
 
 
 def fill(store: Store, cold: Path) -> None:
-    """Delete all sessions, and create those that the calls are about."""
+    """Delete all sessions, and create those that the calls need."""
     for info in list(store.iter_sessions()):
         store.delete(info.key)
     cold.unlink(missing_ok=True)
@@ -36,7 +36,7 @@ def every_call(calls: Calls) -> list[tuple[type, str, int]]:
 
 
 def sent(url: str, folder: Path, without: Collection[str]) -> dict[str, list[Sent]]:
-    """Return the statements that each verb sends, with their parameters."""
+    """Return the statements that each method sends, with their parameters."""
     seen: list[Sent] = []
 
     class RecordingCursor(psycopg.Cursor[Any]):
@@ -86,7 +86,7 @@ def tables_without_key(connection: psycopg.Connection[Any], text: str, params: A
 
 
 def verbs_reading_any_session(url: str, folder: Path, *, without: Collection[str] = ()) -> set[str]:
-    """Call every verb, and return those with a statement that is not bound to a session by its key."""
+    """Call every method, and return those with a statement that does not select a session by its key."""
     statements = sent(url, folder, without)
     with psycopg.connect(url.replace("postgresql+psycopg:", "postgresql:")) as connection:
         for way in ("seqscan", "hashjoin", "mergejoin"):  # else the planner reads small tables whole

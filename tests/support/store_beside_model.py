@@ -1,4 +1,4 @@
-"""A real store beside a model of plain lists: one answer or one refusal, in transactions of the caller's too."""
+"""A store and its model: both must return equal results or errors, in transactions of the caller too."""
 
 import copy
 import itertools
@@ -63,7 +63,7 @@ class StoreBesideModel(RuleBasedStateMachine):
         return [message_of(f"m{n} {WORDS[n % 3]}", *each) for n, each in zip(numbers, drawn, strict=True)]
 
     def act(self, key: str, call: Callable[[Conversation], Any], model: Callable[[ModelSession], Any]) -> Any:
-        """Ask the store and the model: one answer, or one refusal."""
+        """Call the store and the model, and check that results or errors are equal."""
         self.clock.move(milliseconds=1)
         self.touched = key
         refused, revision = self.refusal(key), self.revision_of(key, 0)
@@ -123,7 +123,7 @@ class StoreBesideModel(RuleBasedStateMachine):
         self.connection.close()
         self.connection, self.face = None, self.store
 
-    # What holds after each step
+    # Invariants after each step
 
     @invariant()
     def the_session_is_as_the_rules_say(self) -> None:
@@ -140,7 +140,7 @@ class StoreBesideModel(RuleBasedStateMachine):
 
     @invariant()
     def messages_are_found_by_their_words(self) -> None:
-        """Search after every third step: the changes of the others wait in the queue of the index."""
+        """Search after every third step, so that changes wait in the queue of the index."""
         self.steps += 1
         turn, waits = divmod(self.steps, 3)
         if not waits:

@@ -1,4 +1,4 @@
-"""Conversations written as a line of words, one a message."""
+"""Conversations written as words, one for each message."""
 
 from typing import Any
 

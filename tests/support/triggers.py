@@ -1,4 +1,4 @@
-"""Triggers that withhold rows."""
+"""Triggers that suppress changes of rows."""
 
 import sqlalchemy as sa
 from support.clusters import say, shards
@@ -6,9 +6,9 @@ from support.databases import CITUS
 
 
 def eat(engine: sa.Engine, event: str, table: str, condition: str = "") -> None:
-    """Let a trigger withhold one kind of change from a table, for rows of which a condition holds.
+    """Create a trigger that suppresses one kind of change for rows that meet a condition.
 
-    On a cluster it is on the parts of the table, since the table itself may have none.
+    On a cluster the trigger is created on the shards, because distributed tables cannot have triggers.
     """
     when = f" WHEN ({condition})" if condition else ""
     head = f"CREATE TRIGGER eats_{event} BEFORE {event} ON {{}} FOR EACH ROW{when}"

@@ -1,4 +1,4 @@
-"""Many who write at once while servers go away."""
+"""Concurrent writers during server failures."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ WRITERS: Final = 8
 
 
 class Writers:
-    """Eight threads that append to sessions until they are stopped, and note what was acknowledged."""
+    """Eight threads that append to sessions until they are stopped, and record acknowledged messages."""
 
     def __init__(self, store: Store, *keys: str) -> None:
         self._store = store
