@@ -1,4 +1,8 @@
-"""The dialects: each difference between the databases has a name here, and no other code asks which database it is."""
+"""The dialects: the only code that knows which database it talks to.
+
+Each difference between the databases is an attribute or a method of `Dialect`. Other packages ask the dialect of a
+connection and never compare the names of databases.
+"""
 
 import copy
 from datetime import datetime
@@ -31,15 +35,15 @@ __all__ = [
 
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
-_OURS: Final = "lango_store"  # the attribute of an engine's SQLAlchemy dialect with ours
+_OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect object that holds our dialect
 _TIME_IS_BOUND: Final = "lango_store_time_is_bound"
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
-"""The tables of the search index, which are in no revision."""
+"""The tables of the search index, which no migration creates."""
 
 
 class Now(sa.sql.functions.FunctionElement[datetime]):
-    """The time of a statement: the one that is bound, or else the database's."""
+    """The time of a statement: the bound `now`, or the database's clock if `now` is not bound."""
 
     name = "now"
     type = TimeColumn()
@@ -47,13 +51,13 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 
 
 class NowTogether(Now):
-    """The same time for all statements of a transaction that contains a single call."""
+    """The time of a transaction that contains a single call: the same in all of its statements."""
 
     inherit_cache = True
 
 
 class IfTimeBound(sa.sql.functions.FunctionElement[datetime]):
-    """The first of two times if the statement's time is bound, or else the second."""
+    """One of two times: the first if `now` is bound, the second if the database's clock is used."""
 
     name = "if_time_bound"
     type = TimeColumn()
@@ -69,22 +73,22 @@ def _compiled_now(element: Now, compiler: Any, **options: Any) -> str:
 
 @compiles(IfTimeBound)
 def _compiled_if_time_bound(element: IfTimeBound, compiler: Any, **options: Any) -> str:
-    given, otherwise = element.clauses
-    is_given = vars(compiler.dialect).get(_TIME_IS_BOUND, True)
-    return str(compiler.process(given if is_given else otherwise, **options))
+    if_bound, otherwise = element.clauses
+    is_bound = vars(compiler.dialect).get(_TIME_IS_BOUND, True)
+    return str(compiler.process(if_bound if is_bound else otherwise, **options))
 
 
 def compile_dialect(dialect: sa.Dialect, *, time_is_bound: bool) -> sa.Dialect:
-    """Return a dialect that compiles statements with a bound time, or with the database's."""
-    # On a copy of the dialect: SQLAlchemy 2.0.30 passes no compiler options into ON CONFLICT. Citus refuses a
-    # coalesce() of the two times in one text.
+    """Return a SQLAlchemy dialect that compiles `Now` to the bound time or to the database's clock."""
+    # The flag is set on a copy of the dialect, because SQLAlchemy 2.0.30 does not pass compiler options into
+    # ON CONFLICT. A coalesce() of both times would need no flag, but Citus refuses it.
     compiling = copy.copy(dialect)
     vars(compiling)[_TIME_IS_BOUND] = time_is_bound
     return compiling
 
 
 def detect_dialect(connection: sa.Connection) -> None:
-    """Detect the dialect of this connection's engine again, since its tables may have been distributed."""
+    """Detect the dialect of this connection's engine again: its tables may have been distributed since."""
     dialect = _supported_dialect(connection)
     if dialect.is_distributed(connection):
         dialect = _OF_TENANT if is_tenant(connection) else _CITUS
@@ -97,7 +101,7 @@ class _HasDialect(Protocol):
 
 
 def dialect_of(connection: _HasDialect) -> Dialect:
-    """Return the dialect of a connection or an engine; ValueError for a database or driver that is not supported."""
+    """Return the dialect of a connection or an engine; raise ValueError for an unsupported database or driver."""
     return vars(connection.dialect).get(_OURS) or _supported_dialect(connection)
 
 

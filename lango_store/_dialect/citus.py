@@ -1,4 +1,4 @@
-"""PostgreSQL with tables that Citus has distributed among servers: its differences, each with the reason."""
+"""The dialects for Citus, as differences from PostgreSQL: distributed tables, and tables of one tenant's schema."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,22 +15,23 @@ from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.tables import VERSION_TABLE, Base
 
-# Our statements take row locks and look again; the driver's own BEGIN would wait for its answer.
+# READ COMMITTED is enough, because our statements lock rows and read them again. The driver's own BEGIN would wait
+# for the server's answer.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _OF_ONE_SERVER: Final = re.compile("not allowed in CASE or COALESCE|cannot be called with column references")
 _LOST_COMMIT: Final = re.compile("could not commit transaction for shard|failure on connection marked as essential")
 
 
 class Citus(PostgreSQL):
-    """A row is on the server that has its session's key; what one transaction writes on several costs two phases."""
+    """Tables distributed by session key. A transaction that writes on several servers needs a two-phase commit."""
 
-    modifying_cte = False  # its parts would run one by one, and commit in two phases
+    modifying_cte = False  # Citus would run its parts one by one, with a two-phase commit
     append_method = AppendMethod.PIPELINE
-    takes_arrays = False  # the rows of an INSERT ... SELECT go through temporary files of the coordinator
+    takes_arrays = False  # Citus writes the rows of an INSERT ... SELECT to temporary files on the coordinator
     locks_many = False  # "could not run distributed query with FOR UPDATE/SHARE commands"
 
     def needs_new_dialect(self, error: BaseException) -> bool:
-        # A statement that another thread began before the dialect was detected.
+        # Another thread may have begun a statement before the dialect was detected.
         return super().needs_new_dialect(error) and bool(_OF_ONE_SERVER.search(str(error)))
 
     def translate_error(self, error: BaseException) -> LangoStoreError:
@@ -47,7 +48,7 @@ class Citus(PostgreSQL):
         return _later(now, sa.cast(ttl, sa.Double).op("*")(sa.literal_column("interval '1 second'")))
 
     def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
-        # A CASE must not contain stable functions. The factor is 1, and NULL for a session that never expires.
+        # Citus allows no stable functions in a CASE. The factor is 1, or NULL for a session that never expires.
         factor = sa.cast(sa.cast(session.expires_at == session.expires_at, sa.Integer), sa.Double)
         next_expiry = self.next_expiry(now, session.ttl_seconds * factor)
         return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
@@ -66,7 +67,7 @@ class Citus(PostgreSQL):
             _end(driver)
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        # A distributed table is empty here, and Citus has a size for distributed tables only.
+        # On the coordinator a distributed table is empty, and citus_total_relation_size() accepts no other tables.
         def size(name: str) -> sa.ColumnElement[int]:
             table = sa.cast(name, postgresql.REGCLASS)
             distributed = sa.exists().where(
@@ -79,24 +80,24 @@ class Citus(PostgreSQL):
         return sum(connection.execute(sa.select(*map(size, tables))).one())
 
     def _set_lock_timeout(self, connection: sa.Connection, timeout: object) -> None:
-        # A write through a worker holds locks only there; this setting sends SET LOCAL to the workers.
+        # A write through a worker holds its locks on that worker only; this setting sends SET LOCAL to the workers.
         set_config(connection, "citus.propagate_set_commands", "local")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{timeout}'")
 
     def undistributed_tables(self, connection: sa.Connection) -> list[str]:
-        done = distributed_tables(connection)
-        return sorted({*Base.metadata.tables, VERSION_TABLE} - done) if done else []
+        distributed = distributed_tables(connection)
+        return sorted({*Base.metadata.tables, VERSION_TABLE} - distributed) if distributed else []
 
     @contextmanager
     def append_savepoint(self, connection: sa.Connection) -> Iterator[None]:
-        with connection.begin_nested():  # several statements, and the caller may catch an error of ours
+        with connection.begin_nested():  # an append is several statements, and the caller may catch our error
             yield
 
 
 class OfTenant(Citus):
-    """The tables of a schema that Citus keeps on one server, for a tenant: a statement runs there as a whole."""
+    """The tables of a tenant's schema, which Citus keeps on one server: a whole statement runs on that server."""
 
-    # Citus rewrites an INSERT … SELECT with a stable function, and turns it into "WHERE ( IS NOT NULL)" here.
+    # Citus rewrites an INSERT … SELECT that contains a stable function into invalid SQL: "WHERE ( IS NOT NULL)".
     asks_time = True
     modifying_cte = True
     append_method = AppendMethod.STATEMENT
@@ -108,7 +109,7 @@ class OfTenant(Citus):
 
 @contextmanager
 def pipelined(driver: Any) -> Iterator[None]:
-    """Send the statements of a block and a commit, and then wait for all of them."""
+    """Send the statements of a block and a COMMIT in one pipeline, then wait for all answers."""
     first: BaseException | None = None
     try:
         with driver.pipeline():
@@ -116,7 +117,7 @@ def pipelined(driver: Any) -> Iterator[None]:
                 driver.execute(_BEGIN)
                 yield
                 driver.execute("COMMIT")
-            except BaseException as error:  # the pipeline would log what follows from it
+            except BaseException as error:  # raised after the pipeline, which would log the errors that follow
                 first = error
     except Exception as error:
         raise first or _interruption(driver, error) or error from None
@@ -127,13 +128,13 @@ def pipelined(driver: Any) -> Iterator[None]:
 
 
 def is_tenant(connection: sa.Connection) -> bool:
-    """Return whether Citus keeps the schema as a whole on one node."""
+    """Return True if Citus keeps the whole schema on one node."""
     query = "SELECT true FROM pg_dist_schema JOIN pg_namespace n ON n.oid = schemaid WHERE nspname = current_schema()"
     return bool(connection.exec_driver_sql(query).scalar())
 
 
 def distributed_tables(connection: sa.Connection) -> set[str]:
-    """Return which of our tables are distributed. One that Citus knows, and the coordinator has alone, is not."""
+    """Return our distributed tables, without those that Citus knows but keeps on the coordinator only."""
     query = (
         "SELECT c.relname::text FROM pg_dist_partition p JOIN pg_class c ON c.oid = p.logicalrelid "
         "WHERE c.relname = ANY(:ours) AND (p.repmodel, p.colocationid) <> ('s', 0) "
@@ -143,15 +144,16 @@ def distributed_tables(connection: sa.Connection) -> set[str]:
 
 
 def _is_lost_commit(error: BaseException) -> bool:
-    # A node that is lost before it answers a COMMIT causes an internal error without a SQLSTATE of its kind.
+    # If a node is lost before it answers a COMMIT, Citus raises an internal error without a specific SQLSTATE.
     return getattr(error, "sqlstate", None) == "XX000" and bool(_LOST_COMMIT.search(str(error)))
 
 
 def _interruption(driver: Any, error: BaseException | None) -> BaseException | None:
-    """Return the error that interrupted the pipeline and caused this one; None if nothing did."""
-    # In a busy pipeline it is the first error that is not the driver's; otherwise the first that is not an Exception.
-    left_busy = not driver.closed and driver.pgconn.pipeline_status
-    while isinstance(error, Exception) and (not left_busy or hasattr(error, "sqlstate")):
+    """Return the error that interrupted the pipeline and caused `error`; None if there is none."""
+    # While the pipeline is active, look for the first error that is not the driver's. Otherwise look for an
+    # interruption such as KeyboardInterrupt.
+    is_active = not driver.closed and driver.pgconn.pipeline_status
+    while isinstance(error, Exception) and (not is_active or hasattr(error, "sqlstate")):
         error = error.__context__
     return error
 
@@ -166,7 +168,7 @@ def _end(driver: Any) -> None:
 
 
 def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-    # In UTC, where it is immutable: Citus refuses columns in expressions that depend on the connection's time zone.
+    # Citus refuses columns in expressions that depend on the connection's time zone. In UTC the sum is immutable.
     utc = sa.literal_column("'UTC'", sa.Text())
-    there = sa.func.timezone(utc, now, type_=sa.DateTime()).op("+")(interval)
-    return sa.func.timezone(utc, there, type_=TimeColumn())
+    later = sa.func.timezone(utc, now, type_=sa.DateTime()).op("+")(interval)
+    return sa.func.timezone(utc, later, type_=TimeColumn())

@@ -1,7 +1,7 @@
-"""Errors of SQLAlchemy and the driver as the store's own, which show no content.
+"""Translation of errors from SQLAlchemy and the driver into the store's errors, which never show stored content.
 
-A driver's error may quote a row ("Failing row contains …"), and SQLAlchemy's the parameters of a statement. They are
-therefore not chained to ours: a traceback would print them.
+A driver's error may quote a row ("Failing row contains …"), and SQLAlchemy's error quotes the parameters of a
+statement. These errors are therefore not chained to ours, because a traceback would print them.
 """
 
 import sys
@@ -16,7 +16,7 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 @contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """Raise errors of SQLAlchemy and the driver as the store's, and an interruption that such an error hides."""
+    """Translate errors of SQLAlchemy and the driver; raise an interruption that such an error hides."""
     handled = sys.exception()
     try:
         yield
@@ -28,7 +28,7 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 
 def translate(error: BaseException, engine: sa.Engine) -> None:
-    """Raise an error of SQLAlchemy or the driver as one of the store's; return if it is another."""
+    """Raise the store's error for an error of SQLAlchemy or the driver; return for any other error."""
     if isinstance(error, sa.exc.TimeoutError):
         raise DatabaseBusy(
             f"no connection became free in time: {error}; "
@@ -39,30 +39,30 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         raise translated(driver_error, dialect_of(engine)) from None
     if isinstance(error, sa.exc.StatementError):
         raise translated(driver_error, dialect_of(engine)) from None
-    if isinstance(error, UnicodeDecodeError):  # a driver's, where its own words are damaged
+    if isinstance(error, UnicodeDecodeError):  # from a driver that cannot decode a name in a damaged file
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
     if isinstance(error, OverflowError):
         raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
 
 
 def translated(error: BaseException, dialect: Dialect) -> LangoStoreError:
-    """Return the store's error for a driver's, to be raised `from None`."""
+    """Return the store's error for a driver's error, to be raised `from None`."""
     ours = dialect.translate_error(error)
     ours.driver_error = error
     return ours
 
 
 def _hidden_interruption(error: Exception, engine: sa.Engine, handled: BaseException | None) -> BaseException | None:
-    """Return what interrupted a block, such as a KeyboardInterrupt, if leaving it raised another error.
+    """Return the interruption of a block, such as KeyboardInterrupt, that `error` hides; None if there is none.
 
-    SQLAlchemy and psycopg fail while they leave a commit or a pipeline that was interrupted. `handled` is the exception
-    that was being handled when the block began.
+    SQLAlchemy and psycopg may raise an error while they leave an interrupted commit or pipeline. `handled` is the
+    exception that was being handled when the block began.
     """
     hiding = (sa.exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error, AssertionError, AttributeError)
-    found: BaseException | None = error if isinstance(error, hiding) else None
-    while isinstance(found, Exception) and found is not handled:
-        found = found.__context__
-    return None if found is handled or isinstance(found, GeneratorExit) else found
+    cause: BaseException | None = error if isinstance(error, hiding) else None
+    while isinstance(cause, Exception) and cause is not handled:
+        cause = cause.__context__
+    return None if cause is handled or isinstance(cause, GeneratorExit) else cause
 
 
 def of_driver(error: BaseException) -> BaseException:

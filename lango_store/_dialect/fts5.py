@@ -1,7 +1,7 @@
-"""The search index of SQLite: an FTS5 table with the searchable texts of each message, by the message's rowid.
+"""The search index on SQLite: an FTS5 table with the searchable texts of each message, keyed by the message's rowid.
 
-It keeps a copy of the texts: without one FTS5 needs the old text of a message to remove it, and when the queue is
-drained the old text is gone.
+FTS5 stores a copy of the texts. Without the copy it would need the old text of a message to remove the message, and
+the old text no longer exists when the queue is drained.
 """
 
 import json
@@ -31,11 +31,11 @@ _ROWID: Final[sa.ColumnElement[int]] = sa.literal_column("lango_message.rowid", 
 
 
 class Fts5(SearchIndex):
-    """FTS5."""
+    """The FTS5 index and the queue that feeds it."""
 
     tables = (*TABLES, *_SHADOWS)
     id_columns, message_id_columns, entries = "id", "rowid", "lango_search_docsize"
-    # For (session_key, seq) IN (VALUES …) SQLite reads all messages.
+    # With (session_key, seq) IN (VALUES …), SQLite would read all messages.
     is_one_of = (
         "lango_message.rowid IN (SELECT m.rowid FROM json_each(:keys) AS wanted CROSS JOIN lango_message AS m "
         "ON m.session_key = json_extract(wanted.value, '$[0]') AND m.seq = json_extract(wanted.value, '$[1]'))"
@@ -62,8 +62,8 @@ class Fts5(SearchIndex):
             with connection.begin_nested():
                 connection.exec_driver_sql("DROP TABLE IF EXISTS lango_search")
         except sa.exc.DBAPIError:
-            # FTS5 opens its table to drop it. If it cannot, because of damage or since this build has no FTS5, the
-            # table is removed from the schema, and its shadow tables are dropped like any others.
+            # FTS5 opens its table to drop it, which fails if the table is damaged or this build has no FTS5. In that
+            # case the table is removed from the schema, and its shadow tables are dropped like other tables.
             connection.exec_driver_sql("PRAGMA writable_schema = ON")
             try:
                 connection.exec_driver_sql("DELETE FROM sqlite_master WHERE name = 'lango_search'")
@@ -85,7 +85,7 @@ class Fts5(SearchIndex):
         return len(ids)
 
     def purge(self, connection: sa.Connection) -> None:
-        if library_version(connection) < _SECURE_DELETE:  # a word stays until its segment is merged with newer ones
+        if library_version(connection) < _SECURE_DELETE:  # deleted words stay until segments are merged
             connection.exec_driver_sql("INSERT INTO lango_search (lango_search) VALUES ('optimize')")
 
     def is_damage(self, error: BaseException) -> bool:
@@ -94,16 +94,16 @@ class Fts5(SearchIndex):
         return code is not None and code & 0xFF in _DAMAGE
 
     def matches(self, query: SearchQuery) -> Matches:
-        # NOT binds less than the words next to each other.
+        # Adjacent words bind tighter than NOT.
         words = " NOT ".join([" ".join(map(_phrase, query.wanted)), *map(_phrase, query.unwanted)])
         hits = sa.text(_MATCHES).bindparams(words=words)
         columns = sa.column("id", sa.BigInteger()), sa.column("rank", sa.Float())
-        # Materialized: the planner takes FTS5 for a table that is asked for one row at a time.
-        found = hits.columns(*columns).cte("found").prefix_with("MATERIALIZED")
-        return Matches(found.join(MESSAGE, found.c.id == _ROWID), MESSAGE, found.c.rank)
+        # Materialized, because otherwise the planner may query FTS5 once for each row of another table.
+        matches = hits.columns(*columns).cte("found").prefix_with("MATERIALIZED")
+        return Matches(matches.join(MESSAGE, matches.c.id == _ROWID), MESSAGE, matches.c.rank)
 
 
 def _phrase(term: Term) -> str:
-    """Write a term in FTS5's language."""
+    """Format a term in FTS5's query syntax."""
     quoted = term.words.replace('"', '""')
     return f'"{quoted}" *' if term.prefix else f'"{quoted}"'

@@ -1,4 +1,4 @@
-"""The search index of PostgreSQL: a table with the tsvector of each message, and a GIN index on it."""
+"""The search index on PostgreSQL: a table with the tsvector of each message, and a GIN index on that table."""
 
 import string
 from typing import Final
@@ -13,8 +13,8 @@ _DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01", "42P01", "42703", "42704")
 _CREATE_QUEUE: Final = (
     f"CREATE TABLE {QUEUE} (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
     'session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL)',
-    # With the rights of the owner, so that writing needs no grant: an application must not fail because an index is
-    # created. All names are qualified, since the search path is the caller's.
+    # The function runs with the rights of its owner, so that applications need no grant on the queue and do not fail
+    # when an index is created. All names are qualified, because the search path is the caller's.
     """
     CREATE FUNCTION {schema}.lango_search_enqueue() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
     BEGIN
@@ -32,7 +32,7 @@ _CREATE_QUEUE: Final = (
 _CREATE_ENTRIES: Final = (
     'CREATE TABLE lango_search (session_key TEXT COLLATE "C", seq BIGINT, entry TSVECTOR NOT NULL, '
     "PRIMARY KEY (session_key, seq))",
-    # Every search reads the entries that are not sorted in yet: a short list.
+    # Every search reads the whole pending list of the index, so that list is limited to 512 kB.
     "CREATE INDEX ix_lango_search_entry ON lango_search USING gin (entry) WITH (gin_pending_list_limit = 512)",
 )
 
@@ -50,12 +50,12 @@ WHERE NOT EXISTS (SELECT FROM {QUEUE} q WHERE q.session_key = i.session_key AND 
 AND entry @@ pg_catalog.to_tsquery('simple', :wanted) AND NOT entry @@ pg_catalog.to_tsquery('simple', :unwanted)
 """
 
-# PostgreSQL's parser reads words with some of these as hosts, paths, compounds and signed numbers.
+# Without this, PostgreSQL's parser would read some words as hosts, paths, compounds or signed numbers.
 _AS_SPACES: Final = str.maketrans(string.punctuation, " " * len(string.punctuation))
 
 
 class Gin(SearchIndex):
-    """A GIN index."""
+    """The tsvector table with its GIN index, and the queue that feeds it."""
 
     id_columns = message_id_columns = "session_key, seq"
     entries = "lango_search"
@@ -89,12 +89,12 @@ class Gin(SearchIndex):
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {', '.join(TABLES)}")
 
     def drain(self, connection: sa.Connection, limit: int) -> int:
-        # One at a time: another one might read a message before it changes, and write that entry after ours.
+        # Only one transaction drains at a time. Two could index the same message, and the older text could win.
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('lango_search'::regclass::oid::bigint)")
         newest = f"SELECT id FROM {QUEUE} ORDER BY id DESC LIMIT :limit"
         taken = sa.text(f"DELETE FROM {QUEUE} WHERE id IN ({newest}) RETURNING session_key, seq")
         keys = [(key, seq) for key, seq in connection.execute(taken, {"limit": limit})]
-        # Messages are read after the queue: of a change that is not seen here, the row is still in the queue.
+        # Messages are read after the queue: a change that commits in between still has its row in the queue.
         connection.execute(sa.delete(sa.table("lango_search")).where(self.one_of(keys)))
         chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(self.one_of(keys))
         rows = [
@@ -113,16 +113,17 @@ class Gin(SearchIndex):
     def matches(self, query: SearchQuery) -> Matches:
         wanted, unwanted = " & ".join(map(_phrase, query.wanted)), " | ".join(map(_phrase, query.unwanted))
         columns = (sa.column(name, MESSAGE.c[name].type) for name in ("session_key", "seq"))
-        matches = sa.text(_MATCHES).bindparams(wanted=wanted, unwanted=unwanted)
-        found = matches.columns(*columns, sa.column("rank", sa.Float())).cte("found").prefix_with("MATERIALIZED")
-        # Each message is looked up separately: the planner expects almost no message with both the key and the seq.
+        hits = sa.text(_MATCHES).bindparams(wanted=wanted, unwanted=unwanted)
+        matches = hits.columns(*columns, sa.column("rank", sa.Float())).cte("found").prefix_with("MATERIALIZED")
+        # The lateral join looks up each message separately. With an ordinary join the planner underestimates how many
+        # messages have both the key and the seq.
         names = ("session_key", "seq", "role", "author", "created_at")
-        same = (MESSAGE.c.session_key == found.c.session_key, MESSAGE.c.seq == found.c.seq)
+        same = (MESSAGE.c.session_key == matches.c.session_key, MESSAGE.c.seq == matches.c.seq)
         message = sa.select(*(MESSAGE.c[name] for name in names)).where(*same).offset(0).lateral("message")
-        return Matches(found.join(message, sa.true()), message, found.c.rank)
+        return Matches(matches.join(message, sa.true()), message, matches.c.rank)
 
 
 def _phrase(term: Term) -> str:
-    """Write a term in the language of to_tsquery."""
+    """Format a term in the syntax of to_tsquery()."""
     words = " <-> ".join(f"'{word}'" for word in term.words.translate(_AS_SPACES).split())
     return f"({words}:*)" if term.prefix else f"({words})"

@@ -1,4 +1,4 @@
-"""PostgreSQL: its differences, each with the reason."""
+"""The dialect for PostgreSQL: a server with many writers and row locks, where each round trip costs time."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from lango_store.errors import (
     UniqueViolation,
 )
 
-READ_COMMITTED: Final = 2  # as psycopg numbers them
+READ_COMMITTED: Final = 2  # psycopg's number of the level
 REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
 _READ_ONLY: Final = "25006"
@@ -53,11 +53,11 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     drivers = ("psycopg",)
     search_index = Gin()
-    takes_arrays = True  # a third of the time that a statement for each row takes in a pipeline
+    takes_arrays = True  # three times as fast as one statement per row in a pipeline
     select_triggers = (
         "SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
         "JOIN pg_proc p ON p.oid = t.tgfoid WHERE NOT t.tgisinternal "
-        "AND p.pronamespace <> 'pg_catalog'::regnamespace "  # those of Citus
+        "AND p.pronamespace <> 'pg_catalog'::regnamespace "  # excludes the triggers of Citus
         "AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
     )
 
@@ -65,7 +65,7 @@ class PostgreSQL(Dialect):
         return moment
 
     def needs_new_dialect(self, error: BaseException) -> bool:
-        # Distributed tables refuse some expressions of these statements, before anything is written.
+        # Distributed tables refuse some expressions of our statements before anything is written.
         return getattr(error, "sqlstate", None) == _NOT_SUPPORTED
 
     def is_distributed(self, connection: sa.Connection) -> bool:
@@ -75,11 +75,11 @@ class PostgreSQL(Dialect):
         return bool(connection.exec_driver_sql(query).scalar())
 
     def has_citus(self, connection: sa.Connection) -> bool:
-        """Return whether the extension is in this database."""
+        """Return True if the Citus extension is installed in this database."""
         return self.has_table(connection, "pg_catalog.pg_dist_partition")
 
     def reject_worker(self, connection: sa.Connection) -> None:
-        """Raise LangoStoreError on a server that changes no schema, with the name of the one that does."""
+        """Raise `LangoStoreError` on a Citus worker; the error names the coordinator."""
         if not self.has_citus(connection):
             return
         query = (
@@ -93,15 +93,16 @@ class PostgreSQL(Dialect):
             )
 
     def current(self, *, of_transaction: bool = False) -> str:
-        # Not now(), which does not change during a caller's long transaction. Stable, so that indexes can be used.
+        # now() would not change during a caller's long transaction. Unlike clock_timestamp(), both functions are
+        # stable, so that indexes can be used.
         return "transaction_timestamp()" if of_transaction else "statement_timestamp()"
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        seconds = sa.cast(ttl, sa.Double)  # a NULL that is bound has no type
+        seconds = sa.cast(ttl, sa.Double)  # a bound NULL has no type
         return sa.type_coerce(now.op("+")(seconds.op("*")(sa.literal_column("interval '1 second'"))), TimeColumn())
 
     def contains_text(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        # Each collation folds other letters; C folds A to Z, as SQLite does.
+        # Collations fold different letters; C folds only A to Z, like SQLite.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
     def insert(self, table: sa.Table) -> Any:
@@ -114,7 +115,8 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        # Our statements lock rows and read them again: READ COMMITTED is enough, and no writer that waited fails.
+        # READ COMMITTED is enough, because our statements lock rows and read them again. A stricter level would make
+        # writers fail after they waited for a lock.
         with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
             yield
 
@@ -136,8 +138,8 @@ class PostgreSQL(Dialect):
             yield
 
     def start(self, driver: Any, *, writes: bool) -> bool:
-        # A transaction around one statement costs three round trips, autocommit one. A transaction that a listener
-        # has begun is kept, since its settings may end with it.
+        # A transaction with one statement costs three round trips, autocommit costs one. A transaction that a
+        # listener has begun stays open, because settings made in it may end with it.
         if driver.autocommit or driver.pgconn.transaction_status:
             return False
         driver.autocommit = True
@@ -146,7 +148,7 @@ class PostgreSQL(Dialect):
     def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
         if driver.closed:
             return
-        if started:  # with autocommit on, the next transaction on this pooled connection could not be rolled back
+        if started:  # the connection returns to the pool, and the next transaction must be able to roll back
             driver.autocommit = False
         elif failed and not driver.autocommit:
             driver.rollback()
@@ -155,7 +157,8 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
-        # Planned for the values of each call: where most rows match, no index is read, which cannot always be canceled.
+        # The custom plan fits the values of this call: if most rows match, it does not use the search index, whose
+        # scan cannot always be canceled.
         names, functions = ("statement_timeout", "plan_cache_mode"), sa.func.pg_catalog
 
         def configure(*values: str) -> None:
@@ -182,9 +185,9 @@ class PostgreSQL(Dialect):
     @contextmanager
     def batch(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         with self.transaction(connection), without_timeouts(connection):
-            # Every append waits for a migration that waits for a table.
+            # While a migration waits for a table lock, all appends wait behind it.
             self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
-            set_config(connection, "statement_timeout", 0)  # the host chose it for the store's own calls
+            set_config(connection, "statement_timeout", 0)  # the host's limit is meant for ordinary calls
             yield
 
     @contextmanager
@@ -197,14 +200,12 @@ class PostgreSQL(Dialect):
             self._set_lock_timeout(connection, before)
 
     def _wait_for_lock(self, connection: sa.Connection) -> None:
-        # Until the transaction ends: before that, no other connection sees what it changed. The lock is polled because
-        # a statement that waits for it would hold a snapshot.
+        # The lock is held until the transaction ends, since its changes are invisible to others before. The lock is
+        # polled, because a statement that waits for a lock would hold a snapshot.
         self.reject_worker(connection)
         deadline = time.monotonic() + _MIGRATION_TIMEOUT
         driver: Any = connection.connection.dbapi_connection
-        with driver_settings(
-            driver, prepare_threshold=None
-        ):  # a prepared statement keeps its snapshot until the next one
+        with driver_settings(driver, prepare_threshold=None):  # a prepared statement would keep its snapshot
             while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
                 if time.monotonic() > deadline:
                     raise DatabaseBusy("another migration of lango_store has run for a minute: try again after it")
@@ -215,12 +216,12 @@ class PostgreSQL(Dialect):
         set_config(connection, "lock_timeout", timeout)
 
     def schema(self, connection: sa.Connection) -> str | None:
-        # A name without a schema is looked up along the whole search path, where the tables of another tenant may be.
-        found: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
-        return found
+        # Unqualified names are looked up in all schemas of the search path, and one may hold another tenant's tables.
+        schema: str | None = connection.exec_driver_sql("SELECT current_schema()").scalar()
+        return schema
 
     def has_table(self, connection: sa.Connection, name: str) -> bool:
-        # SQLAlchemy's query of the catalog takes ten times as long on a new connection.
+        # SQLAlchemy's own check takes ten times as long on a new connection.
         return connection.exec_driver_sql("SELECT to_regclass(%s)", (name,)).scalar() is not None
 
     @contextmanager
@@ -229,7 +230,7 @@ class PostgreSQL(Dialect):
         if self.schema(connection) is None:
             raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
-        yield  # after an error the transaction, or the savepoint around, is rolled back, and the setting with it
+        yield  # an error rolls back the transaction or savepoint, which restores the setting
         set_config(connection, "search_path", before)
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
@@ -238,7 +239,7 @@ class PostgreSQL(Dialect):
 
     def translate_error(self, error: Any) -> LangoStoreError:
         state = getattr(error, "sqlstate", None)
-        # The rest of the text (DETAIL, CONTEXT) may quote a row.
+        # Only the primary message: the other parts (DETAIL, CONTEXT) may quote a row.
         reason = f"PostgreSQL: {primary_message(error)}"
         if state in ("23503", "23001"):
             return SessionHeld(None, f"foreign key {error.diag.constraint_name} of {error.diag.table_name}")
@@ -256,7 +257,7 @@ class PostgreSQL(Dialect):
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
             return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
         if state == "42501":
-            if error.diag.source_function == "ExecWithCheckOptions":  # the text would be the server's language
+            if error.diag.source_function == "ExecWithCheckOptions":  # the message text may be translated
                 return NotPermitted(f"{reason}; nothing was written")
             return NotPermitted(
                 f"{reason}; to change the schema or the search index use the URL of the role that owns the tables; "
@@ -268,7 +269,7 @@ class PostgreSQL(Dialect):
         return bool(driver.pgconn.transaction_status == _ACTIVE)
 
     def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
-        # A primary that was demoted leaves its clients connected, and would refuse their writes for ever.
+        # A demoted primary keeps its clients connected, and would refuse all their writes.
         return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
 
     def transient_reason(self, error: BaseException) -> TransientReason | None:
@@ -279,9 +280,9 @@ class PostgreSQL(Dialect):
             return TransientReason.REFUSED
         kinds = _kinds(error)
         if state is None and kinds & {"OperationalError", "InterfaceError"}:
-            # psycopg's errors of connections that were not made have no SQLSTATE.
-            unmade = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
-            return TransientReason.REFUSED if unmade else TransientReason.LOST
+            # psycopg's errors have no SQLSTATE if the connection could not be established or was lost.
+            never_connected = getattr(error, "pgconn", None) is not None or "ConnectionTimeout" in kinds
+            return TransientReason.REFUSED if never_connected else TransientReason.LOST
         return (
             TransientReason.LOST if state is not None and (state[:2] == "08" or state in ("57P01", "57P02")) else None
         )
@@ -322,8 +323,8 @@ class PostgreSQL(Dialect):
 
 @contextmanager
 def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = None) -> Iterator[None]:
-    """Begin the driver's next transaction at a level; a transaction that a listener has begun is not changed."""
-    # Settings of the driver, sent with its BEGIN: no round trip, and before a host's listener runs its query.
+    """Set the isolation level of the driver's next transaction, unless a listener has begun one already."""
+    # The driver sends its settings with BEGIN: that costs no round trip, and precedes queries of a host's listener.
     driver: Any = connection.connection.dbapi_connection
     if driver.pgconn.transaction_status:
         yield
@@ -339,8 +340,8 @@ def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = 
 
 @contextmanager
 def without_timeouts(connection: sa.Connection) -> Iterator[None]:
-    """Wait for the server without end during a longer change, and prepare no statement."""
-    # With a pooler, a prepared statement would belong to another connection to the server.
+    """Wait for answers without a timeout during a long change, and prepare no statements."""
+    # Behind a connection pooler, a prepared statement may belong to a different connection of the server.
     driver: Any = connection.connection.dbapi_connection
     timeout = {"answer_timeout": None} if hasattr(driver, "answer_timeout") else {}  # only with `statement_timeout`
     with driver_settings(driver, prepare_threshold=None, **timeout):
@@ -349,7 +350,7 @@ def without_timeouts(connection: sa.Connection) -> Iterator[None]:
 
 @contextmanager
 def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
-    """Change settings of the driver for a block; a connection that is closed or interrupted keeps them."""
+    """Change settings of the driver for a block; a closed or interrupted connection is not restored."""
     before = {name: getattr(driver, name) for name in settings}
     changes = {name: value for name, value in settings.items() if value != before[name]}
     for name, value in changes.items():
@@ -363,7 +364,7 @@ def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
 
 
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
-    """Change a setting of the server, for this transaction only or for the connection."""
+    """Change a setting of the server for this transaction, or with `local=False` for the connection."""
     connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), local)))
 
 
@@ -371,28 +372,28 @@ def set_config(connection: sa.Connection, name: str, value: object, *, local: bo
 
 
 def write_position(connection: AnyConnection) -> int:
-    """Return the position up to which the server has written; earlier commits are before it."""
-    # The insert position, not the one on disk: with synchronous_commit off the last commit may not be there.
-    return _position(connection, "pg_current_wal_insert_lsn()")
+    """Return the server's current write position; all earlier commits are before it."""
+    # The insert position: with synchronous_commit off, the flushed position may lack the last commit.
+    return _query_position(connection, "pg_current_wal_insert_lsn()")
 
 
 def replay_position(connection: AnyConnection) -> int:
-    """Return the position up to which a replica has replayed the log."""
+    """Return the write position up to which a replica has replayed the write-ahead log."""
     driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-    with driver_settings(driver, autocommit=True):  # in a transaction, this would set its snapshot
-        return _position(
+    with driver_settings(driver, autocommit=True):  # in a transaction, the query would fix the snapshot too early
+        return _query_position(
             connection,
             "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END",
         )
 
 
-def _position(connection: AnyConnection, position: str) -> int:
+def _query_position(connection: AnyConnection, expression: str) -> int:
     with connection.connection.cursor() as cursor:
-        return int(cursor.execute(f"SELECT ({position} - '0/0')::bigint").fetchone()[0])
+        return int(cursor.execute(f"SELECT ({expression} - '0/0')::bigint").fetchone()[0])
 
 
 def primary_message(error: BaseException) -> str:
-    """Return what a server's error says first; errors of the driver's own have no more than their text."""
+    """Return the primary message of a server's error, or the text of an error from the driver itself."""
     primary: str | None = getattr(getattr(error, "diag", None), "message_primary", None)
     return primary or str(error).strip()
 

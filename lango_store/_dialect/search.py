@@ -1,8 +1,8 @@
-"""The interface of a search index, whose tables and triggers are created on demand.
+"""The interface of a search index, which is updated through a queue and created on demand.
 
-Triggers put the place of each message that is added, changed or deleted into a queue; a write does nothing else for the
-index. Draining the queue removes the entries of these messages, and adds those of the messages that still exist. A
-search ignores entries whose message is in the queue, so that it never finds a message by an old text.
+Triggers put the key of each added, changed or deleted message into a queue; writes do no other work for the index.
+Draining the queue removes the entries of these messages from the index, and adds new entries for the messages that
+still exist. A search ignores the entries of queued messages, so that it never finds a message by an old text.
 """
 
 import json
@@ -25,11 +25,11 @@ TRIGGERS: Final = ("lango_search_inserted", "lango_search_updated", "lango_searc
 _SEARCHABLE: Final = [MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls")]
 
 MessageKey = tuple[str, int]
-"""The key of a message's session, and its seq."""
+"""The session key and the seq of a message."""
 
 
 class Matches(NamedTuple):
-    """The messages that match a query, for a SELECT from `source`, in which `message` has their columns."""
+    """The matches of a query: select from `source`, where `message` has the columns of the messages."""
 
     source: sa.FromClause
     message: sa.FromClause
@@ -37,49 +37,50 @@ class Matches(NamedTuple):
 
 
 class SearchIndex(Protocol):
-    """The search index of a database."""
+    """The interface that the search indexes of SQLite and PostgreSQL implement."""
 
     tables: tuple[str, ...] = TABLES
-    id_columns: str  # the columns of the queue, and of the entries, that identify a message
-    message_id_columns: str  # the same columns of a message
+    id_columns: str  # the columns of the queue and of the entries that identify a message
+    message_id_columns: str  # the corresponding columns of lango_message
     entries: str  # the table with one row for each indexed message
-    is_one_of: str  # a condition: a message has one of the :keys, a JSON array of MessageKey
-    select_names: str  # selects the names of the tables and enabled triggers that exist
-    select_drainable: str  # selects whether the queue has changes that this connection may index
+    is_one_of: str  # a condition that matches messages by :keys, a JSON array of MessageKey
+    select_names: str  # selects the names of the existing tables and enabled triggers
+    select_drainable: str  # selects true if the queue has changes that this connection may index
 
     def create_queue(self, connection: sa.Connection) -> None:
         """Create the queue and the triggers that fill it."""
 
     def create_entries(self, connection: sa.Connection) -> None:
-        """Create the empty table of the entries."""
+        """Create the empty table of entries."""
 
     def drop(self, connection: sa.Connection) -> None:
-        """Drop the index, however damaged it is."""
+        """Drop the index even if it is damaged."""
 
     def drain(self, connection: sa.Connection, limit: int) -> int:
-        """Index the newest changes in the queue; return how many."""
+        """Index at most `limit` of the newest queued changes; return their number."""
 
     def purge(self, connection: sa.Connection) -> None:
         """Remove words of deleted messages that are still in the index."""
-        return  # most indexes keep none
+        return  # most indexes remove words at once
 
     def is_damage(self, error: BaseException) -> bool:
-        """Return whether a driver's error, where the index was used, can come from its damage."""
+        """Return True if a damaged index can cause this error of the driver."""
 
     def matches(self, query: SearchQuery) -> Matches:
         """Return the messages that match a query with at least one wanted term."""
 
     def one_of(self, keys: Sequence[MessageKey]) -> sa.TextClause:
-        """Return the condition that a message has one of some keys, each looked up in the primary key."""
+        """Return a condition that matches messages by their keys, each looked up in the primary key."""
         return sa.text(self.is_one_of).bindparams(keys=json.dumps(keys))
 
     def exists(self, connection: sa.Connection) -> bool:
-        """Return whether there is an index, or a part of one."""
+        """Return True if the index or a part of it exists."""
         return connection.exec_driver_sql(self.select_names).first() is not None
 
     def fault(self, connection: sa.Connection) -> str | None:
-        """Return what is missing of the index, and what to do."""
-        # SQLite drops triggers with a table that a revision copies; an `enable` that was killed has made no entries.
+        """Return which part of the index is missing, with a remedy; None if the index is complete."""
+        # Parts can be missing after a migration on SQLite copied a table, which drops its triggers, or after an
+        # interrupted `search enable`.
         missing = {*self.tables, *TRIGGERS}.difference(connection.exec_driver_sql(self.select_names).scalars())
         return f"{', '.join(sorted(missing))} is missing: {REBUILD}" if missing else None
 
@@ -91,7 +92,7 @@ class SearchIndex(Protocol):
         )
 
     def can_drain(self, connection: sa.Connection) -> bool:
-        """Return whether there is something in the queue that this connection may index."""
+        """Return True if the queue has changes that this connection may index."""
         return bool(connection.exec_driver_sql(self.select_drainable).scalar_one())
 
     def queued(self, connection: sa.Connection) -> int:
@@ -103,7 +104,7 @@ class SearchIndex(Protocol):
         return int(connection.exec_driver_sql(f"SELECT count(*) FROM {self.entries}").scalar_one())
 
     def differences(self, connection: sa.Connection) -> tuple[int, int]:
-        """Count messages without an entry, and entries without a message, apart from those in the queue."""
+        """Count messages without an entry and entries without a message, both without queued messages."""
         messages = f"SELECT {self.message_id_columns} FROM lango_message WHERE role <> 'record'"
         entries, queue = (f"SELECT {self.id_columns} FROM {table}" for table in (self.entries, QUEUE))
         one, other = (f"{' EXCEPT '.join(each)} EXCEPT {queue}" for each in ((messages, entries), (entries, messages)))
@@ -115,7 +116,7 @@ class SearchIndex(Protocol):
 def read_messages(
     connection: sa.Connection, chosen: sa.Select[Any], **params: Any
 ) -> Generator[tuple[tuple[Any, ...], str, tuple[str, str]]]:
-    """Yield of each chosen message the selected columns, its role and its searchable texts."""
+    """Yield the selected columns, the role and the searchable texts of each chosen message."""
     with connection.execute(chosen.add_columns(*map(as_stored, _SEARCHABLE)), params) as rows:
         for row in rows:
             stored = [each.decode(errors="replace") if isinstance(each, bytes) else each for each in row[-6:]]

@@ -1,4 +1,4 @@
-"""SQLite: its differences, each with the reason."""
+"""The dialect for SQLite: a file with one writer at a time and no server, where round trips cost nothing."""
 
 import re
 import sqlite3
@@ -30,22 +30,22 @@ from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.tables import Base
 
-_STEPS: Final = 1_000  # of SQLite's virtual machine, some microseconds
+_STEPS: Final = 1_000  # instructions of SQLite's virtual machine, which take some microseconds
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
 
 class SQLite(Dialect):
-    """One writer at a time, in any process; no server, so round trips are free."""
+    """One writer at a time among all processes; no server, so round trips are free."""
 
     name = "sqlite"
     drivers = ("pysqlite", "aiosqlite")
     has_replicas = False
     batch_seconds = 0.08  # all writers wait for a batch
-    batch_rest = 0.1  # one that waits retries after at most 0.1 s, earlier after short batches
+    batch_rest = 0.1  # a waiting writer retries at least every 0.1 s
     modifying_cte = False
     append_method = AppendMethod.TRANSACTION
-    tells_time = False  # every process that opens the file is on its machine
+    tells_time = False  # all processes that open the file run on the same machine, so this machine's clock is used
     reads_ahead = False
     search_index = Fts5()
     select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
@@ -60,7 +60,8 @@ class SQLite(Dialect):
         return sa.or_(sa.func.typeof(text) != sa.literal("text"), text.op("NOT GLOB")(sa.literal(form)))
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        # SQLite calculates in milliseconds: it adds whole seconds, and the microseconds are added separately.
+        # SQLite's date functions have millisecond precision: strftime() adds whole seconds, and the microseconds are
+        # added separately.
         million: sa.ColumnElement[int] = sa.literal_column("1000000", sa.Integer)
         whole = sa.cast(ttl, sa.Integer)
         rest = sa.cast(sa.func.round((ttl - whole) * million), sa.Integer)
@@ -78,8 +79,8 @@ class SQLite(Dialect):
         return sa.func.instr(sa.func.lower(column), part) > sa.literal_column("0")
 
     def without_index(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-        # Without ANALYZE the planner cannot know which of two indexes is better. Its statistics are not the remedy:
-        # with them a list by creation reads the table through another index, which takes 18 times as long.
+        # Without statistics the planner cannot know which of two indexes is better. Statistics from ANALYZE do not
+        # help: with them, listing sessions by creation uses another index and takes 18 times as long.
         return sa.UnaryExpression(column, operator=custom_op("+"), type_=column.type)
 
     def insert(self, table: sa.Table) -> Any:
@@ -88,8 +89,8 @@ class SQLite(Dialect):
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
         options = connection.get_execution_options()
-        alone = driver.isolation_level is None and not driver.in_transaction
-        if options.get("isolation_level") == "AUTOCOMMIT" or alone or getattr(driver, "autocommit", None) is True:
+        begins_none = driver.isolation_level is None and not driver.in_transaction
+        if options.get("isolation_level") == "AUTOCOMMIT" or begins_none or getattr(driver, "autocommit", None) is True:
             raise LangoStoreError(NO_TRANSACTION)
         _begin_immediate(connection)
 
@@ -98,8 +99,8 @@ class SQLite(Dialect):
         with ensure_transaction(connection):
             driver: Any = connection.connection.driver_connection
             if getattr(driver, "autocommit", None) is False and driver.in_transaction:
-                # Since Python 3.12 the driver has begun a deferred transaction, which cannot wait for the write lock
-                # after it has read.
+                # With autocommit=False (Python 3.12) the driver has begun a deferred transaction, which cannot wait
+                # for the write lock after a read.
                 connection.exec_driver_sql("ROLLBACK")
             _begin_immediate(connection)
             yield
@@ -117,7 +118,8 @@ class SQLite(Dialect):
 
     @contextmanager
     def append_savepoint(self, connection: sa.Connection) -> Iterator[None]:
-        # An append is several statements. Past SQLAlchemy, whose savepoint takes three times as long as the append.
+        # An append is several statements. This runs on the driver's cursor, because a savepoint through SQLAlchemy
+        # takes three times as long as the append itself.
         driver: Any = connection.connection.driver_connection
         cursor: Any = connection.connection.cursor()
         try:
@@ -125,7 +127,7 @@ class SQLite(Dialect):
             try:
                 yield
             except BaseException:
-                if driver.in_transaction:  # a full disk may have rolled all back already
+                if driver.in_transaction:  # SQLite may have rolled back already, for example on a full disk
                     cursor.execute("ROLLBACK TO lango_append")
                     cursor.execute("RELEASE lango_append")
                 raise
@@ -145,11 +147,11 @@ class SQLite(Dialect):
             if not failed:
                 driver.execute("COMMIT")
         finally:
-            driver.rollback()  # nothing to do after a commit; a full disk may have rolled back already
+            driver.rollback()  # has no effect after a commit, or if a full disk caused a rollback
 
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
-        if connection.dialect.driver == "aiosqlite":  # its thread alone may set a handler
+        if connection.dialect.driver == "aiosqlite":  # only the driver's own thread could set a handler
             yield
             return
         driver: Any = connection.connection.driver_connection
@@ -166,8 +168,8 @@ class SQLite(Dialect):
 
     @contextmanager
     def migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # Batch mode drops the old table: with foreign keys on, its messages would go with it. The pragma counts only
-        # outside of a transaction.
+        # Alembic's batch mode drops the old table, which with foreign keys on would delete the messages too. The
+        # pragma has no effect inside a transaction.
         driver: Any = connection.connection.dbapi_connection
         (before,) = driver.execute("PRAGMA foreign_keys").fetchone()
         driver.execute("PRAGMA foreign_keys = OFF")
@@ -180,7 +182,7 @@ class SQLite(Dialect):
 
     @contextmanager
     def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
-        # Inside a transaction foreign keys cannot be switched off, so a revision that recreates a table is refused.
+        # Foreign keys cannot be switched off inside a transaction, so a migration that recreates a table is refused.
         def guard(_: object, __: object, statement: str, *___: object) -> None:
             if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and _children_have_rows(connection):
                 raise LangoStoreError(
@@ -209,7 +211,8 @@ class SQLite(Dialect):
         return connection.exec_driver_sql(f"PRAGMA table_info({name})").first() is not None
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        # The size of one table is known only after reading the whole file: this is the file without its free pages.
+        # The size of one table is known only after reading the whole file, so this is the size of the file without
+        # its free pages.
         names = ("page_count", "freelist_count", "page_size")
         pages, free, size = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names)
         return int((pages - free) * size)
@@ -217,7 +220,7 @@ class SQLite(Dialect):
     def translate_error(self, error: BaseException) -> LangoStoreError:
         code = getattr(error, "sqlite_errorcode", None)
         text = str(error)
-        if self.is_undecodable(error):  # followed by the stored text
+        if self.is_undecodable(error):  # SQLite's message ends with the stored text
             text = text.partition(" with text ")[0]
         reason = f"SQLite: {text}"
         match None if code is None else code & 0xFF:
@@ -235,9 +238,9 @@ class SQLite(Dialect):
                 )
             case sqlite3.SQLITE_IOERR:
                 return DatabaseUnavailable(f"{reason}; the disk refused")
-            case sqlite3.SQLITE_CONSTRAINT if "FOREIGN KEY" in reason:  # RESTRICT has the code of a trigger
+            case sqlite3.SQLITE_CONSTRAINT if "FOREIGN KEY" in reason:  # ON DELETE RESTRICT has a trigger's error code
                 return SessionHeld(None, reason)
-            case sqlite3.SQLITE_CONSTRAINT if str(error).startswith("UNIQUE"):  # pysqlite3 has no extended codes
+            case sqlite3.SQLITE_CONSTRAINT if str(error).startswith("UNIQUE"):  # pysqlite3 has no extended error codes
                 return UniqueViolation(reason)
             case _:
                 return LangoStoreError(reason)
@@ -248,7 +251,7 @@ class SQLite(Dialect):
         return TransientReason.REFUSED if busy else None
 
     def is_undecodable(self, error: BaseException) -> bool:
-        # The driver sets no code, and may be another one than Python's.
+        # The driver sets no error code, and its class may be that of pysqlite3 or aiosqlite.
         return type(error).__name__ == "OperationalError" and str(error).startswith("Could not decode to UTF-8")
 
     @contextmanager
@@ -288,7 +291,7 @@ class SQLite(Dialect):
                 '`sqlalchemy.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys = ON"))`'
             )
         driver: Any = connection.connection.driver_connection
-        if getattr(driver, "autocommit", None) is True:  # commit() and rollback() would do nothing
+        if getattr(driver, "autocommit", None) is True:  # commit() and rollback() would have no effect
             return (
                 "this engine's connections have sqlite3's autocommit=True and make no transaction: "
                 'make the engine with connect_args={"autocommit": False}, or without it'
@@ -297,8 +300,9 @@ class SQLite(Dialect):
 
 
 def _begin_immediate(connection: sa.Connection) -> None:
-    """Take the write lock, unless a transaction has begun."""
-    # A stock driver begins a transaction at the first INSERT, but not at a SAVEPOINT, whose release would then commit.
+    """Take the write lock unless a transaction has begun."""
+    # By default the driver begins a transaction at the first INSERT but not at a SAVEPOINT, and releasing the outermost
+    # savepoint would commit.
     driver: Any = connection.connection.driver_connection
     if not driver.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -310,7 +314,7 @@ def _children_have_rows(connection: sa.Connection) -> bool:
 
 
 def _reject_orphans(connection: sa.Connection) -> None:
-    for table in _OURS:  # a host's tables are the host's affair
+    for table in _OURS:  # tables of the host application are not checked
         if sa.inspect(connection).has_table(table):
             orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
             if orphans:
@@ -318,7 +322,7 @@ def _reject_orphans(connection: sa.Connection) -> None:
 
 
 def _part(text: sa.ColumnElement[Any], start: int, length: int) -> sa.ColumnElement[str]:
-    """Write a part of a text in SQL, with no value to bind."""
+    """Return a substring in SQL without bound values."""
     return sa.func.substr(text, sa.literal_column(str(start)), sa.literal_column(str(length)), type_=sa.Text)
 
 

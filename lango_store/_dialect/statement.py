@@ -1,7 +1,8 @@
-"""Statements that are written with SQLAlchemy, compiled once, and run on the driver's cursor.
+"""Statements that are written with SQLAlchemy, compiled once, and executed on the driver's cursor.
 
-SQLAlchemy's work per execution costs more than an append itself, so a statement that runs on every step of an agent
-skips it. Values are passed to the driver encoded (see `encoding`), and rows are returned as the driver decodes them.
+For an append, SQLAlchemy's work per execution costs more than the database's work. Statements that run on every step
+of an agent therefore skip it. Values are passed to the driver already encoded (see `_rows.encoding`), and rows are
+returned as the driver decodes them.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from lango_store._dialect import AnyConnection, Dialect, compile_dialect, dialec
 from lango_store._dialect.citus import pipelined
 
 Observer = Callable[[str, float], None]
-"""A function that receives the text of each statement, and the seconds until its rows were read."""
+"""A function that receives the text of each statement and the seconds until its rows were read."""
 
 Decode = Callable[[list[Any]], list[Any]]
-"""A function from rows to values."""
+"""A function that decodes rows to values."""
 
 _PAGE: Final = 200
 
 OBSERVER: Final = "lango_store_observer"
-"""The execution option with the observer of a connection: SQLAlchemy has no events for our cursors."""
+"""The execution option that holds a connection's observer, because our cursors bypass SQLAlchemy's events."""
 
 SINGLE_OPERATION: Final = "lango_store_alone"
-"""The execution option of a connection for one operation, which may commit."""
+"""The execution option that marks a connection as opened for one operation, which may commit."""
 
 
 class Statement:
-    """A statement for every dialect, from a function that writes it for one."""
+    """A statement that is built for each dialect by a function and compiled once per dialect."""
 
     def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
         self._write = write
@@ -47,14 +48,14 @@ class Statement:
         *,
         max_chars: int | None = None,
     ) -> list[Any]:
-        """Execute a statement with these values, and return its rows, decoded by `decode` if given.
+        """Execute the statement and return its rows, decoded with `decode` if it is set.
 
         Rows are decoded in groups, to avoid holding all rows and all decoded values in memory at once. With
         `max_chars`, reading stops once the rows hold that many characters of text.
         """
         compiled = self._compiled_for(connection, values)
-        # The pool's proxy: inside a host's async engine the driver's connection is asynchronous, and a coroutine that
-        # is never awaited would store nothing.
+        # This asks the pool's proxy for a cursor. In a host's async engine the driver's connection is asynchronous, and
+        # its coroutines would never be awaited.
         cursor = connection.connection.cursor()
         started = perf_counter()
         try:
@@ -73,11 +74,11 @@ class Statement:
             cursor.close()
             if observe := connection.get_execution_options().get(OBSERVER):
                 observe(compiled.text, perf_counter() - started)
-        with dialect_of(connection).bytes_for_bad_text(connection):  # for the error that names the field
+        with dialect_of(connection).bytes_for_bad_text(connection):  # so that the error can name the field
             return self.run(connection, values, decode, max_chars=max_chars)
 
     def run_many(self, connection: AnyConnection, values: Sequence[Mapping[str, Any]]) -> None:
-        """Execute a statement that returns no rows for each of these values. Needs a transaction."""
+        """Execute a statement without result rows once for each item of `values`. Needs a transaction."""
         if not values:
             return
         compiled = self._compiled_for(connection, values[0])
@@ -102,7 +103,7 @@ class Statement:
 
 
 def is_single_operation(connection: AnyConnection) -> bool:
-    """Return whether a connection is for one operation, which may commit."""
+    """Return True if the connection was opened for one operation, which may commit."""
     return SINGLE_OPERATION in connection.get_execution_options()
 
 
@@ -123,13 +124,13 @@ def run_together(connection: AnyConnection, statements: Sequence[Statement], val
         return rows
     finally:
         if observe := connection.get_execution_options().get(OBSERVER):
-            took = perf_counter() - started  # of all of them, since they were sent together
+            seconds = perf_counter() - started  # the time of all statements, because they were sent together
             for each in compiled:
-                observe(each.text, took)
+                observe(each.text, seconds)
 
 
 def run_in_order(connection: AnyConnection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[Any]:
-    """Run statements one by one in a transaction; return the rows of the last, which is the only one with rows."""
+    """Run statements one by one in a transaction; only the last may have rows, which are returned."""
     *first, last = statements
     for statement in first:
         statement.run_many(connection, [values])
@@ -155,7 +156,7 @@ class _Compiled:
         compiled: Any = statement.compile(dialect=engine_dialect)  # type: ignore[attr-defined]
         self.text: str = str(compiled)
         self.reads = not any(isinstance(part, sa.UpdateBase) for part in visitors.iterate(statement))  # type: ignore[arg-type]
-        for name, bind in compiled.binds.items():  # drivers write arrays as bytes several times faster than as text
+        for name, bind in compiled.binds.items():  # psycopg encodes binary arrays several times faster than text ones
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")
         self._order: list[str] | None = compiled.positiontup
@@ -164,7 +165,7 @@ class _Compiled:
         }
         self.parameters: Callable[[Mapping[str, Any]], Any] = self._parameters
         if self._order and len(self._order) > 1 and not self._constants:
-            self.parameters = itemgetter(*self._order)  # without a call for each row
+            self.parameters = itemgetter(*self._order)  # saves a Python call for each row
 
     def _parameters(self, values: Mapping[str, Any]) -> Any:
         if self._constants:
