@@ -1,4 +1,4 @@
-"""The environment of Alembic's own command line in a checkout; programs and `lango-store db` do without it."""
+"""The environment for the `alembic` command in a checkout. Programs and `lango-store db` do not use it."""
 
 from logging.config import fileConfig
 

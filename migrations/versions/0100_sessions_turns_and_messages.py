@@ -1,7 +1,7 @@
-"""Sessions, turns, messages and values.
+"""Create the tables of sessions, turns, messages and values.
 
-The baseline, made of the revisions 0001 to 0005 before the first release. From here on revisions are never folded
-again, since databases are at them.
+This is the first revision. It combines the revisions 0001 to 0005 from before the first release. Later revisions are
+never combined, because existing databases refer to them.
 """
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ TIME = sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql")
 
 
 def partial_index(name: str, table: str, columns: list[str], *, unique: bool = False) -> None:
-    """Index the rows in which the column that the index is for is not NULL."""
+    """Create an index of the rows in which the first column, or the id of a unique index, is not NULL."""
     column = "id" if unique else columns[0]
     where = sa.text(f"{column} IS NOT NULL")
     op.create_index(name, table, columns, unique=unique, sqlite_where=where, postgresql_where=where)

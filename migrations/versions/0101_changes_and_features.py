@@ -1,4 +1,4 @@
-"""Changes, so that every seq of a session is explained; and the features that a database uses."""
+"""Add the table of changes, which explains missing seqs, and the table of features that a database uses."""
 
 import sqlalchemy as sa
 from alembic import op
