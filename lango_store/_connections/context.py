@@ -90,7 +90,7 @@ class Context:
     # Policy
 
     def moment(self, connection: AnyConnection) -> Moment:
-        """Return the time for one statement: None where that tells it, by the database's clock for all that connect."""
+        """Return the time for one statement; None if the statement uses the database's clock."""
         if self._clock is not None:
             return self.clock_time()
         dialect = dialect_of(connection)
@@ -99,7 +99,7 @@ class Context:
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
-        """Return the time for several statements, asking the database if it tells it."""
+        """Return one time for several statements, queried from the database if it provides times."""
         moment = self.moment(connection)
         return sessions.server_time(connection) if moment is None else moment
 
@@ -119,7 +119,7 @@ class Context:
         return self._default_ttl(key) if callable(self._default_ttl) else self._default_ttl
 
     def counted(self, message: Message) -> Message:
-        """Count a message's tokens if it carries no count and there is a counter; of a record no model reads any."""
+        """Count a message's tokens unless it has a count or is a record, which models do not read."""
         if self.token_counter is None or not isinstance(message, Message) or message.tokens is not None:
             return message  # anything else is refused where it is encoded
         if message.role is MessageRole.RECORD:
@@ -127,7 +127,7 @@ class Context:
         return message.model_copy(update={"tokens": self.token_counter(message)})
 
     def with_id(self, message: Message) -> Message:
-        """Give a message an id that has none, where it may be sent twice."""
+        """Give a message an id if it has none and a retry may send it twice."""
         if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
             return message
         return message.model_copy(update={"id": self.new_id()})
@@ -139,7 +139,7 @@ class Context:
     # Tries
 
     def trying(self, call: Callable[[], R], *, if_lost: bool = True, detects_repeats: bool = False) -> R:
-        """Call, and retry after a transient error; see `Retry.retry_after`."""
+        """Call a function, and retry it after a transient error; see `Retry.retry_after`."""
         try:
             return call()
         except (DatabaseBusy, DatabaseUnavailable) as error:
@@ -154,7 +154,7 @@ class Context:
             raise error
         return self._retry.retry_after(call, error, if_lost=if_lost, detects_repeats=detects_repeats)
 
-    # Operations, each over a connection of its own and called again where that may help
+    # Operations: each opens a connection, and is retried after transient errors
 
     def read(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
@@ -210,7 +210,7 @@ class Context:
     # Connections
 
     def single_read(self, *, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads without a transaction; a replica's if `allow_replica`."""
+        """Open a connection for single reads without a transaction; `allow_replica` permits a replica."""
         return self._connections.single(writes=False, allow_replica=allow_replica)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
@@ -219,7 +219,7 @@ class Context:
         return self._connections.single(writes=True)
 
     def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot; a replica's if `allow_replica`."""
+        """Open a connection for several reads of one snapshot; `allow_replica` permits a replica."""
         return self._connections.snapshot(allow_replica=allow_replica)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:

@@ -26,11 +26,11 @@ class Connections(Protocol):
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a connection for single reads, or for one write, with as few round trips as the database allows.
 
-        Reads `allow_replica` may use a replica.
+        With `allow_replica`, reads may use a replica.
         """
 
     def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot; a replica's if `allow_replica`."""
+        """Open a connection for several reads of one snapshot; `allow_replica` permits a replica."""
 
     def at(self, position: int) -> Connections:
         """Return the same provider for reads that must include all writes up to a position."""

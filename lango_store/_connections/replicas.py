@@ -62,7 +62,7 @@ class Written:
 
 
 class Replicated:
-    """Opens connections of a primary's pool, and for reads `allow_replica` those of a replica's."""
+    """Opens connections to the primary, and to the replica for reads with `allow_replica`."""
 
     def __init__(self, primary: Pooled, replica: Pooled, written: Written | None = None, least: int = 0) -> None:
         self._primary = primary

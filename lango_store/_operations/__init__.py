@@ -1,1 +1,1 @@
-"""What the store does, as functions over an open connection: they take the time, and neither open nor commit."""
+"""The store's operations: functions over an open connection. They take the time and never open, commit or retry."""

@@ -82,7 +82,7 @@ RECORD: Final = sa.literal_column(f"'{MessageRole.RECORD.value}'", sa.Text())
 """The role of a record as a literal, because a planner estimates the rows of a literal better."""
 
 IS_RECORD: Final = MESSAGE.c.role == RECORD
-"""Matches records: entries of the log that are in no window and have a counter of their own."""
+"""Matches records: entries of the log that no window contains and that `record_count` counts."""
 
 
 LIVE: Final = live_at(NOW)

@@ -1,4 +1,4 @@
-"""Purges: which sessions are due, and a batch of them archived if asked for and deleted."""
+"""Purges: choose the sessions that are due, archive them if requested, and delete them batch by batch."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,7 +32,7 @@ class Purged(NamedTuple):
 
 @dataclass(frozen=True)
 class Reason:
-    """A condition to go, and the order in which its sessions go: an index's, past what was deleted before."""
+    """One condition under which sessions are due, and the indexed column that orders them."""
 
     condition: sa.ColumnElement[bool]
     order: sa.Column[Any]
@@ -40,9 +40,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Policy:
-    """Which sessions go: those past their TTL, and, where given, those idle or kept for too long.
+    """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before a time.
 
-    `agent_id`, `user_id` and `key_prefix` narrow all of that down. With `everything`, all that is filters down to.
+    `agent_id`, `user_id` and `key_prefix` restrict the purge. With `everything`, all sessions that match these
+    restrictions are purged.
     """
 
     older_than: timedelta | None = None
@@ -53,7 +54,7 @@ class Policy:
     everything: bool = False
 
     def reasons(self, now: datetime) -> list[Reason]:
-        """Return the reasons to go, each by itself, so that an index can serve it."""
+        """Return one reason per condition, so that each query can use an index."""
         if self.everything:
             return [Reason(sa.true(), SESSION.c.key)]
         reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
@@ -66,7 +67,7 @@ class Policy:
         return reasons
 
     def filters(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
-        """Return what has to hold of a session in any case."""
+        """Return the conditions that every purged session has to meet."""
         conditions: list[sa.ColumnElement[bool]] = []
         if self.user_id is not None:
             conditions.append(SESSION.c.user_id == encode_text(self.user_id, "user_id"))

@@ -1,4 +1,4 @@
-"""The rows of sessions: look up, lock, create, change, delete; and why a write met none."""
+"""Session rows: look up, lock, create, change and delete them, and explain why a write matched no row."""
 
 import functools
 import secrets
@@ -33,7 +33,7 @@ from lango_store.tables import expired_at
 MAX_TTL: Final = timedelta(days=36_525)
 
 MAX_TRIES: Final = 3
-"""How often a write is tried that meets no row though its session is live: somebody may have revived it just now."""
+"""The number of tries for a write that matches no row of a live session, which may have been revived just now."""
 
 
 # Values in and out
@@ -66,7 +66,7 @@ def new_incarnation() -> dict[str, int]:
 
 
 REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.BigInteger())}
-"""What every write to a session changes."""
+"""The columns that every write to a session changes."""
 
 LIVE_ROW_COLUMNS: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
 """The columns that `decode_live_row` decodes: is the session live, its incarnation, and its fields."""
@@ -103,7 +103,7 @@ def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a session has to be at for a write: its `last_seq`, its `revision`, or both; None is whatever it is."""
+    """The `last_seq` and the `revision` that a write expects of a session; None accepts any value."""
 
     last_seq: int | None = None
     revision: int | None = None
@@ -118,7 +118,7 @@ class Expected:
 
     @property
     def needs_session(self) -> bool:
-        """Whether these expectations can only hold for a session that already exists."""
+        """True if only an existing session can meet these expectations."""
         return bool(self.last_seq) or self.revision is not None
 
     def check(self, key: str, last_seq: int, revision: int) -> None:
@@ -163,7 +163,7 @@ def exists(connection: AnyConnection, now: Moment, key: str) -> bool:
 
 
 class Locked(NamedTuple):
-    """What a session is at while nobody else writes to it."""
+    """The state of a locked session, which other writers cannot change."""
 
     last_seq: int
     message_count: int
@@ -174,7 +174,7 @@ class Locked(NamedTuple):
 
     @property
     def state(self) -> tuple[int, int]:
-        """What every removal and compaction changes, and no append: see `messages.load_with_incarnation`."""
+        """A pair that removals and compactions change and appends do not: see `messages.load_with_incarnation`."""
         return self.incarnation, self.last_seq - self.message_count - self.record_count
 
 
@@ -194,7 +194,7 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
-    """Change the row of a locked session; `NotPermitted` if the database keeps it as it is."""
+    """Change the row of a locked session; raise `NotPermitted` if the database does not let the row be changed."""
     changed = {SESSION.c[name]: value for name, value in (REVISED | dict(values)).items()}
     if not connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(changed)).rowcount:
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
@@ -207,7 +207,7 @@ _BOUND: Final = ("key", *_NULL_FIELDS, "ttl_seconds", "incarnation", "revision")
 def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
     """Insert a new session with these counters; binds `encoded` and `new_incarnation`.
 
-    What is left out the table's defaults say, which cost an append less than values that are bound.
+    Other columns get the table's defaults, which cost an append less than bound values.
     """
     given: dict[str, Any] = {name: column(SESSION.c[name]) for name in _BOUND}
     expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
@@ -311,7 +311,7 @@ def update(
     activity: bool,
     expected: Expected,
 ) -> SessionInfo:
-    """Replace fields of a live session; what is left out stays, `updated_at` too unless this is activity."""
+    """Replace only these fields of a live session; `updated_at` changes only with `activity`."""
     check_fields(fields, SessionChanges)
     given = encode_session(fields)
     consolidated = given.get("last_consolidated")
@@ -331,7 +331,7 @@ def update(
 
 
 def _written(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
-    with dialect_of(connection).bytes_for_bad_text(connection):  # what was written cannot be read a second time
+    with dialect_of(connection).bytes_for_bad_text(connection):  # the returned row cannot be read a second time
         return statement.run(connection, values)
 
 

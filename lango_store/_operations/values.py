@@ -33,7 +33,7 @@ NamedJson = list[tuple[str, str]]
 
 
 def encode_values(owner: str, values: Mapping[str, Any], table: sa.Table = VALUE) -> NamedJson:
-    """Encode values of a session or a scope; `InvalidKey` or `InvalidValue` for what cannot be stored."""
+    """Encode values of a session or a scope; raise `InvalidKey` or `InvalidValue` if one cannot be stored."""
     kind = _OWNERS[table]
     checked_key(owner, kind)
     if not isinstance(values, dict):
@@ -92,7 +92,7 @@ def write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson,
 
 
 def _write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson, table: sa.Table) -> bool:
-    """Write values; False, with nothing written, if there is no live session."""
+    """Write values; return False and write nothing if the session does not exist or has expired."""
     dialect = dialect_of(connection)
     bound = {"key": owner, "now": dialect.time(now)}
     if dialect.modifying_cte:

@@ -1,1 +1,1 @@
-"""Calls of the store that take more than one operation: appends that may be repeated, purges, searches."""
+"""Calls that combine several operations: appends with retry, creating and purging sessions, searches, the doctor."""

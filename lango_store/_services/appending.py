@@ -25,12 +25,12 @@ R = TypeVar("R")
 
 
 def encoded(context: Context, new: Sequence[Message]) -> Batch:
-    """Encode messages, their tokens counted, with the ids they need; `InvalidMessage` for what cannot be stored."""
+    """Add missing token counts and ids, then encode; raise `InvalidMessage` if a message cannot be stored."""
     return Batch([context.with_id(context.counted(message)) for message in new])
 
 
 def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
-    """Return what a session is made of, with a new key and the store's TTL where none is given."""
+    """Return an encoded new session, by default with a new key and the store's default TTL."""
     sessions.check_fields(fields, SessionFields)
     key = context.new_id() if key is None else key
     return New(key, context.ttl(key, ttl), fields)
@@ -39,7 +39,7 @@ def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset
 def missing(
     context: Context, key: str, create: bool, ttl: timedelta | None | Unset, fields: SessionFields
 ) -> New | None:
-    """Return what a write makes its session of if there is none; None if it does not make one."""
+    """Return the session that a write creates if it is missing; None without `create`."""
     if create:
         return new_session(context, key, ttl, fields)
     if ttl is not UNSET or any(value is not None for value in fields.values()):
@@ -58,14 +58,14 @@ def append(
     ttl: timedelta | None | Unset,
     fields: SessionFields,
 ) -> list[Message]:
-    """Append messages, in the place of those above `replace_after` if that is given."""
+    """Append messages; with `replace_after`, first remove the messages after that seq."""
     batch = Batch(new) if context.stores_unchanged else encoded(context, new)
     make = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
     expected = ANYTHING if after is None and expect is None else Expected(after, expect)
     if replace_after is not None:
         if make is not None:
             raise TypeError("replace_after changes a session that is there: leave `create` out")
-        # A second run would drop what others appended since, unless `expected` says where the session has to be.
+        # A second run could remove messages that were appended since, unless `expected` detects them.
         run = context.remove if expected == ANYTHING else context.transact
         return run(appends.replace, key, batch, after=replace_after, expected=expected)
     return append_with_retry(context, key, batch, expected, make, appends.append, appends.append_new_ids)
@@ -82,11 +82,10 @@ def append_with_retry(
     *,
     has_ids: bool = False,
 ) -> R:
-    """Append in one go, or where an id may be stored already in a transaction that looks.
+    """Append in a single write; if an id may be stored already, look it up in a transaction.
 
-    `write` and `write_new_ids` are called as `append` and `append_new_ids` of `_operations.appends` are. The session
-    that `make` describes is made in the place of an expired one too; `Conflict` if the write expects what only an
-    existing session can have.
+    `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.appends`. With
+    `make`, a missing or expired session is created; raises `Conflict` if `expected` can only hold for an existing one.
     """
     has_ids = has_ids or bool(new.ids)
     create = None if make is None or expected.needs_session else make

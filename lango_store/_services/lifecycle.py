@@ -36,7 +36,7 @@ Find = Callable[[AnyConnection, Moment, str], R]
 def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Session:
     """Create a session with its first messages; `SessionExists` if its key is taken.
 
-    With a key of our own, which is unique, a second try returns what the first one created.
+    With `own_key` the store has generated the key, so a retry returns the session that the first try created.
     """
 
     def run() -> Session:
@@ -55,7 +55,7 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
 def fork(
     context: Context, source: str, new: str, *, own_key: bool, upto: int | None, ttl: timedelta | None | Unset
 ) -> None:
-    """Copy a session to another key; as in `create`, a second try with a key of our own finds the copy of the first."""
+    """Copy a session to another key; with `own_key`, a retry finds the copy that the first try created."""
 
     def run() -> None:
         try:
@@ -149,7 +149,7 @@ def purge(
     on_batch: Callable[[ExpiryReport], None] | None = None,
     dry_run: bool = False,
 ) -> ExpiryReport:
-    """Purge what a policy names, a batch a transaction, and report what was done."""
+    """Purge the sessions of a policy, one transaction per batch, and return a report."""
     if not 1 <= batch_size <= expiry.MAX_BATCH:
         raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
     if limit is not None and limit < 0:

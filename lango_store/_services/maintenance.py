@@ -53,7 +53,7 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
 
 
 def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] | None) -> list[Finding]:
-    """Check the store, and repair what can be repaired without guessing if asked to."""
+    """Check the store; with `repair`, fix the findings that can be fixed without guessing."""
     from lango_store import schema  # Alembic: only an examination or a migration should wait for its import
 
     try:
