@@ -1,4 +1,4 @@
-"""Layout of the Markdown pages: wrapped lines, length of README and changelog."""
+"""Layout of the Markdown pages: wrapped lines, width of code blocks, length of README and changelog."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,8 @@ from support.pages import PAGES
 
 MARKER = re.compile(r"(\s*)(?:[-+*]\s|#{1,6}\s|>|=+\s*$|-+\s*$|(\d+)[.)]\s)")
 """The start of a list item, a heading, a quotation or the underline of a heading."""
+
+CODE_WIDTH = 80
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str, bool]]:
@@ -65,6 +67,12 @@ def test_wrapped_line_starts_with_no_marker(page: str) -> None:
 )
 def test_accidental_marker_is_found(text: str, wrong: list[int]) -> None:
     assert accidental_markers(text) == wrong
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_blocks_have_at_most_80_columns(page: str) -> None:
+    code = [(number, line) for number, line, in_code in numbered_lines(PAGES[page]) if in_code]
+    assert [(number, line) for number, line in code if len(line) > CODE_WIDTH] == []
 
 
 def test_readme_has_less_than_120_lines() -> None:
