@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: a table of ratios to the floor, contenders taking turns, medians over rounds."""
+"""`python -m benchmarks`: median ratios to the floor, with interleaved rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks --peers`: our store and those of others against the strict floor, and which is ahead."""
+"""`python -m benchmarks --peers`: this store and other stores against the strict floor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contenders: each has the same verbs and runs in its own process."""
+"""The contenders: each has the same methods and runs in a separate process."""
 
 from __future__ import annotations
 

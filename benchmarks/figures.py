@@ -1,4 +1,4 @@
-"""The figures that the pages show: a benchmark with `--write` notes them in a file, and puts them into the pages."""
+"""The figures on the pages: `--write` saves them to a file and updates the pages."""
 
 from __future__ import annotations
 

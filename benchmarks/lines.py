@@ -1,4 +1,4 @@
-"""The lines of `--peers`: works of every store, with a check that loaded messages equal the appended ones."""
+"""The measurements of `--peers`, with a check that loaded messages equal the appended ones."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Sessions:
         """Compare text and tool calls of what was read with what was written; Differs where it is not the same."""
         expected = self._written[key][-last:] if last else self._written[key]
         if len(found) != len(expected):
-            raise Differs(f"{len(expected)} messages were written, {len(found)} came back")
+            raise Differs(f"{len(expected)} messages were written, {len(found)} were read")
         for place, (each, given) in enumerate(zip(found, expected, strict=True)):
             if self._side.said(each) != said_by_dict(given):
-                raise Differs(f"message {place + 1} of {len(expected)} came back as another")
+                raise Differs(f"message {place + 1} of {len(expected)} differs from the written one")
         return len(found)
 
 

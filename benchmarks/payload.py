@@ -1,4 +1,4 @@
-"""The payload of all contenders: turns of a user's text, an assistant's tool calls and the tools' outputs."""
+"""The messages of all benchmarks: user texts, tool calls, tool outputs and answers."""
 
 from __future__ import annotations
 

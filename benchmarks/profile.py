@@ -1,4 +1,4 @@
-"""`python -m benchmarks.profile`: where the processor's time of the lines of `--peers` goes, step by step."""
+"""`python -m benchmarks.profile`: processor time of the measurements of `--peers`, step by step."""
 
 from __future__ import annotations
 

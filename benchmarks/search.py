@@ -1,4 +1,4 @@
-"""`python -m benchmarks.search`: what the search index costs an append, and how fast it finds."""
+"""`python -m benchmarks.search`: the cost of the search index for appends, and the time of searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.sizes`: the bytes on disk that a message and a session take, indexes included."""
+"""`python -m benchmarks.sizes`: bytes on disk per message and session, with indexes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 COLUMNS = "role, author, name, tool_call_id, text, tool_calls, created_at"
 
-# What a list of sessions by time needs is there, as any store has it; a key of PostgreSQL compares by its bytes.
+# With an index for lists of sessions by time, as any store has. Keys on PostgreSQL are compared by bytes.
 TABLES = (
     "CREATE TABLE IF NOT EXISTS strict_session (key {key} PRIMARY KEY, last_seq BIGINT NOT NULL DEFAULT 0, "
     "message_count BIGINT NOT NULL DEFAULT 0, created_at {time} NOT NULL, updated_at {time} NOT NULL)",

@@ -1,4 +1,4 @@
-"""Contenders in separate processes, taking turns on databases made for them."""
+"""Contenders in separate processes, with interleaved rounds on temporary databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: each work is prepared once, then run round after round, and gives seconds or another number."""
+"""The measurements: each is prepared once and run in rounds, and returns seconds or another number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The contenders of `--peers`: two floors, our store, and other stores, each by its public API.
 
-The others are optional: imported where they are measured, with tables of their own beside ours. Each is given the same
-messages, makes the values that it takes of them inside the clock, and gives back what it gives to anybody.
+The other stores are optional, and use separate tables. Each gets the same
+messages, converts them inside the measured time, and returns the values that its users get.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stores of the Claude Agent SDK: what all of them are asked, and rows of JSON as its example keeps them."""
+"""Stores of the Claude Agent SDK: a common interface, and the SDK's example store with JSON rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""google-adk: `DatabaseSessionService`. An event is appended by itself: no verb takes a batch."""
+"""google-adk: `DatabaseSessionService`, which appends one event per call."""
 
 from __future__ import annotations
 

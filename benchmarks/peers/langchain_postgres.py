@@ -1,4 +1,4 @@
-"""langchain-postgres: `PostgresChatMessageHistory`. A batch is one call; nothing reads less than the whole history."""
+"""langchain-postgres: `PostgresChatMessageHistory`, which appends batches and always reads the whole history."""
 
 from __future__ import annotations
 

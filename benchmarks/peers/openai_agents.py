@@ -1,4 +1,4 @@
-"""openai-agents: its two session classes. Items go in as dicts, a batch in one call; `limit` gives the last ones."""
+"""openai-agents: its two session classes, which append dicts in batches and read the last ones with `limit`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from lango_store.integrations.pydantic_ai import LangoConversationStore
 
 
 class Framework:
-    """An adapter with one session of the user `ann`, in which a tool is asked for the weather in Oslo."""
+    """An adapter with one session of the user `ann`, in which a tool reports the weather in Oslo."""
 
     key: str
     make: Callable[..., Any]

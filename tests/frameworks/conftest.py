@@ -1,4 +1,4 @@
-"""Which versions of the frameworks were tested: here, as workers print nothing, and `-q` leaves headers out."""
+"""Report the tested versions of the frameworks at the end, because workers print nothing and `-q` omits headers."""
 
 import importlib.util
 import warnings
@@ -12,7 +12,7 @@ from lango_store import Store
 
 if importlib.util.find_spec("opentelemetry") is not None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what its release of the oldest frameworks' time says of Python when it loads
+        warnings.simplefilter("ignore")  # old releases warn about this Python version when imported
         importlib.import_module("opentelemetry.context")
 
 FRAMEWORKS: Final = ("claude-agent-sdk", "openai-agents", "google-adk", "pydantic-ai-slim")

@@ -1,4 +1,4 @@
-"""The behavior that all adapters share: closing, expiry, cancelled calls, damage, and use by other programs."""
+"""Behavior that all adapters share: closing, expiry, cancellation, damage, and use by other programs."""
 
 import asyncio
 import json
@@ -79,7 +79,7 @@ async def test_expired_session_is_absent_and_next_message_starts_a_new_one(
         assert store.info(framework.key).expires_at == clock() + timedelta(hours=1)
 
 
-async def test_cancelled_write_is_stored_or_never_will_be(framework: Framework, store: Store) -> None:
+async def test_cancelled_write_is_complete_or_absent(framework: Framework, store: Store) -> None:
     adapter = framework.make(store)
     await framework.say(adapter, "first")
     for number in range(20):
@@ -107,7 +107,9 @@ async def test_damaged_message_is_reported(framework: Framework, store: Store, u
         assert raised.value.field.startswith("extra")
 
 
-async def test_session_takes_at_most_a_seventh_more_than_its_json(framework: Framework, store: Store, url: str) -> None:
+async def test_stored_session_is_at_most_a_seventh_larger_than_its_json(
+    framework: Framework, store: Store, url: str
+) -> None:
     written = framework.json(await fill(framework, url))
     others = {"session_key", "seq", "turn_no"} | (set() if framework.writes_times else {"created_at"})
     columns = [sa.cast(column, sa.Text) for column in MessageRow.__table__.c if column.name not in others]
@@ -119,7 +121,7 @@ async def test_session_takes_at_most_a_seventh_more_than_its_json(framework: Fra
     assert 0 < stored <= 1.15 * len(written.encode())
 
 
-async def test_history_has_each_call_with_its_answer(framework: Framework, store: Store, url: str) -> None:
+async def test_history_has_each_call_with_its_result(framework: Framework, store: Store, url: str) -> None:
     await fill(framework, url)
     history = store.conversation(framework.key).history()
     calls = [call for entry in history for call in entry.get("tool_calls", [])]
@@ -149,7 +151,7 @@ async def test_backup_restores_an_equal_session(
     assert await load(framework, other) == written
 
 
-async def test_copy_in_the_other_database_is_equal_and_continues(
+async def test_copy_in_other_database_is_equal_and_usable(
     framework: Framework, url: str, make_sqlite: MakeDatabase, make_postgres: MakeDatabase
 ) -> None:
     written = await fill(framework, url)

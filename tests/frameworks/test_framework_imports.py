@@ -15,17 +15,17 @@ ADAPTERS = {
 
 
 def imported(*names: str) -> set[str]:
-    """Return which frameworks are loaded in a new process that has imported these modules."""
+    """Return the frameworks that a new process has loaded after importing these modules."""
     program = f"import sys, {', '.join(names)}; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     return set(FRAMEWORKS) & set(done.stdout.split())
 
 
-def test_the_package_imports_no_framework() -> None:
+def test_package_imports_no_framework() -> None:
     modules = ("lango_store", "lango_store.cli", "lango_store.schema", "lango_store.interchange")
     assert imported(*modules, "lango_store.integrations.adapter", "lango_store.integrations.fields") == set()
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_an_adapter_imports_its_own_framework_only(adapter: str) -> None:
+def test_adapter_imports_only_its_framework(adapter: str) -> None:
     assert imported(f"lango_store.integrations.{adapter}") <= {ADAPTERS[adapter]}

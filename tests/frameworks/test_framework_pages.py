@@ -38,7 +38,7 @@ def test_replacement_on_page_runs(page: str, tmp_path: Path) -> None:
         (PYDANTIC, STRICT, "chat-1", "sqlite:///agents.db"),
     ],
 )
-def test_program_prints_what_the_page_says(
+def test_program_on_page_prints_documented_output(
     page: str, options: tuple[str, ...], key: str, url: str, tmp_path: Path
 ) -> None:
     programs, (printed, shown, *others) = blocks(page, "python"), blocks(page, "text")
@@ -67,9 +67,7 @@ def test_second_run_continues_the_session(page: str, key: str, name: str, messag
             assert store.info(key).message_count == messages * run_number
 
 
-def test_programs_for_the_claude_agent_sdk_print_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claude_agent_sdk_programs_print_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name, program in zip(("model.py", "agent.py"), blocks(CLAUDE, "python"), strict=True):
         (tmp_path / name).write_text(program)
@@ -83,6 +81,6 @@ def test_programs_for_the_claude_agent_sdk_print_what_the_page_says(
 
 
 def panels(text: str) -> set[str]:
-    """Find the messages that are shown, without times and numbers: not all versions write as many entries."""
+    """Return the shown messages without times and numbers, because the number of entries depends on the version."""
     found = re.findall(r"^╭.*?╯$", re.sub(r"\d\d:\d\d:\d\d", "00:00:00", text), re.MULTILINE | re.DOTALL)
     return {re.sub(r"^╭─ \d+ (\w+) ─+╮", r"\1", panel) for panel in found}

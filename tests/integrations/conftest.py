@@ -1,4 +1,4 @@
-"""nanobot on our store, and nanobot's own store."""
+"""Fixtures for nanobot on the store, and for nanobot's own store."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""nanobot itself, the real package, on our store instead of its files."""
+"""The real nanobot package on the store instead of its files."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from support.nanobots import KEY, private, talk
 from lango_store import Conflict, MessageRole, Store, ToolCall
 
 
-def test_a_session_is_the_same_after_a_restart(start: Callable[[], SessionManager]) -> None:
+def test_session_is_unchanged_after_restart(start: Callable[[], SessionManager]) -> None:
     session = start().get_or_create(KEY)
     talk(session)
     session.last_consolidated = 2
@@ -26,7 +26,7 @@ def test_a_session_is_the_same_after_a_restart(start: Callable[[], SessionManage
     assert [list(line) for line in again.messages] == [list(line) for line in session.messages]
 
 
-def test_a_session_that_is_not_there_is_new_and_unsaved(start: Callable[[], SessionManager], store: Store) -> None:
+def test_unknown_session_is_new_and_unsaved(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     assert sessions.get_or_create(KEY).messages == []
     assert sessions.read_session_file(KEY) is None
@@ -36,7 +36,7 @@ def test_a_session_that_is_not_there_is_new_and_unsaved(start: Callable[[], Sess
     assert store.count() == 0
 
 
-def test_a_message_saved_by_nanobot_is_a_message_of_ours(start: Callable[[], SessionManager], store: Store) -> None:
+def test_message_saved_by_nanobot_is_readable_in_store(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -79,7 +79,7 @@ def test_deleted_session_is_gone_and_can_be_created_again(start: Callable[[], Se
     assert store.count(expired=None) == 0
 
 
-def test_a_cleared_session_stays_empty_after_a_restart(start: Callable[[], SessionManager], store: Store) -> None:
+def test_cleared_session_stays_empty_after_restart(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -94,7 +94,7 @@ def test_a_cleared_session_stays_empty_after_a_restart(start: Callable[[], Sessi
     assert store.info(KEY).message_count == 0
 
 
-def test_a_summary_put_into_the_middle_is_kept_where_it_is(start: Callable[[], SessionManager]) -> None:
+def test_summary_in_the_middle_keeps_its_position(start: Callable[[], SessionManager]) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     for number in range(6):
@@ -107,7 +107,7 @@ def test_a_summary_put_into_the_middle_is_kept_where_it_is(start: Callable[[], S
     assert again.last_archived == 4
 
 
-def test_metadata_is_updated_alone(start: Callable[[], SessionManager], store: Store) -> None:
+def test_metadata_update_keeps_messages(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -127,7 +127,7 @@ def test_metadata_is_updated_alone(start: Callable[[], SessionManager], store: S
     )
 
 
-def test_a_model_preset_is_renamed_in_all_sessions(start: Callable[[], SessionManager]) -> None:
+def test_model_preset_is_renamed_in_all_sessions(start: Callable[[], SessionManager]) -> None:
     sessions = start()
     for key, preset in (("a:1", "old"), ("a:2", "old"), ("a:3", "other")):
         session = sessions.get_or_create(key)
@@ -138,9 +138,7 @@ def test_a_model_preset_is_renamed_in_all_sessions(start: Callable[[], SessionMa
     assert fresh.get_or_create("a:2").metadata[nanobots.SESSION_MODEL_PRESET_METADATA_KEY] == "new"
 
 
-def test_the_providers_private_state_shows_in_no_read_and_no_list(
-    start: Callable[[], SessionManager], store: Store
-) -> None:
+def test_private_provider_state_is_in_no_read_and_no_list(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -152,7 +150,7 @@ def test_the_providers_private_state_shows_in_no_read_and_no_list(
 
 
 @pytest.mark.parametrize("state", [None, "secret"])
-def test_reads_and_lists_say_what_nanobots_own_store_says(
+def test_reads_and_lists_equal_those_of_nanobots_store(
     start: Callable[[], SessionManager], files: JsonlSessionStore, state: str | None
 ) -> None:
     sessions = start()
@@ -179,9 +177,7 @@ def test_reads_and_lists_say_what_nanobots_own_store_says(
     assert shown(sessions.list_sessions()) == shown(files.list_sessions())
 
 
-def test_nanobot_sees_no_records_and_leaves_them_where_they_are(
-    start: Callable[[], SessionManager], store: Store
-) -> None:
+def test_nanobot_ignores_and_keeps_records(start: Callable[[], SessionManager], store: Store) -> None:
     session = start().get_or_create(KEY)
     talk(session)
     session.last_consolidated = 2
@@ -198,7 +194,7 @@ def test_nanobot_sees_no_records_and_leaves_them_where_they_are(
     assert start().get_or_create(KEY).messages == again.messages
 
 
-def test_a_record_hides_no_change_of_a_message_from_a_save(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_detects_changes_next_to_records(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -210,9 +206,7 @@ def test_a_record_hides_no_change_of_a_message_from_a_save(start: Callable[[], S
         sessions.save(session)
 
 
-def test_fork_of_the_store_has_no_private_state_of_its_origin(
-    start: Callable[[], SessionManager], store: Store
-) -> None:
+def test_fork_has_no_private_state_of_origin(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)

@@ -1,4 +1,4 @@
-"""nanobot on our store and nanobot on its files read and write the same."""
+"""Exchange between nanobot on the store and nanobot on its files."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ def test_sessions_of_older_generations_are_readable(
             assert sessions.read_session_metadata(key)["key"] == key
 
 
-def test_a_session_that_nanobot_did_not_make_is_readable_too(start: Callable[[], SessionManager], store: Store) -> None:
+def test_session_of_other_program_is_readable_by_nanobot(start: Callable[[], SessionManager], store: Store) -> None:
     calls = [ToolCall(id="c", name="read", arguments={"path": "a"}, output={"text": "b"})]
     store.create(KEY, title="ours", messages=[message("hello"), message(None, role="assistant", tool_calls=calls)])
     sessions = start()
@@ -118,6 +118,6 @@ def test_a_session_that_nanobot_did_not_make_is_readable_too(start: Callable[[],
     assert store.conversation(KEY).all_messages()[0].seq == 1
 
 
-def test_the_store_has_all_that_nanobot_asks_of_one(store: Store) -> None:
+def test_store_has_every_method_nanobot_needs(store: Store) -> None:
     needed = {name for name in vars(nanobots.SessionStore) if not name.startswith("_")}
     assert needed <= {name for name in dir(LangoSessionStore(store)) if not name.startswith("_")}

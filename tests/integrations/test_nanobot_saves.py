@@ -19,7 +19,7 @@ def rows_written(statements: list[str]) -> int:
     return sum("INSERT INTO lango_message" in statement for statement in statements)
 
 
-def test_a_new_message_in_a_long_session_writes_one_row(start: Callable[[], SessionManager], store: Store) -> None:
+def test_new_message_in_long_session_writes_one_row(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     for number in range(1_000):
@@ -34,7 +34,7 @@ def test_a_new_message_in_a_long_session_writes_one_row(start: Callable[[], Sess
     assert store.info(KEY).last_seq == before + 1
 
 
-def test_a_save_of_what_is_saved_asks_the_database_nothing(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_without_changes_sends_no_statement(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -48,7 +48,7 @@ def test_a_save_of_what_is_saved_asks_the_database_nothing(start: Callable[[], S
     assert statements == []
 
 
-def test_a_change_is_rewritten_from_there_on_and_not_before(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_rewrites_messages_from_first_change_on(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     for number in range(100):
@@ -61,7 +61,7 @@ def test_a_change_is_rewritten_from_there_on_and_not_before(start: Callable[[], 
     assert start().get_or_create(KEY) == session
 
 
-def test_metadata_alone_writes_no_message(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_of_metadata_writes_no_message(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -110,9 +110,7 @@ def test_save_does_not_overwrite_another_process(start: Callable[[], SessionMana
     assert [each.content for each in store.messages(KEY)] == ["hello", "hi", "are you there?"]
 
 
-def test_two_that_begin_the_same_session_at_once_do_not_overwrite_each_other(
-    start: Callable[[], SessionManager], store: Store
-) -> None:
+def test_concurrent_first_saves_do_not_overwrite_each_other(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session, other = ours.get_or_create(KEY), theirs.get_or_create(KEY)
     session.add_message("user", "first")
@@ -123,7 +121,7 @@ def test_two_that_begin_the_same_session_at_once_do_not_overwrite_each_other(
     assert [each.content for each in store.messages(KEY)] == ["first"]
 
 
-def test_a_stale_copy_read_later_does_not_hide_a_conflict(start: Callable[[], SessionManager], store: Store) -> None:
+def test_stale_copy_read_later_does_not_hide_conflict(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.add_message("user", "hello")
@@ -140,7 +138,7 @@ def test_a_stale_copy_read_later_does_not_hide_a_conflict(start: Callable[[], Se
     assert store.info(KEY).message_count == 2
 
 
-def test_metadata_of_two_processes_is_put_together(start: Callable[[], SessionManager], store: Store) -> None:
+def test_metadata_of_two_processes_is_merged(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.metadata |= {"a": 1, "b": 1, "c": 1}
@@ -186,7 +184,7 @@ for number in range(25):
 """
 
 
-def test_two_processes_on_one_key_lose_nothing(url: str, store: Store, tmp_path: Path) -> None:
+def test_two_processes_on_one_session_lose_no_message(url: str, store: Store, tmp_path: Path) -> None:
     running = [Program(WRITER, url, tmp_path / name, name) for name in ("ann", "bob")]
     assert [process.communicate(120) for process in running] == [("", "")] * 2
     assert [process.returncode for process in running] == [0, 0]
@@ -196,7 +194,7 @@ def test_two_processes_on_one_key_lose_nothing(url: str, store: Store, tmp_path:
     assert len(contents) == 50
 
 
-def test_save_recreates_a_session_deleted_elsewhere(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_recreates_session_deleted_elsewhere(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -207,7 +205,7 @@ def test_save_recreates_a_session_deleted_elsewhere(start: Callable[[], SessionM
     assert start().get_or_create(KEY) == session
 
 
-def test_save_of_a_session_recreated_elsewhere_is_a_conflict(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_of_session_recreated_elsewhere_is_a_conflict(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.add_message("user", "first life")
@@ -225,7 +223,7 @@ def test_save_of_a_session_recreated_elsewhere_is_a_conflict(start: Callable[[],
 # Expiry
 
 
-def test_an_expired_session_is_not_there_for_nanobot(url: str, clock: Clock, tmp_path: Path) -> None:
+def test_expired_session_does_not_exist_for_nanobot(url: str, clock: Clock, tmp_path: Path) -> None:
     with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
         sessions = LangoSessionStore(store)
         session = Session(KEY)

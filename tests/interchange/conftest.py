@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[..., Path]:
-    """Write a file of these lines: objects as nanobot writes them, text as it is."""
+    """Write a file of these lines: objects as nanobot writes them, text unchanged."""
 
     def make(*lines: Any, name: str = file_name("telegram:1", "g2"), end: str = "\n") -> Path:
         path = tmp_path / name
@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Make a file that is read as these drafts."""
+    """Make a file that a test format reads as these drafts."""
 
     def make(*drafts: Draft) -> Path:
         monkeypatch.setitem(FORMATS, "given", given_format(*drafts))

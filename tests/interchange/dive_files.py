@@ -1,4 +1,4 @@
-"""Session files of Dive: written line by line for a test, read as drafts and as lines."""
+"""Session files of Dive for tests."""
 
 import json
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def file(folder: Path, *written: Any, end: str = "\n") -> Path:
 
 
 def dives(message: Message) -> dict[str, Any]:
-    """Show a message as Dive's golden has it."""
+    """Convert a message to the form of Dive's expected output."""
     return ({"id": message.id} if message.id else {}) | {"role": message.role.value, "content": message.content}
 
 

@@ -1,4 +1,4 @@
-"""Files of other systems under tests/data, and what tests of every format do with them."""
+"""Files of other systems in tests/data, and helpers for tests of all formats."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def golden(system: str) -> dict[str, Any]:
 
 
 def carried(make_database: Callable[[], str], path: Path, folder: Path, format: str) -> Path:
-    """Import a file, export it, import what came out into another database, and give what comes out of that."""
+    """Import and export a file, import the result into another database, and return what is exported from there."""
     for number in range(2):
         with Store(make_database()) as store:
             (report,) = interchange.import_path(store, path)

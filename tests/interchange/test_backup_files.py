@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_an_export_is_one_file_of_all_sessions_expired_ones_too(source: Store, target: Store, folder: Path) -> None:
+def test_backup_is_one_file_with_live_and_expired_sessions(source: Store, target: Store, folder: Path) -> None:
     fill(source)
     done = export(source, folder, "jsonl", everything=True)
     (path,) = (folder).iterdir()
@@ -51,7 +51,7 @@ def test_an_export_is_one_file_of_all_sessions_expired_ones_too(source: Store, t
     assert all_rows(target) == before
 
 
-def test_one_session_by_itself_is_a_file_too(source: Store, target: Store, folder: Path) -> None:
+def test_backup_of_single_session_has_a_fixed_file_name(source: Store, target: Store, folder: Path) -> None:
     for key in ("../../etc/passwd", "b"):
         source.create(key, messages=messages(1))
     (done,) = export(source, folder, "jsonl", keys=["../../etc/passwd"])
@@ -60,7 +60,7 @@ def test_one_session_by_itself_is_a_file_too(source: Store, target: Store, folde
 
 
 @pytest.mark.parametrize("rest", [b"\xff\xfe", b"\n\n \n\x80", b"more", b'{"sessions":0}\n'])
-def test_bytes_after_the_last_line_fail_the_file(source: Store, target: Store, folder: Path, rest: bytes) -> None:
+def test_backup_with_bytes_after_last_line_is_refused(source: Store, target: Store, folder: Path, rest: bytes) -> None:
     source.create("a", messages=messages(2))
     export(source, folder, "jsonl", everything=True)
     path = folder / backups.FILE_NAME
@@ -70,7 +70,7 @@ def test_bytes_after_the_last_line_fail_the_file(source: Store, target: Store, f
     assert target.count() == 0
 
 
-def test_a_dry_run_says_what_an_import_would_do_and_writes_nothing(source: Store, target: Store, folder: Path) -> None:
+def test_dry_run_reports_what_an_import_does_and_writes_nothing(source: Store, target: Store, folder: Path) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(2))
     export(source, folder, "jsonl", everything=True)
@@ -103,7 +103,7 @@ def imported(store: Store, lines: Iterable[bytes]) -> list[Outcome]:
         return [each for each in found if isinstance(each, Outcome)]
 
 
-def test_a_line_is_json_that_other_programs_read(source: Store) -> None:
+def test_backup_lines_are_standard_json(source: Store) -> None:
     source.create("k", settings={"thinking": "high"}, title="Oslo")
     source.append_message("k", message({"text": "hé", "n": 1.5}, id="m-1"))
     first, session, line, end, last = map(json.loads, exported(source))
@@ -117,7 +117,7 @@ def test_a_line_is_json_that_other_programs_read(source: Store) -> None:
 
 
 @given(st.lists(json_values(max_leaves=15).filter(lambda value: value is not None), max_size=4))
-def test_any_value_that_the_store_takes_is_the_same_after_a_journey(values: list[object]) -> None:
+def test_backup_restores_any_value_unchanged(values: list[object]) -> None:
     with Store("sqlite://", migrate=True) as source, Store("sqlite://", migrate=True) as target:
         source.create("k", messages=[message(value) for value in values], metadata={"values": values})
         imported(target, exported(source))
@@ -228,7 +228,7 @@ def test_file_is_validated_to_its_end_before_the_first_batch(
         assert (target.count(), report.keys) == (0, [])
 
 
-def test_append_between_two_batches_of_an_import_does_not_wait(
+def test_append_between_import_batches_does_not_wait(
     source: Store, target: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces, "ROWS", 16)
@@ -246,7 +246,7 @@ def test_append_between_two_batches_of_an_import_does_not_wait(
     assert seen == [5, 9, 13, 17, 21, 21]
 
 
-def test_a_file_that_went_through_windows_is_the_same_file(source: Store, target: Store) -> None:
+def test_backup_with_crlf_line_ends_is_accepted(source: Store, target: Store) -> None:
     source.create("a", messages=messages(2))
     imported(target, [line + b"\r\n" for line in exported(source)])
     assert all_rows(target) == all_rows(source)
@@ -268,7 +268,7 @@ def test_file_with_another_first_line_is_refused(target: Store, first: str, reas
         imported(target, [first.encode(), b'{"sessions":0}'])
 
 
-def test_a_long_session_is_never_in_memory_as_a_whole(
+def test_long_session_is_never_in_memory_as_a_whole(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "ROWS", 20)

@@ -18,14 +18,14 @@ CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
 
 @pytest.fixture
 def home(tmp_path: Path, make_sqlite: MakeDatabase, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a command on a database, in a folder of its own."""
+    """Run a command on a database in a separate folder."""
     folder, url = tmp_path / "home", make_sqlite()
     folder.mkdir()
     monkeypatch.chdir(folder)
     return lambda *words: run(*words, environment={"LANGO_STORE_URL": url})
 
 
-def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> None:
+def test_import_and_export_commands_round_trip_sessions(home: Any, tmp_path: Path) -> None:
     done = home("import", str(DATA / "nanobot_g1"))
     assert done.returncode == 0, done.stderr
     assert "imported 8 sessions, 14 messages from 8 files" in done.stdout
@@ -41,7 +41,7 @@ def test_commands_bring_sessions_in_and_out_again(home: Any, tmp_path: Path) -> 
     assert (again.returncode, again.stdout) == (0, "exported 0 sessions to out, 8 unchanged, 0 failed\n")
 
 
-def test_json_is_a_line_a_file(home: Any) -> None:
+def test_json_option_prints_one_line_per_file(home: Any) -> None:
     done = home("import", str(DATA / "nanobot_g2" / "corrupt"), "--json", "--dry-run")
     told = {Path(each["path"]).stem: each for each in map(json.loads, done.stdout.splitlines())}
     assert len(told) == 7
@@ -62,7 +62,7 @@ def test_json_is_a_line_a_file(home: Any) -> None:
     assert done.returncode == 1
 
 
-def test_exit_codes_of_import(home: Any, tmp_path: Path) -> None:
+def test_import_exit_codes(home: Any, tmp_path: Path) -> None:
     assert home("import", str(CONVERSATION)).returncode == 0
     changed = tmp_path / "telegram_12345678.jsonl"
     changed.write_text(CONVERSATION.read_text().replace("weather?", "rain?"))
@@ -75,7 +75,7 @@ def test_exit_codes_of_import(home: Any, tmp_path: Path) -> None:
     assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 2
 
 
-def test_exit_codes_of_export(home: Any) -> None:
+def test_export_exit_codes(home: Any) -> None:
     home("import", str(CONVERSATION))
     nanobot = ("--to", "out", "--format", "nanobot")
     assert home("export", "telegram:12345678", *nanobot).returncode == 0
@@ -104,7 +104,7 @@ def test_import_and_export_print_a_summary(home: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "nanobot", "dive", "shepherd"])
-def test_a_nightly_export_replaces_last_nights_files_if_it_is_told_to(home: Any, format: str) -> None:
+def test_export_with_replace_overwrites_existing_files(home: Any, format: str) -> None:
     home("import", str(CONVERSATION))
     nightly = ("export", "--all", "--to", "backup", "--format", format)
     assert home(*nightly).returncode == 0
@@ -122,7 +122,7 @@ def _url() -> str:
     return f"sqlite:///{next(Path('..').glob('*.db')).resolve()}"
 
 
-def test_a_backup_may_be_a_file_packed_or_not_and_comes_in_again(home: Any, make_sqlite: MakeDatabase) -> None:
+def test_plain_and_gzipped_backup_files_can_be_imported(home: Any, make_sqlite: MakeDatabase) -> None:
     home("import", str(DATA / "nanobot_g1"))
     for name in ("today.jsonl", "today.jsonl.gz"):
         done = home("export", "--all", "--to", f"nights/{name}")
@@ -140,7 +140,7 @@ def test_a_backup_may_be_a_file_packed_or_not_and_comes_in_again(home: Any, make
         assert "damaged.jsonl.gz" in done.stderr
 
 
-def test_a_backup_goes_to_the_output_and_nothing_else_does(home: Any, make_sqlite: MakeDatabase) -> None:
+def test_export_to_stdout_prints_only_the_backup(home: Any, make_sqlite: MakeDatabase) -> None:
     home("import", str(CONVERSATION))
     done = run("export", "--all", "nobody", "--to", "-", "--url", _url())
     assert done.returncode == 2
@@ -154,7 +154,7 @@ def test_a_backup_goes_to_the_output_and_nothing_else_does(home: Any, make_sqlit
 @pytest.mark.parametrize(
     "lines", ['{"level": "info", "msg": "up"}\n{"level": "warn"}\n', "started\nstopped\n", "{}\n", "1\n"]
 )
-def test_a_log_is_not_a_session(home: Any, lines: str) -> None:
+def test_log_file_is_refused_by_import(home: Any, lines: str) -> None:
     Path("logs").mkdir()
     Path("logs/app.jsonl").write_text(lines)
     Path("logs/README").touch()

@@ -1,4 +1,4 @@
-"""Copying a whole database into another: every row, once, whatever happens in between."""
+"""Copying a database into another: every row is copied once, also after interruptions."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ def test_every_row_is_copied_in_both_directions(source: Store, target: Store) ->
     assert report.messages == sum("seq" in row for rows in all_fields(source).values() for row in rows)
 
 
-def test_a_session_that_changed_since_is_reported_and_left_alone(source: Store, target: Store) -> None:
+def test_copy_reports_changed_session_and_does_not_overwrite_it(source: Store, target: Store) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(1))
     copy(source, target)
@@ -45,16 +45,14 @@ def test_a_session_that_changed_since_is_reported_and_left_alone(source: Store, 
 
 
 @pytest.mark.parametrize("column", ["title", "expires_at", "metadata", "last_turn_no", "ttl_seconds"])
-def test_a_difference_in_any_column_is_a_difference(source: Store, target: Store, column: str) -> None:
+def test_copy_detects_difference_in_any_column(source: Store, target: Store, column: str) -> None:
     other = {"title": "t", "expires_at": "2030-01-01T00:00:00.000001+00:00", "last_turn_no": 1, "ttl_seconds": 0.1}
     put(source, session_row("k"))
     put(target, session_row("k", **{column: other.get(column, "{}")}))
     assert copy(source, target).differing == ["k"]
 
 
-def test_more_sessions_than_a_batch_and_more_messages_than_a_page(
-    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_handles_several_batches_and_pages(source: Store, target: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "BATCH", 10)
     monkeypatch.setattr(paging, "ROWS", 20)
     put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
@@ -71,9 +69,7 @@ def test_more_sessions_than_a_batch_and_more_messages_than_a_page(
     assert all_fields(target) == all_fields(source)
 
 
-def test_a_session_that_cannot_be_read_or_kept_does_not_hold_up_the_others(
-    make_sqlite: MakeDatabase, target: Store
-) -> None:
+def test_copy_continues_past_unreadable_sessions(make_sqlite: MakeDatabase, target: Store) -> None:
     with Store(make_sqlite()) as source:
         for key in ("a", "b", "c", "d"):
             source.create(key, messages=messages(1))
@@ -116,7 +112,7 @@ with Store(sys.argv[1]) as source, Store(sys.argv[2]) as target:
 
 
 @pytest.mark.parametrize("writes", [1, 2, 6, 16])
-def test_a_copy_killed_anywhere_goes_on_where_it_was(source: Store, target: Store, writes: int) -> None:
+def test_killed_copy_can_be_continued(source: Store, target: Store, writes: int) -> None:
     for number in range(20):
         source.create(f"k{number:02}", messages=messages(3))
     done = run_program(KILLED, url_of(source), url_of(target), writes)
@@ -130,7 +126,7 @@ def test_a_copy_killed_anywhere_goes_on_where_it_was(source: Store, target: Stor
     assert all_fields(target) == expected
 
 
-def test_the_command_copies_and_its_exit_code_says_whether_all_is_well(source: Store, target: Store) -> None:
+def test_copy_command_copies_and_sets_exit_code(source: Store, target: Store) -> None:
     fill(source)
     words = ("copy", "--from", url_of(source), "--to", url_of(target))
     dry = run(*words, "--dry-run")
@@ -147,7 +143,7 @@ def test_the_command_copies_and_its_exit_code_says_whether_all_is_well(source: S
     assert "differs, not changed: 'more'" in run(*words).stderr
 
 
-def test_a_target_without_our_tables_is_named_with_what_to_do(
+def test_copy_to_database_without_tables_says_what_to_do(
     make_sqlite: MakeDatabase, make_postgres: MakeDatabase
 ) -> None:
     source, target = make_sqlite(), make_postgres(migrated=False)

@@ -1,4 +1,4 @@
-"""A digest says that a file is as it was written, not that a store wrote it: rows are checked before they land."""
+"""Backups with valid digests and invalid rows: rows are checked before they are stored."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def target(make_database: MakeDatabase) -> Iterator[Store]:
 
 
 def crafted(number: int, **fields: Any) -> list[str]:
-    """Return a backup with fields of one row changed, and right digests."""
+    """Return a backup with changed fields in one row and correct digests."""
     ((kind, row),) = json.loads(BACKUP[number]).items()
     changed = {name: value for name, value in (row | fields).items() if value is not Ellipsis}
     line = json.dumps({kind: changed}, separators=(",", ":"))
@@ -47,7 +47,7 @@ def crafted(number: int, **fields: Any) -> list[str]:
 
 
 def landed(store: Store, lines: list[str], path: Path) -> bool:
-    """Import a file; whether it landed. What is refused leaves nothing behind, and says on which line."""
+    """Import a file and return whether it was accepted. A refused file must change nothing and name a line."""
     path.write_text("\n".join(lines))
     (report,) = import_path(store, path)
     if report.error is not None:
@@ -108,7 +108,7 @@ places = st.sampled_from(ROWS).flatmap(
 @example(place=(ROWS[0], "last_seq"), value=2**70)
 @example(place=(ROWS[0], "settings"), value=[1])
 @example(place=(ROWS[0], "created_at"), value="0001-01-01T00:00:00+14:00")
-def test_a_changed_field_is_refused_or_every_verb_reads_the_session(
+def test_changed_field_is_refused_or_readable_by_every_method(
     target: Store, tmp_path: Path, place: tuple[int, str], value: Any
 ) -> None:
     number, name = place
@@ -164,7 +164,7 @@ def test_a_changed_field_is_refused_or_every_verb_reads_the_session(
         ("shared_value", {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],
 )
-def test_a_refused_row_is_named_by_line_and_field(
+def test_refused_row_is_named_by_line_and_field(
     target: Store, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
 ) -> None:
     begins = '{"turn"' if kind == "compaction" else f'{{"{kind}"'
@@ -191,7 +191,7 @@ def test_a_refused_row_is_named_by_line_and_field(
         ('"key":"another"', "an object has a name twice"),
     ],
 )
-def test_number_that_overflows_and_a_name_twice_are_refused(
+def test_overflowing_numbers_and_duplicate_names_are_refused(
     target: Store, tmp_path: Path, member: str, said: str
 ) -> None:
     number, path = ROWS[0], tmp_path / "crafted.jsonl"
@@ -202,7 +202,7 @@ def test_number_that_overflows_and_a_name_twice_are_refused(
     assert target.count(expired=None) == 0
 
 
-def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(target: Store, tmp_path: Path) -> None:
+def test_longest_ttl_and_all_iso_8601_times_are_accepted(target: Store, tmp_path: Path) -> None:
     longest, written = MAX_TTL.total_seconds(), "20261121T130000,5+0100"
     lines = crafted(ROWS[0], ttl_seconds=longest, expires_at="9999-12-31T00:00:00Z")
     kinds = '{"session"', '{"turn"', '{"message"'
@@ -219,7 +219,7 @@ def test_the_longest_time_to_live_and_times_in_any_form_of_the_standard_land(tar
     every_verb_works(target)
 
 
-def test_the_last_compaction_is_the_summary_wherever_it_stands_in_a_file(target: Store, tmp_path: Path) -> None:
+def test_last_compaction_is_the_summary_at_any_position_of_the_file(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(9))
     for _ in range(3):
         conversation.compact(lambda _: [message("summary")])
@@ -235,7 +235,7 @@ def test_the_last_compaction_is_the_summary_wherever_it_stands_in_a_file(target:
     assert (conversation.messages(), conversation.turns()) == before
 
 
-def test_a_turn_without_messages_and_a_compaction_of_nothing_land(target: Store, tmp_path: Path) -> None:
+def test_turn_without_messages_and_empty_compaction_are_accepted(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
     conversation.clear()
@@ -251,7 +251,7 @@ def test_a_turn_without_messages_and_a_compaction_of_nothing_land(target: Store,
     every_verb_works(target)
 
 
-def test_a_session_that_no_import_would_take_is_reported_and_left_out_of_a_backup(
+def test_backup_reports_and_omits_session_that_cannot_be_imported(
     make_database: MakeDatabase, target: Store, tmp_path: Path
 ) -> None:
     with Store(make_database()) as source:
@@ -289,7 +289,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("table", "column", "value"), CHANGES)
-def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
+def test_unreadable_session_of_archive_is_not_restored(
     target: Store, tmp_path: Path, table: str, column: str, value: Any
 ) -> None:
     cold = tmp_path / "cold.db"
@@ -304,7 +304,7 @@ def test_a_session_of_an_archive_that_no_verb_could_read_is_not_restored(
     assert target.count(expired=None) == 0
 
 
-def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp_path: Path) -> None:
+def test_restore_recounts_wrong_counters_of_archive(target: Store, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     cold.write_bytes((BACKUPS / f"{SCHEMA_REVISION}.db").read_bytes())
     with sqlite3.connect(cold) as connection:
@@ -317,7 +317,7 @@ def test_counters_that_an_archive_has_wrong_are_counted_again(target: Store, tmp
     every_verb_works(target)
 
 
-def test_what_a_store_holds_of_the_widest_values_is_not_a_fault(target: Store) -> None:
+def test_largest_storable_values_are_accepted(target: Store) -> None:
     deep: Any = "end"
     for _ in range(199):
         deep = [deep]

@@ -25,12 +25,12 @@ FILES = [path for system in ("dive", "dive_first") for path in sorted((DATA / sy
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_file_goes_through_a_database_twice(path: Path, tmp_path: Path, make_database: MakeDatabase) -> None:
+def test_file_is_unchanged_after_two_round_trips(path: Path, tmp_path: Path, make_database: MakeDatabase) -> None:
     assert carried(make_database, path, tmp_path, "dive").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_store_says_what_dive_says(path: Path, url: str) -> None:
+def test_imported_session_has_the_values_of_dive(path: Path, url: str) -> None:
     expected = golden(path.parent.name)[path.stem]
     with Store(url) as store:
         interchange.import_path(store, path)
@@ -48,7 +48,7 @@ def test_a_store_says_what_dive_says(path: Path, url: str) -> None:
             assert history == [(each["summary"], len(each["replaced_messages"])) for each in told]
 
 
-def test_a_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
+def test_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
     suspended = header(
         title="waits",
         metadata={"b": 1, "a": [None]},
@@ -63,7 +63,7 @@ def test_a_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
     assert lines(dive.write(draft, tmp_path / "out"))[0] == suspended
 
 
-def test_the_later_of_the_header_and_the_last_event_is_when_a_session_was_updated(tmp_path: Path) -> None:
+def test_updated_at_is_the_later_of_header_and_last_event(tmp_path: Path) -> None:
     later = "2026-11-21T20:34:01.833901980Z"
     draft = read(file(tmp_path, header(), event(user(), timestamp="2027-01-01T00:00:00.5+09:00")))
     assert draft.updated_at == datetime(2026, 12, 31, 15, 0, 0, 500000, tzinfo=UTC)
@@ -71,7 +71,7 @@ def test_the_later_of_the_header_and_the_last_event_is_when_a_session_was_update
     assert read(file(tmp_path, header(updated_at=later), event(user()))).updated_at == MOMENT
 
 
-def test_a_message_id_is_kept_as_ours_only_where_it_is_unique(tmp_path: Path) -> None:
+def test_only_unique_message_ids_become_ids_in_the_store(tmp_path: Path) -> None:
     path = file(
         tmp_path,
         header(),
@@ -83,7 +83,7 @@ def test_a_message_id_is_kept_as_ours_only_where_it_is_unique(tmp_path: Path) ->
     assert lines(dive.write(draft, tmp_path / "out")) == lines(path)
 
 
-def test_lines_and_members_that_dive_does_not_write_are_reported_and_left_out(tmp_path: Path) -> None:
+def test_unknown_lines_and_members_are_reported_and_omitted(tmp_path: Path) -> None:
     sound = [header(), event(user()), event(user(role="oracle"), id="evt-2")]
     path = file(tmp_path, *sound[:2], {"line_type": "note", "data": 1}, sound[2] | {"more": True})
     skipped: list[Skipped] = []
@@ -97,7 +97,7 @@ def test_lines_and_members_that_dive_does_not_write_are_reported_and_left_out(tm
     assert lines(dive.write(draft, tmp_path / "out")) == sound
 
 
-def test_what_no_column_holds_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
+def test_fields_without_a_column_survive_two_round_trips(tmp_path: Path, make_database: MakeDatabase) -> None:
     path = file(
         tmp_path,
         header(title="", metadata={}, suspended=True, forked_from="", created_at="0001-01-01T00:00:00Z"),
@@ -130,7 +130,7 @@ headers = st.fixed_dictionaries(
 
 
 @given(headers, st.lists(events, max_size=4))
-def test_any_session_of_dive_comes_back(tmp_path_factory: pytest.TempPathFactory, head: Any, happened: Any) -> None:
+def test_any_dive_session_round_trips(tmp_path_factory: pytest.TempPathFactory, head: Any, happened: Any) -> None:
     folder = tmp_path_factory.mktemp("dive")
     said = [{"line_type": "header", "data": head}, *({"line_type": "event", "data": each} for each in happened)]
     out = dive.write(read(file(folder, *said)), folder / "out")
@@ -139,7 +139,7 @@ def test_any_session_of_dive_comes_back(tmp_path_factory: pytest.TempPathFactory
     ]
 
 
-def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
+def test_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(user()), json.dumps(event(user(content="é")), ensure_ascii=False))
     whole = path.read_bytes()
     for cut in (whole[:-2], whole[: whole.rindex("é".encode()) + 1], whole[: whole.rindex(b"\n", 0, -1) + 2]):
@@ -152,12 +152,12 @@ def test_a_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ['{"line_type":"event","data":1e999}', "[" * 300 + "]" * 300, "{}"])
-def test_a_last_line_that_is_whole_is_never_dropped(last: str, tmp_path: Path) -> None:
+def test_complete_last_line_is_never_dropped(last: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="line 2"):
         read(file(tmp_path, header(), last))
 
 
-def test_a_last_line_without_its_end_is_whole_if_it_can_be_read(tmp_path: Path) -> None:
+def test_last_line_without_newline_is_kept_if_readable(tmp_path: Path) -> None:
     assert len(read(file(tmp_path, header(), event(user()), end="")).messages) == 1
 
 
@@ -179,7 +179,7 @@ def test_a_last_line_without_its_end_is_whole_if_it_can_be_read(tmp_path: Path) 
         '{"line_type":"event","data":{},"data":{}}',
     ],
 )
-def test_a_bad_line_elsewhere_is_an_error_that_names_it(bad: str, tmp_path: Path) -> None:
+def test_invalid_line_before_the_last_is_named_in_error(bad: str, tmp_path: Path) -> None:
     path = file(tmp_path, header(), bad, event(user()))
     before = path.read_bytes()
     with pytest.raises(InvalidFile, match="line 2") as raised:
@@ -189,17 +189,17 @@ def test_a_bad_line_elsewhere_is_an_error_that_names_it(bad: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("first", [{"line_type": "note", "data": {}}, event(user()), "{", ""])
-def test_a_file_without_a_header_is_an_error(first: Any, tmp_path: Path) -> None:
+def test_file_without_header_is_refused(first: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="header"):
         read(file(tmp_path, first))
 
 
-def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened_raises_invalid_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="cannot be read"):
         read(tmp_path / "none.jsonl")
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_file_changed_while_reading_is_refused(tmp_path: Path) -> None:
     path = file(tmp_path, header(), event(user()))
     found = lines_in(path)
     next(found)
@@ -208,14 +208,14 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> Non
         list(found)
 
 
-def test_other_files_are_not_recognised(tmp_path: Path) -> None:
+def test_files_of_other_formats_are_not_recognized(tmp_path: Path) -> None:
     for name, start in (("a.jsonl", '{"_type": "metadata"}'), ("a.json", '{"line_type":"header"}'), ("b.jsonl", "")):
         (tmp_path / name).write_text(start)
         assert not dive.recognises(tmp_path / name)
 
 
 @pytest.mark.parametrize("id", ["", ".", "..", "a..b", "a/b", "a\\b", None, 7])
-def test_an_id_that_dive_refuses_is_refused(id: Any, tmp_path: Path) -> None:
+def test_id_refused_by_dive_is_refused(id: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="id"):
         read(file(tmp_path, header(id=id)))
 
@@ -233,7 +233,7 @@ def test_an_id_that_dive_refuses_is_refused(id: Any, tmp_path: Path) -> None:
         ("%/%25", "%%2F%2525"),
     ],
 )
-def test_a_key_that_no_file_can_be_named_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
+def test_key_invalid_as_file_name_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
     path = dive.write(Draft(key, [], forked_from=key), tmp_path)
     assert path == tmp_path / f"{id}.jsonl"
     assert (lines(path)[0]["data"]["id"], lines(path)[0]["data"]["forked_from"]) == (id, id)
@@ -244,14 +244,14 @@ def test_a_key_that_no_file_can_be_named_is_escaped_and_read_back(key: str, id: 
 
 
 @given(st.text("%2F5CE./\\a", min_size=1, max_size=12))
-def test_every_key_has_an_id_of_its_own_that_dive_takes(key: str) -> None:
+def test_each_key_maps_to_a_unique_id_that_dive_accepts(key: str) -> None:
     id = id_of(key)
     assert key_of(id) == key
     assert id_fault(id) is None
 
 
 @pytest.mark.parametrize("id", ["50%", "%2f", "a%2", "%252", "%2E%2E"])
-def test_an_id_with_a_percent_sign_of_dives_own_stays_as_it_is(id: str, tmp_path: Path) -> None:
+def test_dive_id_with_percent_sign_is_unchanged(id: str, tmp_path: Path) -> None:
     path = file(tmp_path, header(id=id))
     draft = read(path)
     assert draft.key == id
@@ -259,7 +259,7 @@ def test_an_id_with_a_percent_sign_of_dives_own_stays_as_it_is(id: str, tmp_path
     assert lines(tmp_path / "out" / f"{id}.jsonl")[0] == lines(path)[0]
 
 
-def test_an_id_that_no_key_can_be_is_refused(tmp_path: Path) -> None:
+def test_id_invalid_as_key_is_refused(tmp_path: Path) -> None:
     for id in ("a\0b", "x" * 513, "\ud83d"):
         with pytest.raises(InvalidFile, match="key"):
             read(file(tmp_path, header(id=id)))

@@ -1,4 +1,4 @@
-"""Sessions that go out as files of Dive's: those of other systems, and those that went on since they came in."""
+"""Exports to Dive: sessions of other systems, and imported sessions that were continued."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from lango_store.interchange import dive
 from lango_store.interchange.draft import Draft, Part
 
 
-def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
+def test_export_escapes_text_like_go(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]
     draft = Draft("s", [Part([Message(role="user", content=content)])])
     text = dive.write(draft, tmp_path).read_text()
@@ -22,7 +22,7 @@ def test_text_is_escaped_as_go_escapes_it(tmp_path: Path) -> None:
     assert read(tmp_path / "s.jsonl").messages[0].content == content
 
 
-def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
+def test_messages_from_other_sources_are_exported_as_blocks(tmp_path: Path) -> None:
     made = [
         Message(role="developer", content="be brief"),
         Message(role="model", tool_calls=[ToolCall(id="c", name="ls", arguments='{"a":1}')]),
@@ -51,7 +51,7 @@ def test_messages_made_elsewhere_go_out_as_blocks(tmp_path: Path) -> None:
     ]
 
 
-def test_what_changed_since_stands_in_the_header(tmp_path: Path) -> None:
+def test_header_has_changes_made_after_import(tmp_path: Path) -> None:
     draft = read(file(tmp_path, header(title="old", metadata={"a": 1}, suspended=True), event(user())))
     draft.key, draft.fields, draft.forked_from = "branch", {"title": "new"}, "s"
     draft.updated_at = datetime(2027, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_what_changed_since_stands_in_the_header(tmp_path: Path) -> None:
     }
 
 
-def test_a_compaction_stands_before_what_came_in_while_it_was_written(tmp_path: Path) -> None:
+def test_compaction_precedes_messages_appended_during_it(tmp_path: Path) -> None:
     def sent(*seqs: int) -> list[Message]:
         return [Message(role="user", content=str(seq), seq=seq) for seq in seqs]
 
@@ -96,7 +96,7 @@ def test_a_compaction_stands_before_what_came_in_while_it_was_written(tmp_path: 
     assert usage(draft)["input_tokens"] == 2
 
 
-def test_a_session_that_went_on_goes_out_with_what_was_added(tmp_path: Path, url: str) -> None:
+def test_continued_session_is_exported_with_new_messages(tmp_path: Path, url: str) -> None:
     with Store(url) as store:
         interchange.import_path(store, DATA / "dive" / "tools.jsonl")
         store.append_message("tools", Message(role="user", content="more"))
@@ -107,9 +107,7 @@ def test_a_session_that_went_on_goes_out_with_what_was_added(tmp_path: Path, url
         assert after[0]["data"]["updated_at"] > before[0]["data"]["updated_at"]
 
 
-def test_what_came_in_while_a_summary_was_written_is_in_dives_window(
-    tmp_path: Path, make_database: MakeDatabase
-) -> None:
+def test_messages_appended_during_compaction_are_in_dives_window(tmp_path: Path, make_database: MakeDatabase) -> None:
     def sent(text: str) -> list[Message]:
         return [Message(role="user", content=[{"type": "text", "text": text}])]
 

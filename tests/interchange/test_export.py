@@ -1,4 +1,4 @@
-"""Exporting, whatever the format: one moment of a session, whole or not at all."""
+"""Exports in every format: consistent, and complete or absent."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from lango_store.testing import Clock
 CONVERSATION = DATA / "nanobot_g1" / "telegram_12345678.jsonl"
 
 
-def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path, clock: Clock) -> None:
+def test_export_selects_sessions_by_key_user_or_all(opened: Store, tmp_path: Path, clock: Clock) -> None:
     for number in range(3):
         opened.create(f"k:{number}", user_id="ann" if number else "bob", messages=messages(1))
     opened.create("old", user_id="ann", ttl=timedelta(hours=1))
@@ -40,7 +40,7 @@ def test_sessions_are_chosen_by_key_by_user_or_all(opened: Store, tmp_path: Path
         exported(user_id="ann", everything=True)
 
 
-def test_a_session_that_is_not_there_does_not_keep_the_others(opened: Store, tmp_path: Path) -> None:
+def test_unknown_session_does_not_stop_export_of_others(opened: Store, tmp_path: Path) -> None:
     opened.create("k")
     missing, there = interchange.export(opened, tmp_path, "nanobot", keys=["missing", "k"])
     assert "no session 'missing'" in str(missing.error)
@@ -48,7 +48,7 @@ def test_a_session_that_is_not_there_does_not_keep_the_others(opened: Store, tmp
     assert there.error is None
 
 
-def test_a_damaged_session_leaves_no_half_a_file(opened: Store, tmp_path: Path) -> None:
+def test_damaged_session_leaves_no_partial_file(opened: Store, tmp_path: Path) -> None:
     opened.create("k", messages=messages(3))
     with opened.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_message SET role = 'nobody' WHERE seq = 3"))
@@ -58,7 +58,7 @@ def test_a_damaged_session_leaves_no_half_a_file(opened: Store, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_one_of_several_concurrent_exports_to_a_file_says_done(
+def test_only_one_concurrent_export_to_a_file_succeeds(
     links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not links:
@@ -89,7 +89,7 @@ def test_one_of_several_concurrent_exports_to_a_file_says_done(
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o277, 0o400)])
 @pytest.mark.parametrize("format", ["nanobot", "dive", "shepherd", "jsonl"])
-def test_what_is_written_only_its_owner_may_read(
+def test_exported_files_are_readable_by_owner_only(
     opened: Store, tmp_path: Path, format: str, umask: int, mode: int
 ) -> None:
     opened.create("k")
@@ -101,14 +101,14 @@ def test_what_is_written_only_its_owner_may_read(
     assert stat.S_IMODE(Path(str(done.path)).stat().st_mode) == mode
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
+def test_unwritable_folder_raises_store_error(opened: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     opened.create("k")
     (report,) = interchange.export(opened, tmp_path / "file", "nanobot", keys=["k"])
     assert "cannot be written" in str(report.error)
 
 
-def test_an_export_under_way_or_killed_is_not_a_file_to_import(opened: Store, tmp_path: Path) -> None:
+def test_unfinished_export_cannot_be_imported(opened: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
     opened.create("k")
     interchange.export(opened, out, "jsonl", keys=["k"])
@@ -120,7 +120,7 @@ def test_an_export_under_way_or_killed_is_not_a_file_to_import(opened: Store, tm
         assert interchange.files_of(out) == [(done, "jsonl")]
 
 
-def test_a_format_may_be_for_importing_only(opened: Store, given: Any) -> None:
+def test_format_can_be_import_only(opened: Store, given: Any) -> None:
     given(draft("k"))
     with pytest.raises(ValueError, match="given can only be imported: export to one of "):
         interchange.export(opened, ".", "given", everything=True)

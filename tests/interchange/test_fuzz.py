@@ -1,7 +1,7 @@
-"""Damaged files of every format: an import raises nothing but our errors, and a file comes in whole or not at all.
+"""Damaged files of every format: imports raise only store errors, and import a file whole or not at all.
 
-A few seconds in the suite; `LANGO_STORE_FUZZ_SECONDS=600 pytest -s tests/interchange/test_fuzz.py` goes on for longer,
-from another start each time.
+A few seconds in the suite; `LANGO_STORE_FUZZ_SECONDS=600 pytest -s tests/interchange/test_fuzz.py` runs longer,
+with another seed each time.
 """
 
 import os
@@ -64,7 +64,7 @@ def change_lines(data: bytes, chance: random.Random) -> bytes:
 
 
 def swap_values(data: bytes, chance: random.Random) -> bytes:
-    """Put something else where JSON has a value."""
+    """Replace a value of JSON with another one."""
     found = list(re.finditer(rb'(?<=[:\[,])\s*("(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|\{\}|\[\])', data))
     if not found:
         return data
@@ -120,7 +120,7 @@ def opened(url: str) -> Store:
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_damaged_files_come_in_whole_or_not_at_all(
+def test_damaged_file_is_imported_whole_or_not_at_all(
     opened: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = random.SystemRandom().getrandbits(32) if SECONDS else 0

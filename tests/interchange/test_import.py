@@ -1,4 +1,4 @@
-"""Importing and exporting, whatever the format: files are checked first, nothing changed, everything reported."""
+"""Imports in every format: files are checked first and never changed, and everything is reported."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def folder_with(tmp_path: Path, *names: str) -> Path:
     return folder
 
 
-def test_a_second_run_imports_nothing_and_changes_nothing(opened: Store) -> None:
+def test_second_import_changes_nothing(opened: Store) -> None:
     first = interchange.import_path(opened, DATA / "nanobot_g1")
     before = rows(opened)
     second = interchange.import_path(opened, DATA / "nanobot_g1")
@@ -50,7 +50,7 @@ def test_a_second_run_imports_nothing_and_changes_nothing(opened: Store) -> None
     assert rows(opened) == before
 
 
-def test_a_session_that_went_on_since_is_there_already(opened: Store) -> None:
+def test_session_continued_after_import_is_reported_as_existing(opened: Store) -> None:
     interchange.import_path(opened, CONVERSATION)
     opened.append_message("telegram:12345678", message("and now?"))
     (report,) = interchange.import_path(opened, CONVERSATION)
@@ -58,7 +58,7 @@ def test_a_session_that_went_on_since_is_there_already(opened: Store) -> None:
     assert opened.info("telegram:12345678").message_count == 7
 
 
-def test_another_session_under_the_key_collides_and_stays(opened: Store) -> None:
+def test_different_session_with_same_key_is_reported_and_kept(opened: Store) -> None:
     opened.create("telegram:12345678", title="mine", messages=[message("something else")])
     before = rows(opened)
     (report,) = interchange.import_path(opened, CONVERSATION)
@@ -67,14 +67,14 @@ def test_another_session_under_the_key_collides_and_stays(opened: Store) -> None
     assert rows(opened) == before
 
 
-def test_an_expired_session_under_the_key_collides_and_stays(opened: Store, clock: Clock) -> None:
+def test_expired_session_with_same_key_is_reported_and_kept(opened: Store, clock: Clock) -> None:
     opened.create("telegram:12345678", ttl=timedelta(hours=1))
     clock.move(hours=2)
     (report,) = interchange.import_path(opened, CONVERSATION)
     assert report.collided == ["telegram:12345678"]
 
 
-def test_a_file_that_grew_since_collides(opened: Store, tmp_path: Path) -> None:
+def test_file_that_grew_after_import_is_reported_as_collision(opened: Store, tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl")
     interchange.import_path(opened, folder)
     with (folder / "cli_direct.jsonl").open("a") as file:
@@ -83,7 +83,7 @@ def test_a_file_that_grew_since_collides(opened: Store, tmp_path: Path) -> None:
     assert report.collided == ["cli:direct"]
 
 
-def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(opened: Store, tmp_path: Path) -> None:
+def test_import_dry_run_reports_result_of_real_run(opened: Store, tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "nanobot_g1/telegram_a_b.jsonl", "nanobot_g1/cli_direct.jsonl")
     shutil.copy(folder / "telegram_a_b.jsonl", folder / "zz.jsonl")
     (folder / "zz.jsonl").write_text((folder / "zz.jsonl").read_text() + "{}\n[\n")
@@ -102,14 +102,14 @@ def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(opened: Store, t
     ]
 
 
-def test_sources_are_never_changed(opened: Store, tmp_path: Path) -> None:
+def test_import_never_changes_source_files(opened: Store, tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g2/corrupt/all_bad.jsonl")
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     interchange.import_path(opened, folder)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
 
 
-def test_counters_say_what_landed(opened: Store, given: Any) -> None:
+def test_report_counts_imported_sessions_and_messages(opened: Store, given: Any) -> None:
     parts = [
         Part([message("be brief", role="system", tokens=3)]),
         Part(
@@ -150,7 +150,7 @@ def test_counters_say_what_landed(opened: Store, given: Any) -> None:
         ]
 
 
-def test_what_landed_takes_off_as_it_was(opened: Store, given: Any) -> None:
+def test_imported_session_is_exported_unchanged(opened: Store, given: Any) -> None:
     long = [Part(messages(700)), Part(messages(900), kind="turn", id="long"), Part(messages(2))]
     parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
@@ -203,7 +203,7 @@ def test_file_of_many_sessions_is_checked_first_and_written_in_batches(
     assert (report.sessions, committed) == (5, [2, 4, 5])
 
 
-def test_an_import_can_be_part_of_the_callers_transaction(opened: Store) -> None:
+def test_import_can_run_in_callers_transaction(opened: Store) -> None:
     with opened.engine.begin() as connection:
         (report,) = interchange.import_path(opened.using(connection), CONVERSATION)
         assert report.sessions == 1
@@ -211,7 +211,7 @@ def test_an_import_can_be_part_of_the_callers_transaction(opened: Store) -> None
     assert opened.count() == 0
 
 
-def test_one_of_two_concurrent_imports_makes_the_session(url: str) -> None:
+def test_only_one_concurrent_import_creates_the_session(url: str) -> None:
     together = Barrier(2)
 
     def run_one() -> list[str]:
@@ -226,7 +226,7 @@ def test_one_of_two_concurrent_imports_makes_the_session(url: str) -> None:
     assert sorted(found) == [["telegram:12345678"], ["telegram:12345678", "twice"]]
 
 
-def test_imported_sessions_have_the_stores_ttl_and_its_token_counts(url: str, clock: Clock) -> None:
+def test_imported_sessions_get_default_ttl_and_token_counts(url: str, clock: Clock) -> None:
     ttl = timedelta(days=1)
     with Store(url, clock=clock, default_ttl=ttl, token_counter=lambda each: len(str(each.content))) as store:
         interchange.import_path(store, CONVERSATION)
@@ -241,7 +241,7 @@ def test_imported_sessions_have_the_stores_ttl_and_its_token_counts(url: str, cl
         assert again.already_there == ["telegram:12345678"]
 
 
-def test_files_of_a_folder_are_told_apart(opened: Store, tmp_path: Path) -> None:
+def test_import_recognizes_format_of_each_file_in_folder(opened: Store, tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "nanobot_g1/cli_direct.jsonl", "nanobot_g1/golden.json")
     (folder / ".hidden").touch()
     (folder / "deeper").mkdir()
@@ -253,7 +253,7 @@ def test_files_of_a_folder_are_told_apart(opened: Store, tmp_path: Path) -> None
     assert [each.format for each in interchange.import_path(opened, folder, format="nanobot")] == ["nanobot"]
 
 
-def test_a_file_that_no_format_recognises_is_an_error_by_itself(opened: Store, tmp_path: Path) -> None:
+def test_file_of_unknown_format_is_refused(opened: Store, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     for name, reason in (("notes.txt", "the format is unknown"), ("missing", "is not a file or folder")):
         (report,) = interchange.import_path(opened, tmp_path / name)
@@ -262,7 +262,7 @@ def test_a_file_that_no_format_recognises_is_an_error_by_itself(opened: Store, t
 
 @pytest.mark.parametrize("name", ["a.jsonl", ".shepherd_session.openai.json", "lango.db"])
 @pytest.mark.parametrize("format", [None, *interchange.FORMATS])
-def test_empty_file_is_an_error_in_every_format(opened: Store, tmp_path: Path, name: str, format: str | None) -> None:
+def test_empty_file_is_refused_by_every_format(opened: Store, tmp_path: Path, name: str, format: str | None) -> None:
     for content in ("", "\n\n"):
         (tmp_path / name).write_text(content)
         (report,) = interchange.import_path(opened, tmp_path / name, format=format)
@@ -270,7 +270,7 @@ def test_empty_file_is_an_error_in_every_format(opened: Store, tmp_path: Path, n
     assert opened.count(expired=None) == 0
 
 
-def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None:
+def test_unknown_format_name_raises_value_error(opened: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'foo' is not a format: give one of "):
         interchange.import_path(opened, tmp_path, format="foo")
     with pytest.raises(ValueError, match="'foo' is not a format: give one of "):
@@ -278,7 +278,7 @@ def test_an_unknown_format_is_wrong_usage(opened: Store, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("format", [None, *interchange.FORMATS])
-def test_what_is_not_a_file_is_an_error_and_not_waited_for(opened: Store, tmp_path: Path, format: str | None) -> None:
+def test_special_file_is_refused_without_waiting(opened: Store, tmp_path: Path, format: str | None) -> None:
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe.jsonl")
     for name in ("gone.jsonl", "pipe.jsonl"):
@@ -286,17 +286,17 @@ def test_what_is_not_a_file_is_an_error_and_not_waited_for(opened: Store, tmp_pa
         assert "is not a file or folder" in str(report.error)
 
 
-def test_what_may_not_be_looked_at_is_an_error_of_ours(opened: Store, tmp_path: Path) -> None:
+def test_unreadable_path_raises_store_error(opened: Store, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="cannot be read"):
         interchange.import_path(opened, tmp_path / ("x" * 300))
 
 
-def test_a_database_that_is_gone_ends_the_run(tmp_path: Path) -> None:
+def test_lost_database_ends_the_import(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/nowhere/a.db") as store, pytest.raises(DatabaseUnavailable):
         interchange.import_path(store, CONVERSATION)
 
 
-def test_a_name_that_is_not_text_is_reported_all_the_same(opened: Store, tmp_path: Path) -> None:
+def test_file_name_with_invalid_utf8_is_imported_and_reported(opened: Store, tmp_path: Path) -> None:
     good, bad = (tmp_path / os.fsdecode(name) for name in (b"\xff_1.jsonl", b"\xff_2.jsonl"))
     good.write_bytes(CONVERSATION.read_bytes())
     bad.write_text("no\n")

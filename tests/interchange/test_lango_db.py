@@ -1,4 +1,4 @@
-"""lango's database: read as lango reads it, but for the order of mixed offsets, and never touched."""
+"""Imports of lango's database: values as lango reads them, except the order of mixed offsets."""
 
 import shutil
 import sqlite3
@@ -28,7 +28,7 @@ def read(path: Path) -> dict[str, Draft]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy in a folder of its own."""
+    """A copy of the database in a separate folder."""
     folder = tmp_path / "home"
     folder.mkdir()
     return Path(shutil.copy(FILE, folder))
@@ -42,14 +42,14 @@ def change(path: Path, *statements: str) -> None:
 
 
 def insert(id: int, **columns: Any) -> str:
-    """Say how to add a message to the session `partial`, which has none."""
+    """Return the statement that adds a message to the empty session `partial`."""
     values = {"id": id, "role": "user", "content": "x", "timestamp": "2026-04-01 10:00:00+00:00", "session_messages": 6}
     row = {name: "NULL" if value is None else repr(value) for name, value in (values | columns).items()}
     return f"INSERT INTO messages ({', '.join(row)}) VALUES ({', '.join(row.values())})"
 
 
 def langos(message: Message) -> dict[str, Any]:
-    """Show a message as lango's golden has it, the time in nanoseconds."""
+    """Convert a message to the form of lango's expected output, with the time in nanoseconds."""
     kept = message.extra["lango"]
     return {
         "role": kept.get("role", message.role.value),
@@ -59,7 +59,7 @@ def langos(message: Message) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", golden("lango"))
-def test_a_draft_says_what_lango_says(key: str) -> None:
+def test_draft_has_the_values_of_lango(key: str) -> None:
     expected = golden("lango")[key]
     draft = read(FILE)[key]
     history = [message | {"timestamp": nanoseconds(message["timestamp"])} for message in expected["history"]]
@@ -87,7 +87,7 @@ def test_mixed_offsets_are_ordered_by_the_instant_then_by_row(copy: Path) -> Non
     assert found[0].created_at is found[5].created_at is found[6].created_at is None
 
 
-def test_a_session_keeps_agent_model_metadata_and_channel() -> None:
+def test_session_keeps_agent_model_metadata_and_channel() -> None:
     draft = read(FILE)["telegram:123:456"]
     assert draft.fields == {
         "agent_id": "agent-1",
@@ -115,7 +115,7 @@ def test_tool_calls_keep_output_thought_and_signature() -> None:
     assert answered.tool_calls == [ToolCall(id="call_1", name="exec", arguments="", output='{"out":"file.txt"}')]
 
 
-def test_an_unknown_role_is_kept_as_user_and_reported() -> None:
+def test_unknown_role_becomes_user_and_is_reported() -> None:
     skipped: list[Skipped] = []
     drafts = {draft.key: draft for draft in lango.read(FILE, skipped)}
     (message,) = drafts["empty"].messages
@@ -123,7 +123,7 @@ def test_an_unknown_role_is_kept_as_user_and_reported() -> None:
     assert [(each.line, "stored as user" in each.reason) for each in skipped] == [(22, True)]
 
 
-def test_a_database_lands_in_a_store_once(url: str) -> None:
+def test_database_is_imported_only_once(url: str) -> None:
     with Store(url) as store:
         (report,) = interchange.import_path(store, FILE)
         assert (report.format, report.error, report.sessions, report.messages) == ("lango", None, 8, 16)
@@ -169,7 +169,7 @@ def source(request: pytest.FixtureRequest, copy: Path) -> Iterator[Path]:
         connection.close()
 
 
-def test_the_source_is_never_touched(source: Path) -> None:
+def test_import_never_changes_source_database(source: Path) -> None:
     def state() -> dict[str, tuple[bytes, int]]:
         return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in source.parent.iterdir()}
 
@@ -181,7 +181,7 @@ def test_the_source_is_never_touched(source: Path) -> None:
     assert state() == before
 
 
-def test_rows_that_cannot_be_kept_are_reported_and_do_not_hide_the_others(copy: Path) -> None:
+def test_unstorable_rows_are_reported_and_others_imported(copy: Path) -> None:
     change(
         copy,
         "UPDATE sessions SET key = '' WHERE id = 1",
@@ -205,7 +205,7 @@ def test_rows_that_cannot_be_kept_are_reported_and_do_not_hide_the_others(copy: 
     assert (no_utf8.content, no_utf8.extra["lango"]["author"]) == ("\udcff", "\udcff")
 
 
-def test_columns_that_came_later_are_kept_and_older_databases_are_read(copy: Path) -> None:
+def test_older_and_newer_lango_databases_are_readable(copy: Path) -> None:
     change(
         copy,
         "ALTER TABLE messages ADD COLUMN mood text DEFAULT 'good'",
@@ -217,13 +217,13 @@ def test_columns_that_came_later_are_kept_and_older_databases_are_read(copy: Pat
 
 
 @pytest.mark.parametrize("table", ["sessions", "messages"])
-def test_another_database_is_an_error_that_says_so(table: str, copy: Path) -> None:
+def test_database_of_another_program_is_refused(table: str, copy: Path) -> None:
     change(copy, f"ALTER TABLE {table} RENAME TO other")
     with pytest.raises(InvalidFile, match=f"is not a database of lango, {table} lacks"):
         read(copy)
 
 
-def test_databases_of_others_are_not_taken_for_langos(copy: Path, make_sqlite: MakeDatabase) -> None:
+def test_databases_of_other_programs_are_not_recognized(copy: Path, make_sqlite: MakeDatabase) -> None:
     assert lango.recognises(copy)
     for other in (Path(make_sqlite().removeprefix("sqlite:///")), copy.with_name("missing.db")):
         assert not lango.recognises(other)
@@ -231,7 +231,7 @@ def test_databases_of_others_are_not_taken_for_langos(copy: Path, make_sqlite: M
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + b"x" * 5_000, b"\0" * 100])
-def test_a_file_that_is_not_a_database_is_an_error(data: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_raises_invalid_file(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "lango.db"
     path.write_bytes(data)
     with pytest.raises(InvalidFile):
@@ -239,7 +239,7 @@ def test_a_file_that_is_not_a_database_is_an_error(data: bytes, tmp_path: Path) 
     assert lango.recognises(path) is data.startswith(b"SQLite format 3\0")
 
 
-def test_a_name_with_signs_of_an_address_is_a_name(tmp_path: Path) -> None:
+def test_file_name_with_url_characters_is_accepted(tmp_path: Path) -> None:
     path = Path(shutil.copy(FILE, tmp_path / "a?mode=rwc#50%.db"))
     assert lango.recognises(path)
     assert len(read(path)) == 8

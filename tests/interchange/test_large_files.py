@@ -1,4 +1,4 @@
-"""Large files: refused if a line is too long, else read in time that grows with their size."""
+"""Large files: long lines are refused, and import time grows linearly."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ def exported(url: str, folder: Path, format: str, texts: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("name", [*HEADS, "shepherd"])
-def test_line_above_the_bound_is_refused_before_it_is_parsed(
+def test_line_above_limit_is_refused_before_parsing(
     make_sqlite: MakeDatabase, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LONGEST_LINE", MB)
@@ -47,7 +47,7 @@ def test_line_above_the_bound_is_refused_before_it_is_parsed(
 @pytest.mark.parametrize("format", FORMATS)
 def test_import_work_grows_linearly_with_messages(make_database: MakeDatabase, tmp_path: Path, format: str) -> None:
     def work(count: int) -> tuple[int, int]:
-        """Import so many messages, and count the calls of functions and the statements."""
+        """Import a number of messages, and count function calls and statements."""
         path = exported(make_database(), tmp_path / f"s{count}", format, [f"message {n}" for n in range(count)])
         calls, statements = 0, 0
 

@@ -1,4 +1,4 @@
-"""What nanobot's files say, in three generations and the Go port's."""
+"""Files of three generations of nanobot and of its Go port."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ from lango_store.interchange.nanobot_lines import file_name, key_of_name
 
 
 @pytest.mark.parametrize("key", G2)
-def test_todays_files_are_read_as_nanobot_reads_them(opened: Store, key: str) -> None:
+def test_current_files_are_read_like_nanobot_does(opened: Store, key: str) -> None:
     golden = G2[key]
     imported(opened, DATA / "nanobot_g2" / golden["filename"])
     info = opened.info(key)
@@ -30,7 +30,7 @@ def test_todays_files_are_read_as_nanobot_reads_them(opened: Store, key: str) ->
     assert file_name(key, "g2") == golden["filename"]
 
 
-def test_a_model_sees_what_nanobot_shows_it(opened: Store) -> None:
+def test_history_equals_nanobots_history(opened: Store) -> None:
     golden = G1["telegram:12345678"]
     imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
     session = opened.open("telegram:12345678")
@@ -42,17 +42,17 @@ def test_a_model_sees_what_nanobot_shows_it(opened: Store) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in G2 if key != "telegram:12345678"])  # that one has images and commands
-def test_a_model_sees_what_todays_nanobot_shows_it(opened: Store, key: str) -> None:
+def test_history_equals_history_of_current_nanobot(opened: Store, key: str) -> None:
     imported(opened, DATA / "nanobot_g2" / G2[key]["filename"])
     assert opened.open(key).history(from_consolidated=True) == G2[key]["history_default"]
 
 
 @pytest.mark.parametrize("key", G1["filenames"])
-def test_keys_become_names_as_nanobot_makes_them(key: str) -> None:
+def test_keys_become_file_names_like_in_nanobot(key: str) -> None:
     assert file_name(key, "g1") == G1["filenames"][key]
 
 
-def test_the_oldest_files_have_their_key_in_their_name_only(opened: Store) -> None:
+def test_oldest_files_take_key_from_file_name(opened: Store) -> None:
     reports = interchange.import_path(opened, DATA / "nanobot_g0")
     assert [report.keys for report in reports] == [["cli:direct"], ["telegram:12345678"], ["telegram:a:b"]]
     assert [each["content"] for each in seen(opened, "telegram:12345678")] == [
@@ -65,7 +65,7 @@ def test_the_oldest_files_have_their_key_in_their_name_only(opened: Store) -> No
     ]
 
 
-def test_the_go_ports_files_are_read(opened: Store) -> None:
+def test_files_of_go_port_are_readable(opened: Store) -> None:
     imported(opened, DATA / "nanobot_go" / "telegram_12345678.jsonl")
     info = opened.info("telegram:12345678")
     assert (info.title, info.metadata, info.last_consolidated) == ("x", {"title": "x"}, 2)
@@ -73,7 +73,7 @@ def test_the_go_ports_files_are_read(opened: Store) -> None:
     assert opened.conversation("telegram:12345678").all_messages()[0].content == "Hello 你好 🌍 <b>&</b>"
 
 
-def test_tool_calls_are_ours_inside(opened: Store) -> None:
+def test_tool_calls_are_imported_as_tool_call_values(opened: Store) -> None:
     imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
     asked, first = opened.conversation("telegram:12345678").all_messages()[3:5]
     assert asked.tool_calls == [
@@ -83,7 +83,7 @@ def test_tool_calls_are_ours_inside(opened: Store) -> None:
     assert (first.role, first.tool_call_id, first.name) == (MessageRole.TOOL, "call_1", "get_weather")
 
 
-def test_what_has_no_column_lies_flat_in_extra_and_nothing_else_does(opened: Store) -> None:
+def test_extra_has_only_fields_without_a_column(opened: Store) -> None:
     imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
     extras = [each.extra for each in opened.conversation("telegram:12345678").all_messages()]
     assert extras[2] == {"timestamp": "2026-11-21T20:35:51.407660", "media": ["/tmp/a.png"]}
@@ -106,20 +106,20 @@ def test_what_has_no_column_lies_flat_in_extra_and_nothing_else_does(opened: Sto
         ("dGVsZWdyYW06YTpi=", HELLO, "dGVsZWdyYW06YTpi="),
     ],
 )
-def test_the_metadata_decides_the_key_else_the_name(
+def test_key_comes_from_metadata_else_file_name(
     opened: Store, file: Callable[..., Path], name: str, first: Any, key: str
 ) -> None:
     assert imported(opened, file(first, HELLO, name=f"{name}.jsonl")).keys == [key]
 
 
 @given(key=st.text(min_size=1, max_size=40))
-def test_names_of_today_give_their_key_back(key: str) -> None:
+def test_current_file_names_decode_to_keys(key: str) -> None:
     stem = base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
     assert file_name(key, "g2") == f"{stem}.jsonl"
     assert key_of_name(stem, "g2") == key
 
 
-def test_todays_file_goes_before_the_one_it_left_behind(opened: Store, file: Callable[..., Path]) -> None:
+def test_current_file_takes_precedence_over_older_one(opened: Store, file: Callable[..., Path]) -> None:
     file(METADATA | {"key": "Z:1"}, HELLO, name=file_name("Z:1", "g1"))
     path = file(METADATA | {"key": "Z:1"}, HELLO, HELLO, name=file_name("Z:1", "g2"))
     reports = interchange.import_path(opened, path.parent, format="nanobot")
@@ -127,7 +127,7 @@ def test_todays_file_goes_before_the_one_it_left_behind(opened: Store, file: Cal
     assert opened.info("Z:1").message_count == 2
 
 
-def test_a_time_without_a_zone_is_this_machines(
+def test_time_without_zone_is_local_time(
     opened: Store, file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = file(METADATA, HELLO, HELLO | {"timestamp": "2026-01-01T00:00:01+02:00"})

@@ -1,4 +1,4 @@
-"""nanobot's files come back byte for byte, whatever their lines hold."""
+"""nanobot's files are exported byte for byte as they were imported."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from lango_store.interchange.nanobot_lines import (
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_files_come_back_byte_for_byte_twice(make_database: MakeDatabase, tmp_path: Path, path: Path) -> None:
+def test_files_round_trip_twice_byte_for_byte(make_database: MakeDatabase, tmp_path: Path, path: Path) -> None:
     source = path
     for number in range(2):
         with Store(make_database()) as store:
@@ -63,14 +63,16 @@ ODD = {
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
-def test_odd_lines_come_back_byte_for_byte(opened: Store, file: Callable[..., Path], tmp_path: Path, text: str) -> None:
+def test_unusual_lines_round_trip_byte_for_byte(
+    opened: Store, file: Callable[..., Path], tmp_path: Path, text: str
+) -> None:
     go = (DATA / "nanobot_go" / "telegram_12345678.jsonl").read_text().splitlines()
     for source in (file(METADATA, text, HELLO), file(go[0], text, *go[1:], name="telegram_12345678.jsonl")):
         (key,) = imported(opened, source).keys
         assert exported(opened, tmp_path, key).read_bytes() == source.read_bytes()
 
 
-def test_the_archive_count_of_today_comes_back(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+def test_last_archived_of_current_nanobot_round_trips(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     source = file(METADATA | {"last_consolidated": 1, "last_archived": 1}, HELLO, HELLO)
     imported(opened, source)
     assert exported(opened, tmp_path, "telegram:1").read_bytes() == source.read_bytes()
@@ -122,7 +124,7 @@ def written(line: Any, style: str) -> str:
     state=st.none() | values,
     style=st.sampled_from(["g0", "g1", "g2", "go"]),
 )
-def test_any_conversation_survives_byte_for_byte(
+def test_any_conversation_round_trips_byte_for_byte(
     url: str, tmp_path_factory: pytest.TempPathFactory, conversation: Any, metadata: Any, state: Any, style: str
 ) -> None:
     head: dict[str, Any] = METADATA | {"metadata": metadata, "last_consolidated": len(conversation)}

@@ -1,4 +1,4 @@
-"""nanobot's files: damaged ones are read as far as possible, and changes in the store are exported."""
+"""Damaged nanobot files, and exports of changed sessions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from lango_store.testing import Clock
 
 
 @pytest.mark.parametrize("name", [name for name, expected in CORRUPT.items() if expected and name != "empty"])
-def test_damaged_files_are_read_as_nanobot_reads_them(opened: Store, clock: Clock, name: str) -> None:
+def test_damaged_files_are_read_like_nanobot_does(opened: Store, clock: Clock, name: str) -> None:
     expected = CORRUPT[name]
     (key,) = imported(opened, DATA / "nanobot_g2" / "corrupt" / f"{name}.jsonl").keys
     assert key == "k:1"
@@ -30,7 +30,7 @@ def seen_without_times(store: Store, key: str) -> list[Any]:
     return [line_from_message(each.model_copy(update={"created_at": None})) for each in found]
 
 
-def test_a_file_without_a_line_that_can_be_read_makes_no_session(opened: Store) -> None:
+def test_file_without_readable_lines_creates_no_session(opened: Store) -> None:
     assert CORRUPT["all_bad"] is None
     (report,) = interchange.import_path(opened, DATA / "nanobot_g2" / "corrupt" / "all_bad.jsonl")
     assert "has no readable line; line 1: is not JSON" in str(report.error)
@@ -52,14 +52,16 @@ def test_a_file_without_a_line_that_can_be_read_makes_no_session(opened: Store) 
         ('{"content": ' + '{"":' * 400 + "1" + "}" * 401, "is nested more than 201 levels deep"),
     ],
 )
-def test_bad_lines_are_skipped_and_reported(opened: Store, file: Callable[..., Path], bad: str, reason: str) -> None:
+def test_invalid_lines_are_skipped_and_reported(
+    opened: Store, file: Callable[..., Path], bad: str, reason: str
+) -> None:
     report = imported(opened, file(METADATA | {"last_consolidated": 2}, HELLO, bad, HELLO))
     ((line, told),) = [(each.line, each.reason) for each in report.skipped]
     assert (line, told[: len(reason)], report.messages) == (3, reason, 2)
     assert opened.info("telegram:1").last_consolidated == 2
 
 
-def test_what_no_column_can_hold_is_reported_and_comes_back(
+def test_unstorable_fields_are_reported_and_exported_again(
     opened: Store, file: Callable[..., Path], tmp_path: Path
 ) -> None:
     source = file(METADATA, '{"role": "assistant", "content": "x", "score": NaN}')
@@ -77,7 +79,7 @@ def test_what_no_column_can_hold_is_reported_and_comes_back(
         *[("metadata", each) for each in (None, "x", 1, {"score": float("nan")})],
     ],
 )
-def test_bad_count_or_metadata_is_reported_and_exported_empty(
+def test_invalid_count_or_metadata_is_reported_and_exported_empty(
     opened: Store, file: Callable[..., Path], tmp_path: Path, name: str, value: Any
 ) -> None:
     report = imported(opened, file(METADATA | {name: value}, HELLO, HELLO))
@@ -89,7 +91,9 @@ def test_bad_count_or_metadata_is_reported_and_exported_empty(
 
 
 @pytest.mark.parametrize("time", ["yesterday", None, 1767225600, "0001-01-01T00:00:00", "9999-12-31T23:59:59", []])
-def test_a_bad_date_is_now(opened: Store, file: Callable[..., Path], clock: Clock, tmp_path: Path, time: Any) -> None:
+def test_invalid_date_is_imported_as_current_time(
+    opened: Store, file: Callable[..., Path], clock: Clock, tmp_path: Path, time: Any
+) -> None:
     imported(opened, file(METADATA | {"created_at": time, "updated_at": time}, HELLO | {"timestamp": time}))
     info = opened.info("telegram:1")
     assert (info.created_at, info.updated_at) == (clock(), clock())
@@ -98,7 +102,7 @@ def test_a_bad_date_is_now(opened: Store, file: Callable[..., Path], clock: Cloc
     assert lines(exported(opened, tmp_path, "telegram:1"))[1]["timestamp"] == time
 
 
-def test_the_last_of_several_metadata_lines_counts(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+def test_last_of_several_metadata_lines_is_used(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     last = METADATA | {"metadata": {"title": "late"}, "last_consolidated": 1}
     report = imported(opened, file(METADATA, HELLO, last))
     assert [(each.line, each.reason) for each in report.skipped] == [(1, "metadata: replaced by a later line")]
@@ -107,7 +111,7 @@ def test_the_last_of_several_metadata_lines_counts(opened: Store, file: Callable
     assert lines(exported(opened, tmp_path, "telegram:1")) == [last, HELLO]
 
 
-def test_what_changed_in_the_store_shows_in_the_metadata_line_and_nothing_else(
+def test_metadata_line_has_only_changes_made_in_store(
     opened: Store, file: Callable[..., Path], tmp_path: Path, clock: Clock
 ) -> None:
     source = file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO, HELLO)
@@ -122,7 +126,7 @@ def test_what_changed_in_the_store_shows_in_the_metadata_line_and_nothing_else(
     assert after.read_text().splitlines()[1:] == source.read_text().splitlines()[1:]
 
 
-def test_metadata_of_the_store_replaces_the_lines(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+def test_metadata_of_store_replaces_that_of_file(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     imported(opened, file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO))
     opened.update("telegram:1", metadata={"b": 2, "title": "newer"})
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2, "title": "newer"}
@@ -131,7 +135,7 @@ def test_metadata_of_the_store_replaces_the_lines(opened: Store, file: Callable[
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2}
 
 
-def test_new_messages_are_written_as_nanobot_writes_them(
+def test_new_messages_are_exported_like_nanobot_writes_them(
     opened: Store, file: Callable[..., Path], tmp_path: Path, clock: Clock
 ) -> None:
     source = file(METADATA, HELLO)
@@ -157,7 +161,7 @@ def test_new_messages_are_written_as_nanobot_writes_them(
     assert after.read_bytes().startswith(b'{"_type": "metadata", "key": "telegram:1"')
 
 
-def test_a_session_that_was_never_nanobots_is_written_as_todays(opened: Store, tmp_path: Path, clock: Clock) -> None:
+def test_session_from_other_source_is_exported_in_current_format(opened: Store, tmp_path: Path, clock: Clock) -> None:
     opened.create("a:b", title="T", metadata={"m": 1}, messages=[message("x"), message("y")])
     opened.update("a:b", last_consolidated=1)
     path = exported(opened, tmp_path, "a:b")
@@ -177,7 +181,7 @@ def test_a_session_that_was_never_nanobots_is_written_as_todays(opened: Store, t
     ]
 
 
-def test_new_messages_of_the_go_port_have_its_times(opened: Store, tmp_path: Path) -> None:
+def test_new_messages_of_go_port_sessions_use_its_time_format(opened: Store, tmp_path: Path) -> None:
     source = DATA / "nanobot_go" / "cli_direct.jsonl"
     imported(opened, source)
     opened.append_message("cli:direct", message("x"))
@@ -188,7 +192,7 @@ def test_new_messages_of_the_go_port_have_its_times(opened: Store, tmp_path: Pat
     ]
 
 
-def test_outputs_inside_calls_become_answers_of_their_own(opened: Store, tmp_path: Path) -> None:
+def test_outputs_in_calls_are_exported_as_tool_messages(opened: Store, tmp_path: Path) -> None:
     calls = [ToolCall(id=f"c{n}", name="f", arguments="{}", output={"n": n}) for n in range(2)]
     opened.create("k", messages=[message("go", role="assistant", tool_calls=calls), message("thanks")])
     opened.update("k", last_consolidated=1)
@@ -202,13 +206,13 @@ def test_outputs_inside_calls_become_answers_of_their_own(opened: Store, tmp_pat
 
 
 @pytest.mark.parametrize("content", [None, "sunny"])
-def test_a_tools_answer_in_a_call_is_a_tools_line(content: str | None) -> None:
+def test_output_of_tool_message_is_exported_as_tool_line(content: str | None) -> None:
     call = ToolCall(id="c", name="f", output="rain")
     (line,) = lines_from_message(Message(role=MessageRole.TOOL, content=content, tool_calls=[call]))
     assert line == {"role": "tool", "content": content or "rain", "tool_call_id": "c", "name": "f"}
 
 
-def test_what_a_summary_replaced_is_consolidated_for_nanobot(opened: Store, tmp_path: Path) -> None:
+def test_compacted_messages_are_exported_as_consolidated(opened: Store, tmp_path: Path) -> None:
     session = opened.open("k", messages=[message(str(number)) for number in range(4)])
     session.compact(lambda window: [message("in short: 0 to 3", role="assistant")])
     session.append_message(message("4"))
@@ -218,7 +222,7 @@ def test_what_a_summary_replaced_is_consolidated_for_nanobot(opened: Store, tmp_
 
 
 @pytest.mark.parametrize("path", [DATA / "nanobot_go" / "cli_direct.jsonl", DATA / "nanobot_g1" / "cli_direct.jsonl"])
-def test_a_new_lone_surrogate_is_written_as_an_escape(opened: Store, tmp_path: Path, path: Path) -> None:
+def test_new_lone_surrogate_is_exported_as_escape(opened: Store, tmp_path: Path, path: Path) -> None:
     imported(opened, path)
     opened.append_message("cli:direct", message("\ud83d"))
     assert lines(exported(opened, tmp_path, "cli:direct"))[-1]["content"] == "\ud83d"

@@ -1,4 +1,4 @@
-"""Salvage: whatever is damaged, every row that SQLite can still read arrives, and the rest is named."""
+"""Salvage of damaged files: every row that SQLite can read is saved, and losses are reported."""
 
 import random
 import sqlite3
@@ -56,7 +56,7 @@ def _text(value: Any) -> Any:
 
 
 def position(fields: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what identifies a row of any table."""
+    """Return the identifying columns of a row of any table."""
     return tuple(fields.get(name) for name in ("session_key", "key", "scope", "name", "seq", "turn_no", "kind"))
 
 
@@ -112,7 +112,7 @@ def test_every_row_that_sqlite_can_read_is_salvaged(sound: Store, sound_file: Pa
     assert salvaged > ROUNDS * len(original) // 3
 
 
-def test_session_whose_own_row_is_lost_is_made_again(sound: Store, damaged_file: Path, url: str) -> None:
+def test_salvage_recreates_lost_session_row(sound: Store, damaged_file: Path, url: str) -> None:
     lose(damaged_file, *leaves_of("lango_session", damaged_file))
     with Store(url) as target:
         report = salvage(damaged_file, target)
@@ -127,7 +127,7 @@ def test_session_whose_own_row_is_lost_is_made_again(sound: Store, damaged_file:
     assert {each.key for each in report.missing if "its row is lost" in each.reason} == set(KEYS)
 
 
-def test_messages_in_the_log_of_a_file_are_salvaged(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
+def test_messages_in_the_wal_file_are_salvaged(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
     with Store(make_sqlite()) as source:
         source.append_message("k", Message.user("still in the log"), create=True)
         file = Path(source.engine.url.database or "")
@@ -141,14 +141,14 @@ def test_messages_in_the_log_of_a_file_are_salvaged(make_sqlite: MakeDatabase, t
     assert {path: path.read_bytes() for path in tmp_path.glob("copy.db*")} == before
 
 
-def test_file_with_an_unknown_feature_is_not_salvaged(damaged_file: Path, url: str) -> None:
+def test_file_with_unknown_feature_is_not_salvaged(damaged_file: Path, url: str) -> None:
     with closing(sqlite3.connect(damaged_file)) as connection, connection:
         connection.execute("INSERT INTO lango_feature VALUES ('payloads')")
     with Store(url) as target, pytest.raises(UnknownFeature, match="payloads"):
         salvage(damaged_file, target)
 
 
-def test_command_salvages_lists_what_is_missing_and_exits_with_1(
+def test_salvage_command_lists_losses_and_exits_1(
     damaged_file: Path, make_database: MakeDatabase, sound_file: Path
 ) -> None:
     lose(damaged_file, leaves_of("lango_message", damaged_file)[4])

@@ -59,7 +59,7 @@ def test_file_is_named_after_its_provider(tmp_path: Path, provider: str, name: s
     assert shepherd.write(draft, tmp_path / "out").name == name
 
 
-def test_a_draft_says_what_the_file_says() -> None:
+def test_draft_has_the_values_of_the_file() -> None:
     draft = read(FILE)
     assert shepherd.recognises(FILE)
     assert not shepherd.recognises(FILE.with_name("session.json"))
@@ -77,11 +77,11 @@ def test_a_draft_says_what_the_file_says() -> None:
     assert (found[2].tool_call_id, found[2].name) == ("call_1", "ls")
 
 
-def test_a_file_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
+def test_file_is_unchanged_after_two_round_trips(tmp_path: Path, make_database: MakeDatabase) -> None:
     assert carried(make_database, FILE, tmp_path, "shepherd").read_bytes() == FILE.read_bytes()
 
 
-def test_what_no_column_holds_goes_through_a_database_twice(tmp_path: Path, make_database: MakeDatabase) -> None:
+def test_fields_without_a_column_survive_two_round_trips(tmp_path: Path, make_database: MakeDatabase) -> None:
     path = file(
         tmp_path,
         session(
@@ -112,7 +112,7 @@ def test_what_no_column_holds_goes_through_a_database_twice(tmp_path: Path, make
         ),
     ],
 )
-def test_text_of_tool_calls_is_kept_whatever_its_form(tmp_path: Path, text: str, calls: list[ToolCall]) -> None:
+def test_arguments_of_tool_calls_are_kept_in_any_form(tmp_path: Path, text: str, calls: list[ToolCall]) -> None:
     path = file(tmp_path, session({"role": "assistant", "content": "", "tokens": 1, "tool_calls_json": text}))
     draft = read(path)
     assert draft.messages[0].tool_calls == calls
@@ -141,7 +141,7 @@ def test_text_of_tool_calls_is_kept_whatever_its_form(tmp_path: Path, text: str,
         ('{"messages":' + "[" * 100_000, "nested"),
     ],
 )
-def test_a_damaged_file_is_an_error_and_left_alone(damage: Any, reason: str, tmp_path: Path) -> None:
+def test_damaged_file_is_refused_and_not_changed(damage: Any, reason: str, tmp_path: Path) -> None:
     path = file(tmp_path, damage)
     before = path.read_bytes()
     with pytest.raises(InvalidFile, match=reason):
@@ -149,19 +149,19 @@ def test_a_damaged_file_is_an_error_and_left_alone(damage: Any, reason: str, tmp
     assert path.read_bytes() == before
 
 
-def test_a_key_that_is_too_long_for_a_name_is_refused(tmp_path: Path) -> None:
+def test_key_too_long_for_file_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidKey, match="too long"):
         shepherd.write(Draft("x" * 300, []), tmp_path)
 
 
-def test_what_changed_since_is_written(tmp_path: Path) -> None:
+def test_export_has_changes_made_after_import(tmp_path: Path) -> None:
     draft = read(FILE)
     draft.fields, draft.updated_at = {"model": "gpt-y"}, datetime(2027, 1, 2, 3, 4, 5, 678).astimezone(UTC)
     out = json.loads(shepherd.write(draft, tmp_path).read_text())
     assert (out["model"], out["timestamp"]) == ("gpt-y", "2027-01-02T03:04:05")
 
 
-def test_messages_made_elsewhere_go_out_as_shepherd_has_them(tmp_path: Path) -> None:
+def test_messages_from_other_sources_are_exported_in_shepherds_form(tmp_path: Path) -> None:
     made = [
         Message(role="developer", content="be brief"),
         Message(role="model", tool_calls=[ToolCall(id="c", name="ls", arguments={"a": 1})], tokens=4),
@@ -208,7 +208,7 @@ shepherds_messages = st.fixed_dictionaries(
 
 
 @given(st.lists(shepherds_messages, max_size=5), st.text(max_size=3), json_values())
-def test_any_session_of_shepherd_comes_back(
+def test_any_shepherd_session_round_trips(
     tmp_path_factory: pytest.TempPathFactory, sent: Any, model: str, more: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("shepherd")

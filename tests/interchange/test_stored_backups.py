@@ -33,12 +33,12 @@ def sound(store: Store) -> bool:
     return [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-def test_there_is_a_backup_and_an_archive_of_every_revision() -> None:
+def test_test_data_has_backup_and_archive_of_every_revision() -> None:
     assert FILES == ARCHIVES == REVISIONS
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_a_backup_of_any_revision_comes_back(target: Store, revision: str) -> None:
+def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) -> None:
     (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")
     assert report.error is None
     assert set(report.keys) - {"contents"} == {"plain", "expiring", "turns"}
@@ -64,9 +64,7 @@ def _turns_are_back(target: Store) -> None:
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_contents_of_every_kind_come_back_and_stand_in_the_column_that_is_theirs(
-    target: Store, revision: str, tmp_path: Path
-) -> None:
+def test_contents_of_every_kind_are_restored_to_the_right_column(target: Store, revision: str, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     shutil.copy(BACKUPS / f"{revision}.db", cold)
     for bring_back in (
@@ -94,7 +92,7 @@ def test_export_writes_the_same_rows_as_the_stored_backup(target: Store, revisio
 
 
 @pytest.mark.parametrize("revision", ARCHIVES)
-def test_a_session_of_an_archive_of_any_revision_comes_back(target: Store, revision: str, tmp_path: Path) -> None:
+def test_archive_of_any_revision_can_be_restored(target: Store, revision: str, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     shutil.copy(BACKUPS / f"{revision}.db", cold)
     restored: Session = target.restore(cold, "expiring")

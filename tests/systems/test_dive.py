@@ -1,4 +1,4 @@
-"""What Dive's design of sessions asks for: turns, usage, fork, compaction, and a store that opens what is not there."""
+"""Scenarios of Dive's session design: turns, usage, forks, compaction, and opening of new sessions."""
 
 import pytest
 
@@ -22,22 +22,22 @@ def talk(session: Conversation) -> None:
     session.save_turn([user("How are you?"), assistant("Good!")], {"input_tokens": 20, "output_tokens": 15})
 
 
-def test_open_creates_what_is_not_there_and_loads_what_is(store: Store) -> None:
+def test_open_creates_or_loads_session(store: Store) -> None:
     session = store.open("my-session")
     assert (session.messages(), session.event_count()) == ([], 0)
     talk(session)
     assert texts(store.open("my-session").messages()) == ["Hello", "Hi", "How are you?", "Good!"]
 
 
-def test_a_turn_is_persisted_when_it_is_saved(store: Store) -> None:
+def test_save_turn_persists_turn(store: Store) -> None:
     """An opened session is connected to its store: other handles see the turn at once."""
     session, other = store.open("s"), store.open("s")
     session.save_turn([user("Hello"), assistant("Hi")])
     assert texts(other.messages()) == ["Hello", "Hi"]
 
 
-def test_append_is_a_delta(store: Store) -> None:
-    """Events are the unit of persistence: saving a turn rewrites nothing that was there."""
+def test_append_writes_only_new_messages(store: Store) -> None:
+    """Saving a turn does not rewrite earlier events."""
     session = store.open("s")
     talk(session)
     before = session.all_messages()
@@ -67,7 +67,7 @@ def test_total_usage_sums_all_turns(store: Store) -> None:
     assert session.turns()[2].usage == usage
 
 
-def test_a_turn_without_messages_counts(store: Store) -> None:
+def test_turn_without_messages_is_counted(store: Store) -> None:
     session = store.open("s")
     session.save_turn([], {"input_tokens": 1})
     assert (session.event_count(), session.messages()) == (1, [])
@@ -79,7 +79,7 @@ def test_title(store: Store) -> None:
     assert session.info().title == "Greetings"
 
 
-def test_fork_has_its_own_future(store: Store) -> None:
+def test_fork_is_independent_of_origin(store: Store) -> None:
     original = store.open("original")
     talk(original)
     forked = original.fork("new-branch")
@@ -91,7 +91,7 @@ def test_fork_has_its_own_future(store: Store) -> None:
     assert forked.total_usage() == {"input_tokens": 31, "output_tokens": 20}
 
 
-def test_fork_of_nothing_and_onto_something(store: Store) -> None:
+def test_fork_of_unknown_session_and_onto_existing_key_are_refused(store: Store) -> None:
     original = store.open("original")
     store.open("taken")
     with pytest.raises(SessionExists):
@@ -102,7 +102,7 @@ def test_fork_of_nothing_and_onto_something(store: Store) -> None:
     assert not store.exists("new-branch")
 
 
-def test_compaction_puts_a_summary_first(store: Store) -> None:
+def test_compaction_puts_summary_first(store: Store) -> None:
     session = store.open("s")
     talk(session)
     seen: list[Message] = []
@@ -138,7 +138,7 @@ def test_compaction_of_the_second_generation_keeps_what_it_replaced(store: Store
     assert compaction.replaced_messages == 4
 
 
-def test_a_reader_cannot_change_what_is_stored(store: Store) -> None:
+def test_changing_a_loaded_message_does_not_change_the_store(store: Store) -> None:
     session = store.open("s")
     talk(session)
     for message in session.messages():
@@ -158,7 +158,7 @@ def test_list_with_pages_and_delete(store: Store) -> None:
     assert not store.delete("session-0")
 
 
-def test_one_agent_many_sessions(store: Store) -> None:
+def test_one_agent_can_have_many_sessions(store: Store) -> None:
     for name in ("ann", "bob"):
         store.open(name, agent_id="helper").save_turn([user(f"I am {name}")])
     assert texts(store.open("ann").messages()) == ["I am ann"]

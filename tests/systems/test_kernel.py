@@ -1,4 +1,4 @@
-"""What kernel's session interface asks for: an id, add a message, a defensive copy, clear."""
+"""Scenarios of kernel's session interface: ids, appends, defensive copies, clear."""
 
 import json
 import uuid
@@ -10,13 +10,13 @@ import pytest
 from lango_store import Message, MessageRole, Store, ToolCall
 
 
-def test_a_new_session_has_a_uuid_of_version_7(store: Store) -> None:
+def test_new_session_key_is_a_uuid7(store: Store) -> None:
     first, second = store.open(), store.open()
     assert uuid.UUID(first.key).version == 7
     assert first.key != second.key
 
 
-def test_messages_come_back_in_the_order_they_were_added(store: Store) -> None:
+def test_messages_are_returned_in_append_order(store: Store) -> None:
     session = store.open()
     for role in (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL):
         session.append_message(Message(role=role, content=role.value))
@@ -37,7 +37,7 @@ def test_messages_are_a_defensive_copy(store: Store) -> None:
     assert stored.content == [{"type": "text"}]
 
 
-def test_what_was_added_can_be_changed_without_changing_what_is_stored(store: Store) -> None:
+def test_changing_an_appended_message_does_not_change_the_store(store: Store) -> None:
     session = store.open()
     mine = Message(role=MessageRole.USER, content={"parts": ["x"]})
     session.append_message(mine)
@@ -45,7 +45,7 @@ def test_what_was_added_can_be_changed_without_changing_what_is_stored(store: St
     assert session.messages()[0].content == {"parts": ["x"]}
 
 
-def test_clear_empties_the_session_under_its_id(store: Store) -> None:
+def test_clear_empties_session_and_keeps_its_key(store: Store) -> None:
     session = store.open()
     session.append_message(Message(role=MessageRole.USER, content="x"))
     session.clear()
@@ -55,7 +55,7 @@ def test_clear_empties_the_session_under_its_id(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", ["text", None, 3, [{"type": "image_url", "image_url": {"url": "x"}}], {"a": [1]}])
-def test_content_of_any_shape(store: Store, content: Any) -> None:
+def test_content_can_be_any_json(store: Store, content: Any) -> None:
     session = store.open()
     session.append_message(Message(role=MessageRole.USER, content=content))
     assert session.messages()[0].content == content
@@ -65,7 +65,7 @@ def test_json_of_messages_without_tool_fields_is_unchanged(store: Store) -> None
     assert json.loads(Message(role=MessageRole.USER, content="x").model_dump_json()) == {"role": "user", "content": "x"}
 
 
-def test_a_tool_call_is_flat(store: Store) -> None:
+def test_tool_call_json_is_flat(store: Store) -> None:
     session = store.open()
     call = ToolCall(id="call_1", name="search", arguments='{"q":"x"}')
     session.append_message(Message(role=MessageRole.ASSISTANT, content="", tool_calls=[call]))
@@ -82,7 +82,7 @@ def test_a_tool_call_is_flat(store: Store) -> None:
     assert answered == {"role": "tool", "content": "found", "tool_call_id": "call_1"}
 
 
-def test_concurrent_access_loses_nothing(store: Store) -> None:
+def test_concurrent_appends_lose_no_message(store: Store) -> None:
     session = store.open()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: session.append_message(Message(role=MessageRole.USER, content=n)), range(80)))

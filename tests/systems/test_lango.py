@@ -1,4 +1,4 @@
-"""What lango's specification of its session store asks for, scenario by scenario."""
+"""Scenarios of lango's specification of its session store."""
 
 import json
 from datetime import timedelta
@@ -33,7 +33,7 @@ def test_message_role_uses_typed_enum(store: Store) -> None:
 
 
 def test_role_is_cast_at_the_database_boundary_and_nowhere_else(store: Store) -> None:
-    """The database keeps plain text, and gives the enum back."""
+    """The database stores plain text, and the store returns the enum."""
     store.create("k", messages=[Message(role=MessageRole.MODEL, content="hi")])
     with store.engine.connect() as connection:
         kept = connection.execute(sa.text("SELECT role FROM lango_message")).scalar_one()
@@ -96,7 +96,7 @@ def test_session_expiration(store: Store, clock: Clock) -> None:
 
 
 def test_get_loads_messages_eagerly(store: Store) -> None:
-    """What was loaded needs no database any more."""
+    """A loaded session needs no database."""
     store.create("k", messages=[Message(role=MessageRole.USER, content="x")])
     loaded = store.get("k")
     store.delete("k")
@@ -115,7 +115,7 @@ def test_author_preserved_through_append_and_loaded_from_storage(store: Store) -
 
 @pytest.mark.parametrize("role", [MessageRole.TOOL, MessageRole.FUNCTION])
 def test_tool_message_tool_call_with_output(store: Store, role: MessageRole) -> None:
-    """A function's response survives with the id and the name it was called by."""
+    """The output of a function is stored with the id and the name of its call."""
     response = json.dumps({"temperature": 22.5, "unit": "C"})
     store.create("k")
     call = ToolCall(id="call-1", name="get_weather", output=response)

@@ -1,4 +1,4 @@
-"""What nanobot's session architecture asks for: keys of channels, the model's view, what is consolidated."""
+"""Scenarios of nanobot's session architecture: channel keys, history and consolidation."""
 
 from typing import Any
 
@@ -29,40 +29,40 @@ def weather() -> list[Message]:
 
 
 @pytest.mark.parametrize("key", ["telegram:12345678", "discord:987654321", "cli:direct", "cron:job-abc123", "a b/🌍"])
-def test_a_session_key_is_channel_and_chat(store: Store, key: str) -> None:
+def test_session_key_is_channel_and_chat(store: Store, key: str) -> None:
     store.get_or_create(key)
     assert store.get(key).key == key
 
 
-def test_get_or_create_gives_the_session_or_an_empty_one(store: Store) -> None:
+def test_get_or_create_returns_stored_or_empty_session(store: Store) -> None:
     assert store.get_or_create("cli:direct").messages == []
     store.append_message("cli:direct", message("x"))
     assert [m.content for m in store.get_or_create("cli:direct").messages] == ["x"]
 
 
-def test_history_keeps_only_what_a_model_understands(store: Store) -> None:
+def test_history_has_only_fields_of_chat_apis(store: Store) -> None:
     session = store.open("telegram:12345678", messages=weather())
     assert session.history() == WEATHER
     assert session.messages()[0].extra["tools_used"] == ["web_search"]
 
 
-def test_history_gives_the_last_messages(store: Store) -> None:
+def test_history_returns_last_messages(store: Store) -> None:
     session = store.open("k", messages=weather())
     assert session.history(last=4) == WEATHER[2:]
 
 
-def test_history_starts_with_a_user_message_if_there_is_one(store: Store) -> None:
+def test_history_starts_with_user_message_if_any(store: Store) -> None:
     session = store.open("k", messages=weather())
     assert session.history(last=5) == WEATHER[2:]
     assert session.history(last=1) == WEATHER[5:]
 
 
-def test_history_never_starts_with_a_tool_result_without_its_call(store: Store) -> None:
+def test_history_never_starts_with_tool_result_without_call(store: Store) -> None:
     session = store.open("k", messages=weather())
     assert session.history(last=2) == WEATHER[5:]
 
 
-def test_history_from_what_is_not_consolidated(store: Store) -> None:
+def test_history_omits_consolidated_messages(store: Store) -> None:
     session = store.open("k", messages=weather())
     session.update(last_consolidated=2)
     assert session.history(from_consolidated=True) == WEATHER[2:]
@@ -81,15 +81,15 @@ def test_last_consolidated_never_exceeds_the_messages(store: Store) -> None:
     assert session.info().last_consolidated == 3
 
 
-def test_a_new_start_clears_and_resets_last_consolidated(store: Store) -> None:
+def test_clear_resets_last_consolidated(store: Store) -> None:
     session = store.open("k", messages=weather())
     session.update(last_consolidated=2)
     session.clear()
     assert (session.info().last_consolidated, session.history()) == (0, [])
 
 
-def test_invalidate_is_not_needed(store: Store) -> None:
-    """There is no cache to go stale: what another handle wrote is there."""
+def test_reads_see_changes_without_invalidation(store: Store) -> None:
+    """Reads see the writes of other handles, because nothing is cached."""
     session, other = store.open("k"), store.open("k")
     other.append_message(message("x"))
     assert [m.content for m in session.messages()] == ["x"]

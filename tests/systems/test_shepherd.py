@@ -1,4 +1,4 @@
-"""What Shepherd's session module asks for: tokens, eviction, tools, clear, the last messages."""
+"""Scenarios of Shepherd's session module: tokens, eviction, tools, clear, last messages."""
 
 import pytest
 from support.awaiting import awaiting
@@ -14,7 +14,7 @@ def said(role: str, content: str, tokens: int | None = None) -> Message:
 TALK = [said("system", "be kind", 9), said("user", "hello", 5), said("assistant", "hi", 3), said("user", "more", 4)]
 
 
-def test_each_message_and_the_session_know_their_tokens(store: Store) -> None:
+def test_messages_and_session_have_token_counts(store: Store) -> None:
     session = store.open("s", messages=TALK)
     assert [m.tokens for m in session.messages()] == [9, 5, 3, 4]
     assert session.info().token_count == 21
@@ -44,25 +44,25 @@ def test_tokens_are_counted_if_not_provided(kind: str, url: str, clock: Clock) -
             check(store)
 
 
-def test_whole_turns_are_evicted_first_and_the_system_message_stays(store: Store) -> None:
+def test_eviction_removes_whole_turns_and_keeps_system_message(store: Store) -> None:
     session = store.open("s", messages=TALK)
     kept = window.fit(session.messages(), 13)
     assert [m.content for m in kept] == ["be kind", "more"]
 
 
-def test_a_history_within_a_token_budget(store: Store) -> None:
+def test_history_fits_token_budget(store: Store) -> None:
     session = store.open("s", messages=TALK)
     assert [m["content"] for m in session.history(max_tokens=11)] == ["more"]
     assert [m["content"] for m in session.history(max_tokens=21)] == ["be kind", "hello", "hi", "more"]
 
 
-def test_a_message_without_a_count_needs_a_counter(store: Store) -> None:
+def test_message_without_token_count_needs_a_counter(store: Store) -> None:
     session = store.open("s", messages=[said("user", "hello")])
     with pytest.raises(ValueError, match=r"tokens.*token_counter"):
         session.history(max_tokens=10)
 
 
-def test_tools_are_held_by_the_session(store: Store) -> None:
+def test_session_stores_tools(store: Store) -> None:
     tools = [{"name": "ls", "description": "list files", "parameters": {"type": "object", "properties": {}}}]
     session = store.open("s", tools=tools)
     assert session.info().tools == tools
@@ -70,7 +70,7 @@ def test_tools_are_held_by_the_session(store: Store) -> None:
     assert session.info().tools == []
 
 
-def test_the_last_user_and_the_last_assistant_message(store: Store) -> None:
+def test_last_message_by_role(store: Store) -> None:
     session = store.open("s", messages=TALK)
     last_user, last_assistant = session.last_message(MessageRole.USER), session.last_message("assistant")
     assert last_user is not None
@@ -87,6 +87,6 @@ def test_clear_history_keeps_system_messages(store: Store) -> None:
     assert session.info().token_count == 9
 
 
-def test_the_budget_of_a_completion() -> None:
+def test_completion_budget() -> None:
     assert [window.completion_budget(context) for context in (8192, 16384, 32768)] == [1408, 2929, 6312]
     assert window.completion_budget(32768, 4096) == 4096

@@ -1,6 +1,6 @@
 """An agent as a separate process: `agent.py URL API FOLDER PROMPT [SESSION] [--die]`; it prints its session's id.
 
-With `--die` it is killed, and its CLI with it, as soon as what the tool said is stored.
+With `--die` it is killed, together with its CLI, as soon as the tool's result is stored.
 """
 
 import os
@@ -16,7 +16,7 @@ from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 
 
 class Dying(LangoSessionStore):
-    """A store whose process is killed once it has stored what a tool said."""
+    """A store whose process is killed after it has stored a tool's result."""
 
     async def append(self, key: Any, entries: Any) -> None:
         await super().append(key, entries)

@@ -1,4 +1,4 @@
-"""The store of the Claude Agent SDK on ours, under asyncio and under trio."""
+"""Fixtures for the Claude Agent SDK adapter, under asyncio and trio."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar

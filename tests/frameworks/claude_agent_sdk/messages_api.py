@@ -1,4 +1,4 @@
-"""A stub of the Messages API on this machine: it asks for the weather, says what the tool answered, and remembers."""
+"""A local stub of the Messages API that calls a weather tool and reports its result."""
 
 import json
 import threading
@@ -13,9 +13,9 @@ TOOL = "mcp__desk__get_weather"
 
 
 class MessagesApi:
-    """The model: a question about the weather is a tool's call, whatever comes then is answered in words.
+    """The model: it answers a question about the weather with a tool call, and everything else with text.
 
-    `asked` holds the messages of each question. While `mute`, no answer to what a tool said goes out.
+    `asked` has the messages of each request. While `mute` is set, tool results are not answered.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class MessagesApi:
         self._server.server_close()
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the model's response to a question; None if nobody waits for it any more."""
+        """Return the model's response to a request; None if the client has disconnected."""
         self.asked.append(question["messages"])
         number = len(self.asked)
         last = blocks(question["messages"][-1])
@@ -65,13 +65,13 @@ class MessagesApi:
 
 
 def blocks(message: dict[str, Any]) -> Blocks:
-    """Return what a message says as blocks."""
+    """Return the content of a message as blocks."""
     content = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def texts(said: Blocks) -> list[str]:
-    """Return the texts among blocks that a person or the model said, without what the CLI adds to them."""
+    """Return the texts of a user or the model among blocks, without the texts that the CLI adds."""
     found = [block["text"].strip() for block in said if block["type"] == "text"]
     return [text for text in found if not text.startswith("<")]
 

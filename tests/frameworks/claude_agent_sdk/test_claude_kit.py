@@ -1,4 +1,4 @@
-"""The SDK's own kit for session stores: fourteen contracts."""
+"""The SDK's conformance tests for session stores."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from support.databases import MakeDatabase
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 
 
-def test_the_kit_of_the_sdk_passes(loop: Callable[..., Any], make_database: MakeDatabase) -> None:
+def test_conformance_tests_of_sdk_pass(loop: Callable[..., Any], make_database: MakeDatabase) -> None:
     made: list[LangoSessionStore] = []
 
     def make_store() -> SessionStore:

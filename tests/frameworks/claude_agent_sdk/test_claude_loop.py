@@ -1,4 +1,4 @@
-"""The SDK's own runner, its CLI, a tool and a stub of the model, killed in the middle of a turn."""
+"""The SDK's runner with its CLI, a tool and a model stub, killed in the middle of a turn."""
 
 import asyncio
 import os
@@ -25,13 +25,13 @@ from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 pytestmark = pytest.mark.anyio
 
 NEWER = "session_store_flush" in ClaudeAgentOptions.__dataclass_fields__
-"""Whether this version runs under trio, and stores what a tool said before the model answers; older ones do neither."""
+"""True if this version runs under trio and stores tool results before the model's answer."""
 
 
 CALL = {"id": "toolu_1", "type": "function", "function": {"name": TOOL, "arguments": '{"city": "Oslo"}'}}
 
 OF_THE_CLI = ("Continue from where you left off.", "No response requested.")
-"""What the CLI says itself where it finds that a turn was broken off."""
+"""Texts that the CLI adds after an interrupted turn."""
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def agent(
         text=True,
         timeout=100,
     )
-    assert "flush failed" not in done.stderr  # which the SDK logs, and goes on
+    assert "flush failed" not in done.stderr  # the SDK logs this error and continues
     return done
 
 
 def asked(question: list[dict[str, Any]]) -> list[Any]:
-    """Return what a question to the model holds, without what the CLI adds to it."""
+    """Return the messages of a model request, without the texts that the CLI adds."""
     found: list[Any] = []
     for message in question:
         said = blocks(message)
@@ -66,9 +66,7 @@ def asked(question: list[dict[str, Any]]) -> list[Any]:
     return found
 
 
-def test_agent_killed_after_its_tool_answered_continues_and_model_sees_each_message_once(
-    url: str, api: MessagesApi, tmp_path: Path
-) -> None:
+def test_killed_agent_continues_and_model_sees_each_message_once(url: str, api: MessagesApi, tmp_path: Path) -> None:
     loop = "trio" if NEWER and url.startswith("postgresql") else "asyncio"
     api.mute = NEWER
     killed = agent(url, api, tmp_path, "Weather in Oslo?", "--die", loop=loop)
@@ -107,7 +105,9 @@ def test_agent_killed_after_its_tool_answered_continues_and_model_sees_each_mess
         assert store.conversation(key).total_usage()["output_tokens"] == 5 * (2 if NEWER else 3)
 
 
-def test_sdk_continues_sessions_of_other_programs_and_redacted_ones(url: str, api: MessagesApi, tmp_path: Path) -> None:
+def test_sdk_continues_sessions_of_other_programs_and_redacted_sessions(
+    url: str, api: MessagesApi, tmp_path: Path
+) -> None:
     project, session = project_key_for_directory(tmp_path / "work"), str(uuid.uuid4())
     call = ToolCall(id="call_1", name=TOOL, arguments='{"city": "Oslo"}')
     with Store(url) as store:
@@ -143,7 +143,7 @@ def test_sdk_continues_sessions_of_other_programs_and_redacted_ones(url: str, ap
         assert asked(api.asked[-1]) == said
 
 
-async def test_sdk_lists_and_reads_what_an_agent_wrote(url: str, api: MessagesApi, tmp_path: Path) -> None:
+async def test_sdk_lists_and_reads_sessions_of_agent(url: str, api: MessagesApi, tmp_path: Path) -> None:
     done = agent(url, api, tmp_path, "Weather in Oslo?")
     assert done.returncode == 0, done.stderr
     work, session = str(tmp_path / "work"), done.stdout.split()[0]

@@ -1,4 +1,4 @@
-"""Transcripts as sessions: each entry once, what it cost, titles, expiry, deletion, lists and summaries."""
+"""Transcripts as sessions: entries, usage, titles, expiry, deletion, lists and summaries."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def block(uuid: str, response: str | None, output_tokens: int = 5, **fields: Any
     return {"type": "assistant", "uuid": uuid, "message": message, **fields}
 
 
-async def test_no_entry_that_is_sent_again_is_stored_twice(sessions: LangoSessionStore) -> None:
+async def test_entry_sent_again_is_stored_once(sessions: LangoSessionStore) -> None:
     a, b, c, d = (entry(uuid=uuid) for uuid in "abcd")
     unnamed = entry(mode="normal")
     await sessions.append(KEY, [a, b, unnamed])
@@ -41,7 +41,7 @@ async def test_no_entry_that_is_sent_again_is_stored_twice(sessions: LangoSessio
     assert await sessions.load(KEY) == [a, b, unnamed, unnamed, c, d]
 
 
-async def test_a_batch_with_what_is_not_json_is_not_stored(sessions: LangoSessionStore) -> None:
+async def test_batch_with_value_that_is_not_json_is_not_stored(sessions: LangoSessionStore) -> None:
     for wrong in (float("nan"), {1: 2}, b"x", (1,)):
         with pytest.raises(InvalidMessage, match=r"content\.mode"):
             await sessions.append(KEY, [entry(uuid="a"), entry(mode=wrong)])
@@ -50,7 +50,7 @@ async def test_a_batch_with_what_is_not_json_is_not_stored(sessions: LangoSessio
     assert await sessions.load(KEY) is None
 
 
-async def test_a_response_is_counted_once_though_each_of_its_entries_says_what_it_cost(
+async def test_usage_of_response_with_several_entries_is_counted_once(
     store: Store, sessions: LangoSessionStore
 ) -> None:
     await sessions.append(KEY, [entry(), block("a", "1"), block("b", "1"), block("c", "2", 7)])
@@ -63,15 +63,13 @@ async def test_a_response_is_counted_once_though_each_of_its_entries_says_what_i
     assert store.info(NAME).token_count == 22
 
 
-async def test_a_response_that_another_process_began_is_counted_at_its_first_block(store: Store) -> None:
+async def test_usage_of_response_is_counted_at_its_first_block(store: Store) -> None:
     await LangoSessionStore(store).append(KEY, [block("a", "1", apiBlockIndex=0)])
     await LangoSessionStore(store).append(KEY, [block("b", "1", apiBlockIndex=1), block("c", "2", apiBlockIndex=0)])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_a_batch_that_could_not_be_stored_is_counted_when_it_is_sent_again(
-    store: Store, sessions: LangoSessionStore
-) -> None:
+async def test_usage_of_failed_batch_is_counted_when_sent_again(store: Store, sessions: LangoSessionStore) -> None:
     await sessions.append(KEY, [block("a", "1")])
     with store.engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE lango_turn RENAME TO gone"))
@@ -83,12 +81,12 @@ async def test_a_batch_that_could_not_be_stored_is_counted_when_it_is_sent_again
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_each_entry_without_response_id_is_one_response(store: Store, sessions: LangoSessionStore) -> None:
+async def test_entry_without_response_id_counts_as_one_response(store: Store, sessions: LangoSessionStore) -> None:
     await sessions.append(KEY, [block("a", None), block("b", None)])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_a_title_is_the_users_else_the_models_else_a_summary(store: Store, sessions: LangoSessionStore) -> None:
+async def test_title_comes_from_user_else_model_else_summary(store: Store, sessions: LangoSessionStore) -> None:
     steps: list[tuple[dict[str, Any], str | None]] = [
         ({"mode": "normal"}, None),
         ({"summary": "sum"}, "sum"),
@@ -108,13 +106,13 @@ async def test_a_title_is_the_users_else_the_models_else_a_summary(store: Store,
     assert await sessions.load(KEY) == [entry(**fields) for fields, _ in steps]
 
 
-async def test_a_title_comes_with_the_first_entries(store: Store, sessions: LangoSessionStore) -> None:
+async def test_title_is_set_with_first_entries(store: Store, sessions: LangoSessionStore) -> None:
     for field in ("customTitle", "aiTitle", "summary"):
         await sessions.append({"project_key": "p", "session_id": field}, [entry(uuid="a", **{field: "x"})])
         assert store.info(f"p:{field}").title == "x"
 
 
-async def test_message_of_subagent_has_its_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
+async def test_message_of_subagent_has_subagent_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
     said = block("a", "1", isSidechain=True, agentId="a7f")
     await sessions.append(SUB, [said, block("b", "2", isSidechain=False, agentId="a7f")])
     first, second = store.messages(f"{NAME}:subagents%2Fagent-1")
@@ -122,7 +120,7 @@ async def test_message_of_subagent_has_its_name_as_author(store: Store, sessions
     assert (await sessions.load(SUB) or [])[0] == said
 
 
-async def test_sessions_are_of_the_user_and_under_the_prefix_that_were_given(store: Store) -> None:
+async def test_sessions_get_configured_user_and_key_prefix(store: Store) -> None:
     sessions = LangoSessionStore(store, prefix="claude/", user_id="ann")
     await sessions.append(KEY, [entry()])
     await sessions.append(SUB, [entry()])
@@ -138,7 +136,7 @@ async def test_sessions_are_of_the_user_and_under_the_prefix_that_were_given(sto
     assert await sessions.load(KEY) is await sessions.load(SUB) is None
 
 
-async def test_ids_may_be_any_text_and_no_two_meet(sessions: LangoSessionStore) -> None:
+async def test_any_ids_map_to_distinct_keys(sessions: LangoSessionStore) -> None:
     keys: list[Any] = [
         {"project_key": project, "session_id": session, **sub}
         for project in ("a", "a:b", "a%3Ab", "", "\0")
@@ -154,7 +152,7 @@ async def test_ids_may_be_any_text_and_no_two_meet(sessions: LangoSessionStore) 
     assert await sessions.list_subkeys({"project_key": "a:b", "session_id": "b:c"}) == ["c", "c:d/e"]
 
 
-async def test_expired_transcript_is_in_no_list_and_gets_a_new_title_and_summary(url: str, clock: Clock) -> None:
+async def test_expired_transcript_is_not_listed_and_restarts_title_and_summary(url: str, clock: Clock) -> None:
     with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
         sessions = LangoSessionStore(store)
         await sessions.append(KEY, [entry(uuid="a", customTitle="old")])
@@ -180,7 +178,7 @@ def test_store_works_under_trio_and_asyncio_and_closes_what_it_opened(loop: Call
     loop(main)
 
 
-async def test_a_session_goes_with_its_subpaths_or_stays_with_them(store: Store, sessions: LangoSessionStore) -> None:
+async def test_session_is_deleted_with_all_subpaths_or_not_at_all(store: Store, sessions: LangoSessionStore) -> None:
     other: Any = {**KEY, "session_id": KEY["session_id"] + "0", "subpath": "subagents/agent-1"}
     for key in (KEY, SUB, SUB | {"subpath": "subagents/agent-2"}, other):
         await sessions.append(key, [entry(uuid="a")])
@@ -201,7 +199,7 @@ async def test_a_session_goes_with_its_subpaths_or_stays_with_them(store: Store,
     assert await sessions.load(KEY) == [entry(uuid="a")]
 
 
-async def test_a_summary_is_what_the_sdk_folds_of_all_entries_and_moves_no_time(
+async def test_summary_equals_sdk_summary_and_changes_no_time(
     store: Store, sessions: LangoSessionStore, clock: Clock
 ) -> None:
     batches = [written(), [entry(customTitle="Weather")], [{"type": "tag", "tag": "oslo"}, *written("another")]]
@@ -220,7 +218,7 @@ async def test_a_summary_is_what_the_sdk_folds_of_all_entries_and_moves_no_time(
     assert store.info(NAME).metadata == {}
 
 
-async def test_a_summary_begins_again_where_entries_were_taken_away(store: Store, sessions: LangoSessionStore) -> None:
+async def test_summary_is_rebuilt_after_entries_were_removed(store: Store, sessions: LangoSessionStore) -> None:
     await sessions.append(KEY, [entry(customTitle="secret"), *written()])
     await sessions.list_session_summaries(PROJECT)
     store.conversation(NAME).delete_message(1)

@@ -1,4 +1,4 @@
-"""Entries of transcripts: as the CLI writes them, and all that JSON can say in one."""
+"""Transcript entries: as the CLI writes them, and with any JSON."""
 
 import uuid
 from typing import Any, Final
@@ -86,7 +86,7 @@ ENTRIES: Final = st.one_of(
 
 
 def written(session: str = KEY["session_id"]) -> list[Any]:
-    """The entries of a question, a tool's call and its answer, with the fields that the CLI writes."""
+    """The entries of a question, a tool call and its result, with the fields that the CLI writes."""
     common = {
         "userType": "external",
         "entrypoint": "sdk-py",

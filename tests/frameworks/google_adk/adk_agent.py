@@ -1,7 +1,7 @@
-"""An agent of ADK's that asks a tool for the weather, in a separate process: its model follows a script.
+"""An ADK agent with a weather tool and a scripted model, in a separate process.
 
-Told `stop`, it waits to be killed where the tool's answer is stored and the model is about to be asked again. Each
-line of its output is what the model saw, as JSON.
+With `stop`, it waits to be killed after the tool's result is stored and before the next model call. Each
+line of its output is the input of a model call, as JSON.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ APP, USER, SESSION = "weather", "ann", "trip"
 
 
 class Script(BaseLlm):
-    """A model that calls the tool after a user's question, and tells what the tool answered."""
+    """A model that calls the tool after a user's question, and reports its result."""
 
     stops: bool = False
 
@@ -54,7 +54,7 @@ class Script(BaseLlm):
 
 
 def forecast(city: str, tool_context: ToolContext) -> dict[str, int]:
-    """Tell how warm it is in a city."""
+    """Return the temperature in a city."""
     tool_context.state["user:city"] = city
     tool_context.state["asked"] = tool_context.state.get("asked", 0) + 1
     tool_context.state["temp:secret"] = "nowhere"

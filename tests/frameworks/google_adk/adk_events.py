@@ -1,4 +1,4 @@
-"""Events of ADK's, and what a test needs to call its services."""
+"""ADK events, and helpers to call its services."""
 
 from typing import Any, ParamSpec
 

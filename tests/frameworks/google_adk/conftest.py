@@ -8,7 +8,7 @@ from lango_store import Store
 HERE = Path(__file__).parent
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what ADK and Google's client say of Python and of each other when they load
+    warnings.simplefilter("ignore")  # ADK and Google's client warn about Python and each other when imported
     import google.adk.runners  # noqa: F401
 
     from lango_store.integrations.google_adk import LangoSessionService

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 # Appends
 
 
-async def test_a_partial_event_writes_nothing(service: LangoSessionService) -> None:
+async def test_partial_event_writes_nothing(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said(author="agent", partial=True, actions=EventActions(state_delta={"a": 1, "temp:b": 1}))
     assert await service.append_event(session, event) is event
@@ -27,7 +27,7 @@ async def test_a_partial_event_writes_nothing(service: LangoSessionService) -> N
     assert await stored(service, session) == session
 
 
-async def test_the_same_event_again_is_stored_once(service: LangoSessionService) -> None:
+async def test_repeated_event_is_stored_once(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
     for event in (said(), changed(step=1, **{"user:u": 1}), said(author="agent", usage_metadata=usage)):
@@ -45,7 +45,7 @@ async def test_the_same_event_again_is_stored_once(service: LangoSessionService)
     assert late.events == session.events[:1]
 
 
-async def test_the_same_event_again_sets_no_state_again(service: LangoSessionService) -> None:
+async def test_repeated_event_does_not_set_state_again(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     first = changed(step=1)
     await service.append_event(session, first)
@@ -54,7 +54,7 @@ async def test_the_same_event_again_sets_no_state_again(service: LangoSessionSer
     assert (await stored(service, session)).state == {"step": 2}
 
 
-async def test_another_event_with_a_stored_id_is_refused(service: LangoSessionService) -> None:
+async def test_different_event_with_stored_id_is_refused(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     usage = types.GenerateContentResponseUsageMetadata(total_token_count=5)
     one, other = (said(text, id="same", timestamp=1000.0) for text in ("one", "two"))
@@ -67,7 +67,7 @@ async def test_another_event_with_a_stored_id_is_refused(service: LangoSessionSe
     assert (await stored(service, session)).events == session.events == [one, paid.model_copy(update={"id": "paid"})]
 
 
-async def test_an_event_that_lost_its_author_is_refused_by_name(service: LangoSessionService) -> None:
+async def test_event_without_author_is_refused_by_name(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said()
     event.author = None  # type: ignore[assignment]
@@ -139,7 +139,7 @@ def seen(session: Session) -> list[float]:
     return [event.timestamp for event in session.events]
 
 
-async def test_a_session_without_events_was_updated_when_it_was_made(url: str, clock: Clock) -> None:
+async def test_session_without_events_has_creation_time_as_update_time(url: str, clock: Clock) -> None:
     async with LangoSessionService(url, clock=clock) as service:
         made = await service.create_session(**WHERE)
         assert made.last_update_time == clock().timestamp()
@@ -147,7 +147,7 @@ async def test_a_session_without_events_was_updated_when_it_was_made(url: str, c
         assert await stored(service, made) == made
 
 
-async def test_sessions_are_listed_without_events_the_one_updated_last_at_the_end(
+async def test_list_has_no_events_and_is_ordered_by_update_time(
     service: LangoSessionService,
 ) -> None:
     for user, id, timestamp in [("bob", "1", 30.0), ("ann", "2", 20.5), ("ann", "3", 20.25), ("ann", "1", 30.0)]:

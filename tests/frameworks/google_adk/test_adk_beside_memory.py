@@ -1,7 +1,7 @@
-"""Whatever is called in whatever order, the service gives what ADK's service in memory gives.
+"""Random calls: the service returns the same results as ADK's in-memory service.
 
-Ids with blanks, events that come again and events for a deleted session are left out: the service in memory of 2.7.1
-does not treat them.
+Ids with blanks, repeated events and events for a deleted session are left out: the in-memory service of 2.7.1
+does not handle them.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Caller:
         self._times = itertools.count(1000)
 
     async def outcome(self, step: tuple[Any, ...]) -> Any:
-        """Do a step, and return its result, without the times of sessions that have no events."""
+        """Run a step, and return its result without the times of sessions that have no events."""
         try:
             found = await getattr(self, step[0])(*copy.deepcopy(step[1:]))
         except (AlreadyExistsError, SessionNotFoundError) as error:
@@ -99,7 +99,7 @@ def _ids(where: dict[str, str]) -> tuple[str, ...]:
 
 
 def _timeless(found: Any) -> Any:
-    """Leave out the times of sessions without events, which come from each service's own clock, and their order."""
+    """Leave out the times and the order of sessions without events: each service takes them from its clock."""
     if isinstance(found, Session):
         return _without_time(found)
     if hasattr(found, "sessions"):
@@ -113,7 +113,7 @@ def _without_time(session: Session) -> Session:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(script=st.lists(steps, min_size=5, max_size=25))
-def test_any_calls_come_to_what_they_come_to_in_memory(store: Store, script: list[tuple[Any, ...]]) -> None:
+def test_any_calls_give_results_of_in_memory_service(store: Store, script: list[tuple[Any, ...]]) -> None:
     for app in ("a:", "b:"):
         store.delete_where(key_prefix=app)
     for scope in ("a", "b", "a:a", "a:b", "b:a", "b:b"):

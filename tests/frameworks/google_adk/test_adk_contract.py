@@ -27,13 +27,13 @@ async def test_ids_are_stripped_on_create_read_and_delete(service: LangoSessionS
 
 
 @pytest.mark.parametrize("blank", [None, "", "   "])
-async def test_a_blank_id_is_generated(service: LangoSessionService, blank: str | None) -> None:
+async def test_blank_id_is_generated(service: LangoSessionService, blank: str | None) -> None:
     one, other = [await service.create_session(**WHERE, session_id=blank) for _ in range(2)]
     assert one.id.strip()
     assert one.id != other.id
 
 
-async def test_no_two_triples_of_ids_meet_whatever_text_they_are(service: LangoSessionService) -> None:
+async def test_any_triples_of_ids_map_to_distinct_keys(service: LangoSessionService) -> None:
     triples = [
         ("a", "b:c", "d"),
         ("a:b", "c", "d"),
@@ -54,7 +54,7 @@ async def test_no_two_triples_of_ids_meet_whatever_text_they_are(service: LangoS
         assert [(each.app_name, each.user_id, each.id) for each in listed.sessions] == [(app, user, id)]
 
 
-async def test_a_session_that_is_deleted_takes_no_event(service: LangoSessionService) -> None:
+async def test_append_to_deleted_session_is_refused(service: LangoSessionService) -> None:
     made = await service.create_session(**WHERE, session_id="trip", state={"a": 1})
     await service.delete_session(**WHERE, session_id="trip")
     with pytest.raises(SessionNotFoundError):
@@ -65,7 +65,7 @@ async def test_a_session_that_is_deleted_takes_no_event(service: LangoSessionSer
     assert (await service.create_session(**WHERE, session_id="trip")).state == {}
 
 
-# What is read is what was written
+# Loaded events
 
 
 def credential() -> AuthCredential:

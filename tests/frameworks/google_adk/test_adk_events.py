@@ -78,7 +78,7 @@ events = st.builds(
 
 
 def written(events: list[Event]) -> list[str]:
-    """Write events out, so that true is not 1, 1 is not 1.0, and nothing of a text is lost."""
+    """Return events as text that distinguishes true, 1 and 1.0."""
     return [repr(event.model_dump(exclude_none=True)) for event in events]
 
 
@@ -201,7 +201,7 @@ async def test_event_is_stored_in_fields_of_message_once(service: LangoSessionSe
 # Messages of other programs
 
 
-async def test_a_session_that_something_else_wrote_reads_as_events(service: LangoSessionService) -> None:
+async def test_session_of_other_program_reads_as_events(service: LangoSessionService) -> None:
     store, key = service.store, "weather:ann:trip"
     asked = ToolCall(id="c", name="forecast", arguments='{"city": "Oslo"}')
     store.create(
@@ -255,7 +255,7 @@ def _recent(number: int | None) -> GetSessionConfig | None:
     return None if number is None else GetSessionConfig(num_recent_events=number)
 
 
-async def test_usage_of_turn_by_another_program_is_in_no_event(service: LangoSessionService) -> None:
+async def test_usage_of_turn_by_other_program_is_in_no_event(service: LangoSessionService) -> None:
     conversation = service.store.open("weather:ann:trip")
     conversation.save_turn([Message.assistant("Hello")], {"input_tokens": 5})
     found = await service.get_session(**WHERE, session_id="trip")
@@ -263,7 +263,7 @@ async def test_usage_of_turn_by_another_program_is_in_no_event(service: LangoSes
     assert (texts(found), found.events[0].usage_metadata) == (["Hello"], None)
 
 
-async def test_sessions_of_others_are_in_no_list_whatever_their_keys(service: LangoSessionService) -> None:
+async def test_sessions_of_other_programs_are_never_listed(service: LangoSessionService) -> None:
     await service.create_session(**WHERE, session_id="trip")
     long = "weather:ann:" + "/" * 480  # as an id of ADK's it would be too long
     for key in ("weather:1", "weather:", "weather:ann:trip:1", "weather:ann:%3a", "weather:ann:%", long):
@@ -272,7 +272,7 @@ async def test_sessions_of_others_are_in_no_list_whatever_their_keys(service: La
         assert [each.id for each in listed.sessions] == ["trip"]
 
 
-async def test_what_is_edited_popped_or_redacted_in_the_store_is_what_adk_reads(service: LangoSessionService) -> None:
+async def test_adk_reads_edits_pops_and_redactions_of_the_store(service: LangoSessionService) -> None:
     session = await transcript(service)
     store, key = service.store, "weather:ann:trip"
     store.conversation(key).delete_message(2)
@@ -287,7 +287,7 @@ async def test_what_is_edited_popped_or_redacted_in_the_store_is_what_adk_reads(
     assert found.events[1] == session.events[2]
 
 
-async def test_after_a_compaction_in_the_store_adk_reads_the_summary_and_what_came_later(
+async def test_adk_reads_summary_and_later_events_after_compaction(
     service: LangoSessionService,
 ) -> None:
     session = await transcript(service)
@@ -319,7 +319,7 @@ async def test_fork_has_separate_events_and_state(service: LangoSessionService) 
 
 
 @pytest.mark.parametrize("extra", ["[]", '{"google_adk": {"timestamp": {}}}'])
-async def test_damage_of_the_last_event_is_named_in_lists_too(service: LangoSessionService, extra: str) -> None:
+async def test_list_names_damaged_last_event(service: LangoSessionService, extra: str) -> None:
     await transcript(service)
     with service.store.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_message SET extra = :extra WHERE seq = 5"), {"extra": extra})

@@ -1,4 +1,4 @@
-"""ADK's own runner on a store: an agent with a tool, killed between the tool's answer and the next question."""
+"""ADK's runner with an agent that is killed between a tool's result and the next model call."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ def start(url: str, what: str) -> subprocess.Popen[str]:
 
 
 def parts(seen: list[dict[str, Any]]) -> list[str]:
-    """Name what a model saw."""
+    """Return the parts of a model's input as words."""
     return [_name(part) for each in seen for part in each["parts"]]
 
 

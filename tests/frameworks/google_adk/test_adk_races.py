@@ -22,7 +22,7 @@ SERVICES, APPENDS = 8, 25
 
 
 def at_once(run: Callable[[int], None]) -> None:
-    """Call it eight times at once, each in a thread with a separate event loop."""
+    """Run a coroutine function eight times at once, each in a thread with a separate event loop."""
     errors: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -169,7 +169,7 @@ async def test_check_stale_starts_a_new_session_after_expiry(url: str, clock: Cl
             assert texts(await service.get_session(**WHERE, session_id="trip")) == [text, f"after {text}"]
 
 
-def test_check_stale_lets_one_of_eight_writers_append(url: str) -> None:
+def test_check_stale_allows_one_of_eight_writers(url: str) -> None:
     outcome: list[str] = []
     barrier = threading.Barrier(SERVICES)
 
@@ -194,7 +194,7 @@ def test_check_stale_lets_one_of_eight_writers_append(url: str) -> None:
     asyncio.run(main())
 
 
-async def test_session_read_during_its_replacement_is_either_old_or_new(store: Store) -> None:
+async def test_session_read_during_replacement_is_old_or_new(store: Store) -> None:
     service = LangoSessionService(store)
     stop = threading.Event()
     made = threading.Event()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 KEYS = ["", "app:", "user:", "a:b", "%", "%25", "a/b", "\0", "\ud800", "user:\0%", "å", "_adk", "app:user:a", "temp"]
 
 
-async def test_a_key_of_the_state_may_be_any_text(service: LangoSessionService) -> None:
+async def test_state_key_can_be_any_text(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE, state={key: number for number, key in enumerate(KEYS)})
     assert session.state == {key: number for number, key in enumerate(KEYS)}
     delta = {key: [number] for number, key in enumerate(KEYS)}
@@ -25,9 +25,7 @@ async def test_a_key_of_the_state_may_be_any_text(service: LangoSessionService) 
     assert (await stored(service, session)).state == delta
 
 
-async def test_what_is_temporary_is_in_memory_for_the_next_agent_and_nowhere_else(
-    service: LangoSessionService, store: Store
-) -> None:
+async def test_temporary_state_is_only_in_memory(service: LangoSessionService, store: Store) -> None:
     session = await service.create_session(**WHERE, state={"temp:at_first": "secret"})
     event = said(actions=EventActions(state_delta={"temp:answer": "secret", "kept": 1}))
     await service.append_event(session, event)
@@ -65,7 +63,7 @@ async def test_value_that_is_not_json_becomes_text_with_a_warning(
     assert "type float is not JSON" in caplog.text
 
 
-async def test_what_is_nested_deeper_than_json_may_be_is_refused_and_nothing_is_written(
+async def test_too_deeply_nested_state_is_refused_before_writing(
     service: LangoSessionService,
 ) -> None:
     session = await service.create_session(**WHERE)

@@ -1,4 +1,4 @@
-"""Sessions of OpenAI Agents on both databases; nothing of a test leaves this machine."""
+"""Fixtures for the OpenAI Agents adapter on both databases, without network access."""
 
 import agents
 import pytest

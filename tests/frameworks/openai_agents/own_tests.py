@@ -2,8 +2,8 @@
 
     python tests/frameworks/openai_agents/own_tests.py
 
-The tests come from the source distribution of the version that is installed, by pip, and are checked by its digest.
-Those that look into private members, tables or statements of the framework's own classes are left out.
+pip downloads the source distribution of the installed version and checks its digest.
+Tests of private members, tables or statements of the framework's classes are left out.
 """
 
 import ast
@@ -47,7 +47,7 @@ _NAMES_OF_THEIRS: Final = re.compile(r"_[a-z_]+|before_cursor_execute|.*\bagent_
 
 
 def sources(folder: Path) -> Path:
-    """Fetch the source distribution of the installed version, and return where it is unpacked."""
+    """Download and unpack the source distribution of the installed version, and return its folder."""
     wanted = version("openai-agents")
     if wanted not in DIGESTS:
         sys.exit(f"openai-agents {wanted}: put the digest of its source distribution into {HERE.name}")
@@ -62,7 +62,7 @@ def sources(folder: Path) -> Path:
 
 
 def left_out(file: Path) -> list[str]:
-    """Return the tests of a file that are of the framework's own classes alone."""
+    """Return the tests of a file that only apply to the framework's own classes."""
     body = ast.parse(file.read_text()).body
     tests = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return [test.name for test in tests if test.name.startswith("test_") and any(map(_is_private, ast.walk(test)))]
@@ -78,7 +78,7 @@ def _is_private(node: ast.AST) -> bool:
 
 
 def run(folder: Path, kind: str, url: str) -> None:
-    """Run the tests on a database; exit if one fails, or there are fewer than there were."""
+    """Run the tests on a database; exit if one fails, or if fewer tests run than expected."""
     others = [THEIR_WORDS, A_LOCKED_FILE] if url else [THEIR_WORDS]
     skipped = [f"--deselect={file}::{name}" for file in FILES for name in (*left_out(folder / file), *others)]
     environment = os.environ | {

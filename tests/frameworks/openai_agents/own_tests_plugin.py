@@ -1,6 +1,6 @@
-"""A plugin for pytest that puts `LangoSession` in the place of the framework's own classes; see `own_tests`.
+"""A pytest plugin that replaces the framework's own classes with `LangoSession`; see `own_tests`.
 
-With `OWN_TESTS_URL` all sessions are in that database: what a file or an engine kept apart, a prefix does then.
+With `OWN_TESTS_URL` all sessions are in that database, with a key prefix for each file or engine.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ def _apart(place: object) -> str:
 
 
 class OfSQLAlchemy(LangoSession):
-    """In the place of `SQLAlchemySession`."""
+    """Replaces `SQLAlchemySession`."""
 
     def __init__(self, session_id: str, url: Any = None, *, engine: AsyncEngine | None = None, **options: Any) -> None:
         if not _URL:
@@ -41,7 +41,7 @@ class OfSQLAlchemy(LangoSession):
 
 
 class OfSQLite(LangoSession):
-    """In the place of `SQLiteSession`, which is closed without being awaited."""
+    """Replaces `SQLiteSession`, whose `close` is not a coroutine."""
 
     def __init__(self, session_id: str, db_path: str | Path = ":memory:", **options: Any) -> None:
         if _URL:

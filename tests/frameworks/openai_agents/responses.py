@@ -1,4 +1,4 @@
-"""Items as the Responses API and its users write them."""
+"""Items of the Responses API for tests."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ Item = Any
 
 
 def asks(*cities: str, cost: int = 10) -> ModelStep:
-    """The model wants to know the weather of cities."""
+    """A model step that asks for the weather of cities."""
     calls = [
         ResponseFunctionToolCall(
             type="function_call",
@@ -29,7 +29,7 @@ def asks(*cities: str, cost: int = 10) -> ModelStep:
 
 
 def says(text: str, cost: int = 20) -> ModelStep:
-    """The model's last word."""
+    """A model step with the final answer."""
     block = ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])
     message = ResponseOutputMessage(
         id=f"msg_{cost}", type="message", role="assistant", status="completed", content=[block]

@@ -1,4 +1,4 @@
-"""`OpenAIResponsesCompactionSession` over `LangoSession`: replaced in one transaction, and nothing new is lost."""
+"""`OpenAIResponsesCompactionSession` over `LangoSession`: atomic replacement that loses no new item."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ LATER: Item = {"role": "user", "content": "meanwhile"}
 
 
 class Client:
-    """A client that compacts: it runs `meanwhile`, then answers with `SUMMARY`."""
+    """A client that compacts: it calls `meanwhile`, then returns `SUMMARY`."""
 
     def __init__(self, meanwhile: Callable[[], Awaitable[Any]] | None = None) -> None:
         self.responses = self
@@ -52,7 +52,7 @@ def atomic() -> bool:
     return hasattr(OpenAIResponsesCompactionSession, "_add_items_with_generation")
 
 
-async def test_a_run_is_compacted_when_it_is_done(store: Store) -> None:
+async def test_run_is_compacted_at_its_end(store: Store) -> None:
     session, client = LangoSession("k", store), Client()
     steps = [asks("Oslo"), says("Cold.")]
     await Runner.run(agent(*steps), "Weather?", session=compacting(session, client))
@@ -76,12 +76,12 @@ async def test_compacted_items_and_usage_stay_in_the_log(store: Store) -> None:
         assert len(conversation.compactions()) == 1
 
 
-async def test_an_item_that_comes_in_while_a_summary_is_made_stays_after_it(store: Store) -> None:
+async def test_item_added_during_compaction_stays_after_the_summary(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     client = Client(lambda: LangoSession("k", store).add_items([LATER]))
     await compacting(session, client).run_compaction({"force": True})
-    if not atomic():  # it clears and adds by itself
+    if not atomic():  # 0.21 clears and adds in two calls
         assert await session.get_items() == SUMMARY
         return
     assert client.seen == [EXCHANGE]
@@ -96,7 +96,7 @@ async def test_an_item_that_comes_in_while_a_summary_is_made_stays_after_it(stor
     assert await session.pop_item() is None
 
 
-async def test_a_summary_that_is_popped_brings_nothing_back(store: Store) -> None:
+async def test_popping_a_summary_restores_no_items(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     await compacting(session, Client()).run_compaction({"force": True})
@@ -106,7 +106,7 @@ async def test_a_summary_that_is_popped_brings_nothing_back(store: Store) -> Non
     assert await session.get_items() == [QUESTION]
 
 
-async def test_what_is_compacted_again_is_the_window(store: Store) -> None:
+async def test_second_compaction_replaces_the_window(store: Store) -> None:
     session, client = LangoSession("k", store), Client()
     compaction = compacting(session, client)
     await compaction.add_items(EXCHANGE)
@@ -117,7 +117,7 @@ async def test_what_is_compacted_again_is_the_window(store: Store) -> None:
     assert await session.get_items() == SUMMARY
 
 
-async def test_summary_of_items_removed_since_is_refused(store: Store) -> None:
+async def test_summary_of_removed_items_is_refused(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     compaction = compacting(session, Client(session.pop_item))
@@ -130,7 +130,7 @@ async def test_summary_of_items_removed_since_is_refused(store: Store) -> None:
     assert await session.get_items() == EXCHANGE[:-1]
 
 
-async def test_each_of_two_compactions_replaces_what_it_read(store: Store) -> None:
+async def test_each_compaction_replaces_the_items_it_read(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
 
@@ -143,7 +143,7 @@ async def test_each_of_two_compactions_replaces_what_it_read(store: Store) -> No
     assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
 
 
-async def test_replacement_without_a_read_replaces_all_items(store: Store) -> None:
+async def test_replacement_without_read_replaces_all_items(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     assert await session._atomic_replace_items(SUMMARY) is True
@@ -151,7 +151,7 @@ async def test_replacement_without_a_read_replaces_all_items(store: Store) -> No
     assert len(store.conversation("k").compactions()) == 1
 
 
-async def test_a_manual_compaction_replaces_all_that_is_stored_whatever_the_limit(store: Store) -> None:
+async def test_manual_compaction_ignores_the_limit(store: Store) -> None:
     session, client = LangoSession("k", store, session_settings=SessionSettings(limit=2)), Client()
     await session.add_items(EXCHANGE)
     await compacting(session, client).run_compaction({"force": True})
@@ -159,14 +159,14 @@ async def test_a_manual_compaction_replaces_all_that_is_stored_whatever_the_limi
     assert await session.get_items(-1) == SUMMARY
 
 
-# The end of a session, where a run saw only that
+# Replacing the end of a session
 
 
 async def snapshot(session: LangoSession, limit: int) -> Any:
     return await session._get_compaction_snapshot(limit, prune_prefix=lambda item: True)
 
 
-async def test_the_end_of_a_session_is_replaced_and_what_came_before_stays(store: Store) -> None:
+async def test_replacing_the_end_keeps_earlier_items(store: Store) -> None:
     for number, (limit, start) in enumerate(itertools.product((3, 7, 20), (0, 1, 2))):
         session = LangoSession(f"k{number}", store)
         await session.add_items([*EXCHANGE, *EXCHANGE])
@@ -199,7 +199,7 @@ async def test_changed_end_of_session_is_not_replaced(store: Store) -> None:
         assert await session.get_items() == (there if number else [*SUMMARY, LATER])
 
 
-async def test_a_replacement_may_begin_between_calls_of_one_message(store: Store) -> None:
+async def test_replacement_can_begin_between_calls_of_one_message(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     seen = await snapshot(session, 4)
@@ -217,7 +217,7 @@ async def test_usage_is_kept_when_end_of_session_is_replaced(store: Store) -> No
     assert store.conversation("k").total_usage() == total(20, 30)
 
 
-async def test_an_empty_session_has_nothing_to_compact(store: Store) -> None:
+async def test_empty_session_is_not_compacted(store: Store) -> None:
     session = LangoSession("k", store)
     assert await snapshot(session, 5) is None
     client = Client(lambda: LangoSession("k", store).add_items([LATER]))
@@ -225,7 +225,7 @@ async def test_an_empty_session_has_nothing_to_compact(store: Store) -> None:
     assert await session.get_items() == ([LATER, *SUMMARY] if atomic() else SUMMARY)
 
 
-async def test_a_summary_of_ours_reads_as_items(store: Store) -> None:
+async def test_summary_made_by_store_reads_as_items(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     store.conversation("k").compact(lambda window: Message.system(f"{len(window)} messages"))

@@ -1,4 +1,4 @@
-"""The connections of a `LangoSession`: those of a store, of an engine, or its own for a URL."""
+"""Connections of a `LangoSession`: from a store, an engine or a URL."""
 
 import gc
 import threading
@@ -54,7 +54,7 @@ def test_sessions_of_one_store_share_threads(url: str) -> None:
     gc.collect()
 
 
-async def test_sessions_of_one_engine_share_a_database_in_memory() -> None:
+async def test_sessions_of_one_engine_share_an_in_memory_database() -> None:
     memory = "sqlite+aiosqlite:///:memory:"
     one, other = (LangoSession.from_url("k", url=memory, create_tables=True) for _ in range(2))
     await one.add_items(said("a"))
@@ -99,7 +99,7 @@ async def _select(session: LangoSession) -> Any:
     return found
 
 
-def test_arguments_that_exclude_each_other_are_refused(url: str) -> None:
+def test_conflicting_arguments_are_refused(url: str) -> None:
     with Store(url) as store:
         with pytest.raises(TypeError, match="a store or an engine"):
             LangoSession("k")

@@ -1,4 +1,4 @@
-"""The framework's own runner on `LangoSession`: a conversation with a tool, killed and continued, and its cost."""
+"""The framework's runner on `LangoSession`: a run with a tool that is killed and continued, and its usage."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ ASKED = ["Weather?", "get_weather?call_Oslo", "get_weather?call_Rome", "call_Osl
 async def spoken(
     session: LangoSession, question: Any, *steps: Any, streamed: bool = False, **options: Any
 ) -> list[Any]:
-    """Run an agent, and return what its model was given, call by call."""
+    """Run an agent, and return the input of each model call."""
     seen: list[list[Item]] = []
     asked = agent(*steps, seen=seen.append)
     if streamed:
@@ -37,7 +37,7 @@ async def spoken(
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
-async def test_a_model_sees_what_was_said_before_once_and_in_order(store: Store, streamed: bool) -> None:
+async def test_model_sees_earlier_items_once_and_in_order(store: Store, streamed: bool) -> None:
     session = LangoSession("k", store)
     seen = await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."), streamed=streamed)
     assert seen == [ASKED[:1], ASKED]
@@ -46,7 +46,7 @@ async def test_a_model_sees_what_was_said_before_once_and_in_order(store: Store,
     assert words(await session.get_items()) == [*ASKED, "Cold.", "And now?", "Still."]
 
 
-async def test_a_runs_own_settings_limit_what_the_model_sees(store: Store) -> None:
+async def test_run_settings_limit_the_history(store: Store) -> None:
     session = LangoSession("k", store)
     await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."))
     limited = RunConfig(session_settings=SessionSettings(limit=1))
@@ -57,7 +57,7 @@ async def test_a_runs_own_settings_limit_what_the_model_sees(store: Store) -> No
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
-async def test_usage_of_a_run_is_stored_with_its_turns(store: Store, streamed: bool) -> None:
+async def test_usage_of_run_is_stored_with_its_turns(store: Store, streamed: bool) -> None:
     session = LangoSession("k", store)
     await spoken(session, "Weather?", asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), streamed=streamed)
     conversation = store.conversation("k")
@@ -75,7 +75,7 @@ class Run:
         self.usage = Usage()
 
 
-async def test_several_writers_count_a_run_once(store: Store) -> None:
+async def test_usage_of_run_is_counted_once_by_several_writers(store: Store) -> None:
     session, run = LangoSession("k", store), Run()
     wrapper: Any = run
     await session.get_items(wrapper=wrapper)
@@ -86,7 +86,7 @@ async def test_several_writers_count_a_run_once(store: Store) -> None:
     assert store.info("k").message_count == 5
 
 
-async def test_items_without_usage_make_no_turn(store: Store) -> None:
+async def test_items_without_usage_create_no_turn(store: Store) -> None:
     session, wrapper = LangoSession("k", store), cast(Any, Run())
     await session.add_items([{"role": "user", "content": "a"}], wrapper=wrapper)
     assert await session.pop_item(wrapper=wrapper) == {"role": "user", "content": "a"}
@@ -102,7 +102,7 @@ async def test_usage_is_kept_when_items_are_popped(store: Store) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in the same process", "in another process"])
-async def test_a_run_that_waited_for_an_approval_is_counted_once(store: Store, elsewhere: bool) -> None:
+async def test_run_resumed_after_approval_is_counted_once(store: Store, elsewhere: bool) -> None:
     tool = weather_tool(needs_approval=True)
     asking = agent(asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), tool=tool)
     session = LangoSession("k", store)
@@ -149,7 +149,7 @@ def resumed(*costs: int) -> Any:
         ([[10], [10]], [10, 10, 10], 30),
     ],
 )
-async def test_a_run_that_is_resumed_counts_what_is_not_stored_yet(
+async def test_resumed_run_counts_only_unstored_usage(
     store: Store, stored: list[list[int]], costs: list[int], counted: int, reads: bool
 ) -> None:
     item: Any = {"role": "user", "content": "a"}
@@ -167,7 +167,7 @@ async def test_a_run_that_is_resumed_counts_what_is_not_stored_yet(
     assert store.conversation("k").total_usage()["input_tokens"] == counted + 100
 
 
-async def test_a_run_that_is_resumed_after_others_wrote_counts_what_it_costs_from_then_on(store: Store) -> None:
+async def test_run_resumed_after_other_writers_counts_later_usage(store: Store) -> None:
     for cost in (10, 3):  # the run, and another one
         usage = {"requests": 1, "input_tokens": cost, "total_tokens": cost}
         store.conversation("k").save_turn([Message.user("a")], usage, create=True)
@@ -178,7 +178,7 @@ async def test_a_run_that_is_resumed_after_others_wrote_counts_what_it_costs_fro
     assert store.conversation("k").total_usage()["input_tokens"] == 113
 
 
-# Killed
+# Killed runs
 
 
 PROGRAM = """
@@ -208,7 +208,7 @@ asyncio.run(main())
 """
 
 
-def test_another_process_continues_a_run_killed_after_the_tools_answer(make_database: MakeDatabase) -> None:
+def test_other_process_continues_run_killed_after_tool_result(make_database: MakeDatabase) -> None:
     url = make_database()
     with Program(PROGRAM, url, json.dumps("Weather?"), "killed") as program:
         out, error = program.communicate()

@@ -1,4 +1,4 @@
-"""`LangoSession` is a session for the framework: its verbs, its limits, its life, and what is refused."""
+"""`LangoSession` as a session of the framework: methods, limits and errors."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from .sessions import run, said, texts
 pytestmark = pytest.mark.anyio
 
 
-def test_it_is_a_session_for_the_framework(url: str) -> None:
+def test_lango_session_implements_session_protocol(url: str) -> None:
     with Store(url) as store:
         assert isinstance(LangoSession("k", store), Session)
 
@@ -65,9 +65,7 @@ async def test_item_added_twice_is_stored_twice(url: str) -> None:
         (2**70, None, 7),
     ],
 )
-def test_a_limit_is_the_last_items_in_their_order(
-    url: str, given: int | None, setting: int | None, expected: int
-) -> None:
+def test_limit_returns_last_items_in_order(url: str, given: int | None, setting: int | None, expected: int) -> None:
     async def main() -> None:
         async with LangoSession("k", url, session_settings=SessionSettings(limit=setting)) as session:
             await session.add_items(EXCHANGE)
@@ -76,7 +74,7 @@ def test_a_limit_is_the_last_items_in_their_order(
     run(main)
 
 
-def test_settings_may_be_a_dict_and_are_there_if_none_are_given(url: str) -> None:
+def test_session_settings_accept_dict_and_have_defaults(url: str) -> None:
     with Store(url) as store:
         assert LangoSession("k", store, session_settings={"limit": 5}).session_settings == SessionSettings(limit=5)
         assert LangoSession("k", store).session_settings == SessionSettings()
@@ -84,7 +82,7 @@ def test_settings_may_be_a_dict_and_are_there_if_none_are_given(url: str) -> Non
             LangoSession("k", store, session_settings={"limitt": 5})
 
 
-async def test_calls_side_by_side_are_one_message_and_popped_one_by_one(url: str) -> None:
+async def test_parallel_calls_are_one_message_and_popped_one_by_one(url: str) -> None:
     async with LangoSession("k", url) as session:
         await session.add_items([QUESTION, CALL_OSLO, CALL_ROME])
         assert session.store.info("k").message_count == 2
@@ -95,17 +93,17 @@ async def test_calls_side_by_side_are_one_message_and_popped_one_by_one(url: str
         assert await session.get_items() == [QUESTION]
 
 
-async def test_two_callers_that_pop_get_different_items(store: Store) -> None:
+async def test_concurrent_pops_return_different_items(store: Store) -> None:
     both = [LangoSession("k", store) for _ in range(2)]
     await both[0].add_items(said(*"abcdefgh"))
     popped = await asyncio.gather(*(both[n % 2].pop_item() for n in range(8)))
     assert sorted(texts(popped)) == list("abcdefgh")
 
 
-# The session
+# Session fields and forks
 
 
-async def test_the_id_is_the_key_after_a_prefix_if_there_is_one(store: Store) -> None:
+async def test_session_key_is_prefix_and_id(store: Store) -> None:
     await LangoSession("telegram:1/ü%", store, prefix="acme/").add_items(said("a"))
     await LangoSession("1", store, prefix="agents:").add_items(said("b"))
     assert {info.key for info in store.iter_sessions()} == {"agents:1", "acme/telegram:1%2Fü%25"}
@@ -129,7 +127,7 @@ def test_invalid_session_id_is_refused_by_constructor(url: str, session_id: Any,
         LangoSession(session_id, store, prefix=prefix)
 
 
-async def test_a_clear_takes_the_items_and_leaves_what_is_known_of_the_session(store: Store) -> None:
+async def test_clear_removes_items_and_keeps_session_fields(store: Store) -> None:
     store.create("k", user_id="ann", title="Weather")
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
@@ -138,10 +136,10 @@ async def test_a_clear_takes_the_items_and_leaves_what_is_known_of_the_session(s
     assert (info.user_id, info.title, info.message_count, info.record_count) == ("ann", "Weather", 0, 0)
 
 
-# Several at once
+# Concurrent calls
 
 
-async def test_fork_has_the_first_items_and_leaves_its_origin_alone(store: Store) -> None:
+async def test_fork_has_first_items_and_does_not_change_origin(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     store.conversation("k").fork("branch", upto=3)
@@ -151,7 +149,7 @@ async def test_fork_has_the_first_items_and_leaves_its_origin_alone(store: Store
     assert await session.get_items() == EXCHANGE
 
 
-async def test_redacted_items_keep_their_places_and_the_next_run_works(store: Store) -> None:
+async def test_redacted_items_keep_positions_and_next_run_works(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     for message in store.conversation("k").all_messages():

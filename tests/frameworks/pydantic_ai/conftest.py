@@ -1,4 +1,4 @@
-"""pydantic-ai's conversations on both databases; nothing of a test leaves this machine."""
+"""Fixtures for the pydantic-ai adapter on both databases, without network access."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator

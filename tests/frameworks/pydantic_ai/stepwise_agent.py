@@ -1,6 +1,6 @@
-"""An agent that saves its conversation before each question to the model; as a program, it waits there to be killed.
+"""An agent that saves its conversation before each model call; as a program, it waits there to be killed.
 
-`python stepwise_agent.py URL ID [PROMPT]`: what the model was asked, call by call, is printed as JSON.
+`python stepwise_agent.py URL ID [PROMPT]` prints the input of each model call as JSON.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from lango_store.integrations.pydantic_ai import LangoConversationStore
 
 @dataclass
 class SavedBeforeEachQuestion(AbstractCapability[None]):
-    """Saves what a run has come to, so that another process can go on with it."""
+    """Saves the state of a run, so that another process can continue it."""
 
     store: ConversationStore
     conversation: Conversation
@@ -41,7 +41,7 @@ class SavedBeforeEachQuestion(AbstractCapability[None]):
 
 
 def words(messages: list[ModelMessage]) -> list[Any]:
-    """Return what a model sees, part by part."""
+    """Return the parts of a model's input as words."""
     return [
         [part.part_kind, part.args if isinstance(part, ToolCallPart) else getattr(part, "content", None)]
         for message in messages
@@ -67,7 +67,7 @@ def agent_of(saved: SavedBeforeEachQuestion, seen: list[Any]) -> Agent[None, str
 
 
 async def talk(url: str, id: str, prompt: str | None, *, waits: bool) -> dict[str, Any]:
-    """Run the agent on a conversation, with a prompt or from where it was left, and save what came of it."""
+    """Run the agent on a conversation, with a prompt or from its saved state, and save the result."""
     async with LangoConversationStore(url) as store:
         conversation = await store.load(id) or Conversation(conversation_id=id)
         saved = SavedBeforeEachQuestion(store, conversation, waits)

@@ -35,7 +35,7 @@ def said(text: str) -> ModelResponse:
 
 
 def exchange(*texts: str) -> list[ModelMessage]:
-    """Questions and answers by turns."""
+    """Return alternating questions and answers."""
     return [said(text) if place % 2 else asked(text) for place, text in enumerate(texts)]
 
 
@@ -48,7 +48,7 @@ def texts(messages: list[ModelMessage]) -> list[Any]:
 
 
 def weather_model(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-    """Ask for the weather, and tell it when the tool has answered."""
+    """Call the weather tool, then report its result."""
     last = messages[-1].parts[-1]
     if isinstance(last, ToolReturnPart):
         answer: Any = last.content

@@ -1,4 +1,4 @@
-"""Whatever is done to it, our store says what the framework's own store in memory says."""
+"""Random calls: the store returns the same results as the framework's in-memory store."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ _texts = itertools.count()
 
 
 class Both:
-    """Two stores that the same is done to, and must be seen to be the same."""
+    """The store and the in-memory store, which must return equal results."""
 
     def __init__(self, ours: ConversationStore, data: st.DataObject) -> None:
         self.stores: list[ConversationStore] = [InMemoryConversationStore(), ours]
@@ -34,7 +34,7 @@ class Both:
         self.revisions: list[str] = []
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a primitive of both; what they return, or raise, is the same."""
+        """Call a primitive of both stores, and check that results or errors are equal."""
         results = []
         for store in self.stores:
             try:
@@ -74,7 +74,7 @@ class Both:
         )
         if record is None and draw(st.booleans()):
             updated.forked_from, updated.forked_at = draw(st.sampled_from("abc")), head
-        if draw(st.booleans()):  # an id that a caller noted down knows nothing of its conversation
+        if draw(st.booleans()):  # an entry id does not identify its conversation
             updated.head_id = updated.head_id and str(updated.head_id)
         known = {head} | {entry.parent_id for entry in new[:1]}
         if not known - {None, *(entry.id for entry in new)} <= await self.stored():
@@ -86,7 +86,7 @@ class Both:
             self.revisions.append(updated.revision)
 
     async def stored(self) -> set[str | None]:
-        """The entries that histories and branches of stored conversations reach: memory deletes no others at once."""
+        """The entries that stored conversations reach; the in-memory store does not delete others at once."""
         found: set[str | None] = set()
         for record in await self.stores[0].read_records():
             for tip in (record.head_id, *record.branches):
@@ -111,7 +111,7 @@ class Both:
             await self.call("read_entry", str(id))
 
 
-def test_our_store_and_the_one_in_memory_say_the_same(url: str) -> None:
+def test_any_calls_give_results_of_in_memory_store(url: str) -> None:
     with Store(url) as store:
 
         @given(st.data())

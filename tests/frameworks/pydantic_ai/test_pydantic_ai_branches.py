@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 # Branches
 
 
-async def test_entries_left_by_a_branch_are_readable_and_not_in_the_window(
+async def test_entries_of_abandoned_branch_are_readable_but_not_in_window(
     conversations: Conversations, store: Store
 ) -> None:
     stored = await conversations.save(conversation("c", "1", "2", "3", "4"))
@@ -51,7 +51,7 @@ async def test_entries_left_by_a_branch_are_readable_and_not_in_the_window(
 # Forks
 
 
-async def test_a_fork_survives_the_deletion_of_its_origin(conversations: Conversations, store: Store) -> None:
+async def test_fork_survives_deletion_of_origin(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1", "2", "3")
     talk.usage = RunUsage(requests=2, input_tokens=7)
     stored = await conversations.save(talk, scope="ann")
@@ -75,7 +75,7 @@ async def test_a_fork_survives_the_deletion_of_its_origin(conversations: Convers
     assert faults(store) == []
 
 
-async def test_a_fork_from_a_branch_has_only_its_own_history(conversations: Conversations, store: Store) -> None:
+async def test_fork_of_branch_has_only_its_history(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1", "2", "3")
     stored = await conversations.save(talk)
     branched = await conversations.branch("c", at=1, expected_revision=talk.revision)

@@ -95,7 +95,7 @@ responses = st.builds(
 
 
 @given(st.lists(requests | responses, min_size=1, max_size=4))
-def test_every_message_is_built_again_from_our_fields(messages: list[ModelMessage]) -> None:
+def test_message_is_rebuilt_from_stored_fields(messages: list[ModelMessage]) -> None:
     stored = messages_of(messages, ["id"] * len(messages))
     assert {each.id for each in stored} == {"id"}
     assert same_json(as_items(model_messages("c", stored)), as_items(messages))
@@ -121,7 +121,7 @@ def test_any_message_is_loaded_equal(url: str) -> None:
 
 
 def as_items(messages: list[ModelMessage]) -> Any:
-    """Messages as the framework writes them once it has read them: what it translates is translated on both sides."""
+    """Return messages as the framework dumps them after loading, so that its conversions apply to both sides."""
     items = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     return ModelMessagesTypeAdapter.dump_python(ModelMessagesTypeAdapter.validate_python(items), mode="json")
 
@@ -206,7 +206,7 @@ def test_save_with_an_invalid_message_writes_nothing(store: Store, conversations
     assert not store.exists("c")
 
 
-def test_roles_of_requests() -> None:
+def test_request_parts_are_stored_with_matching_roles() -> None:
     def role(*given: Any) -> MessageRole:
         return messages_of([ModelRequest(parts=list(given))], ["id"])[0].role
 

@@ -1,4 +1,4 @@
-"""The framework's own agent on our store: killed after its tool has answered, and continued by another process."""
+"""The framework's agent, killed after a tool's result and continued by another process."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
 
 
-def test_another_process_continues_after_a_kill_that_followed_the_tools_answer(store: Store, url: str) -> None:
+def test_other_process_continues_after_kill_following_tool_result(store: Store, url: str) -> None:
     program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
     with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -40,7 +40,7 @@ def test_another_process_continues_after_a_kill_that_followed_the_tools_answer(s
     assert store.conversation("c").total_usage()["requests"] == 2
 
 
-def test_each_run_of_a_conversation_sees_all_that_was_said_before_once(url: str) -> None:
+def test_each_run_sees_earlier_messages_once(url: str) -> None:
     with Store(url):
         first = asyncio.run(talk(url, "c", "Weather?", waits=False))
         then = asyncio.run(talk(url, "c", "And now?", waits=False))

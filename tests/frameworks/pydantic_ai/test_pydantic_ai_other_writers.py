@@ -1,4 +1,4 @@
-"""A conversation is a session: it expires, has a key, and other writers write to it."""
+"""Conversations as sessions: expiry, keys, and other writers."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ from lango_store.testing import Clock
 pytestmark = pytest.mark.anyio
 
 
-async def test_entries_of_an_expired_conversation_are_found_in_its_forks_only(url: str, clock: Clock) -> None:
+async def test_entries_of_expired_conversation_are_only_in_its_forks(url: str, clock: Clock) -> None:
     with Store(url, default_ttl=timedelta(hours=1), clock=clock) as store:
         conversations = Conversations(store)
         talk = conversation("c", "1")
@@ -50,7 +50,7 @@ async def test_entries_of_an_expired_conversation_are_found_in_its_forks_only(ur
                 await read
 
 
-async def test_an_id_is_the_key_after_a_prefix_if_there_is_one(store: Store) -> None:
+async def test_conversation_key_is_prefix_and_id(store: Store) -> None:
     conversations = Conversations(store, prefix="chat/")
     plain = Conversations(store)
     talk = conversation("telegram:1", "1", "2")
@@ -93,9 +93,7 @@ async def test_concurrent_message_is_a_conflict_but_title_and_ttl_are_not(
     assert store.info("c").title == "Greetings"
 
 
-async def test_a_session_that_something_else_wrote_reads_as_a_conversation(
-    conversations: Conversations, store: Store
-) -> None:
+async def test_session_of_other_program_reads_as_conversation(conversations: Conversations, store: Store) -> None:
     store.create("c", user_id="ann", messages=[Message.system("Be brief."), Message.user("Oslo?", id="m-2")])
     store.append_messages(
         "c",
@@ -156,9 +154,7 @@ async def test_summary_replaces_the_messages_it_covers(conversations: Conversati
     assert faults(store) == []
 
 
-async def test_what_is_redacted_or_deleted_by_hand_is_missing_and_nothing_else(
-    conversations: Conversations, store: Store
-) -> None:
+async def test_only_redacted_or_deleted_messages_are_missing(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1", "2", "3", "4")
     await conversations.save(talk)
     branched = await conversations.branch("c", at=2, expected_revision=talk.revision)
@@ -177,7 +173,7 @@ async def test_what_is_redacted_or_deleted_by_hand_is_missing_and_nothing_else(
     assert faults(store) == []
 
 
-async def test_a_tool_whose_answer_was_redacted_answers_nothing(conversations: Conversations, store: Store) -> None:
+async def test_redacted_tool_result_is_empty(conversations: Conversations, store: Store) -> None:
     result = await weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c"))
     stored = await conversations.save(result)
     store.conversation("c").redact_message(str(stored[2].id))
@@ -186,7 +182,7 @@ async def test_a_tool_whose_answer_was_redacted_answers_nothing(conversations: C
     assert loaded.messages[3] == result.all_messages()[3]
 
 
-async def test_a_fork_of_the_session_is_a_conversation_too(conversations: Conversations, store: Store) -> None:
+async def test_fork_made_by_store_is_a_conversation(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1", "2", "3")
     talk.usage = RunUsage(requests=2)
     stored = await conversations.save(talk)
@@ -212,7 +208,7 @@ async def test_a_fork_of_the_session_is_a_conversation_too(conversations: Conver
     assert (record.forked_from, record.forked_at) == ("theirs", None)
 
 
-async def test_records_and_entries_may_be_copied_and_pickled(conversations: Conversations) -> None:
+async def test_records_and_entries_can_be_copied_and_pickled(conversations: Conversations) -> None:
     await conversations.save(conversation("c", "1", "2"), scope="ann")
     record = await conversations.read_record("c")
     entries = await conversations.load_entries("c")
@@ -222,7 +218,7 @@ async def test_records_and_entries_may_be_copied_and_pickled(conversations: Conv
         assert await conversations.read_history(again[0].head_id) == entries
 
 
-async def test_in_a_callers_transaction_a_save_is_the_callers_to_commit(store: Store) -> None:
+async def test_save_in_callers_transaction_is_committed_by_caller(store: Store) -> None:
     for commits in (False, True):
         with store.engine.connect() as connection:
             conversations = Conversations(store.using(connection))
@@ -260,7 +256,7 @@ async def test_history_of_a_record_is_unchanged_by_later_writes(
             await conversations.read_history(record.head_id, limit=limit)
 
 
-async def test_title_set_while_a_save_reads_is_kept(make_postgres: MakeDatabase) -> None:
+async def test_title_set_during_a_save_is_kept(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     other = Store(url)
     titles: list[str] = []

@@ -44,7 +44,7 @@ async def test_record_is_loaded_equal_and_listed_by_updated_at(conversations: Co
 # Delete
 
 
-async def test_delete_erases_the_whole_conversation(conversations: Conversations, store: Store) -> None:
+async def test_delete_removes_the_whole_conversation(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "secret", "2")
     stored = await conversations.save(talk)
     await conversations.branch("c", at=0, expected_revision=talk.revision)
@@ -63,7 +63,7 @@ async def test_delete_erases_the_whole_conversation(conversations: Conversations
 # Usage
 
 
-async def test_a_records_usage_is_the_sessions_total_usage(conversations: Conversations, store: Store) -> None:
+async def test_usage_of_record_equals_total_usage_of_session(conversations: Conversations, store: Store) -> None:
     agent = weather_agent()
     talk = Conversation(conversation_id="c")
     for _ in range(3):
@@ -79,7 +79,7 @@ async def test_a_records_usage_is_the_sessions_total_usage(conversations: Conver
     assert len(store.conversation("c").turns()) == 3
 
 
-async def test_total_usage_equals_usage_that_shrinks_or_has_texts(conversations: Conversations, store: Store) -> None:
+async def test_total_usage_follows_usage_that_shrinks_or_has_text(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1")
     for usage in (
         RunUsage(requests=3, details={"a": 1, "b": 2}),
@@ -99,7 +99,7 @@ async def test_total_usage_equals_usage_that_shrinks_or_has_texts(conversations:
         assert {name: count for name, count in total["details"].items() if count} == usage.details
 
 
-async def test_usage_by_another_writer_is_counted(conversations: Conversations, store: Store) -> None:
+async def test_usage_of_other_writer_is_counted(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1")
     talk.usage = RunUsage(requests=1, input_tokens=5)
     await conversations.save(talk)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 # Load
 
 
-async def test_a_loaded_conversation_is_all_that_was_saved(conversations: Conversations) -> None:
+async def test_loaded_conversation_equals_saved_one(conversations: Conversations) -> None:
     waiting = DeferredToolRequests(approvals=[ToolCallPart("pay", {"sum": 3}, "call-1")], metadata={"call-1": {"a": 1}})
     saved = Conversation(
         conversation_id="c",
@@ -117,7 +117,7 @@ async def test_unknown_head_is_a_conflict_and_writes_nothing(conversations: Conv
     assert not store.exists("d")
 
 
-async def test_one_of_eight_concurrent_savers_wins(url: str) -> None:
+async def test_one_of_eight_concurrent_saves_succeeds(url: str) -> None:
     async with Conversations(url) as conversations:
         for round in range(3):
             first = [conversation(f"c{round}", f"{number}") for number in range(8)]
