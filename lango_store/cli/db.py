@@ -20,7 +20,11 @@ from lango_store.cli.options import (
 )
 from lango_store.cli.output import migration_progress, quantity
 
-app = typer.Typer(help="Migrate and check the database schema.", no_args_is_help=True)
+app = typer.Typer(
+    help="Migrate and check the database schema.",
+    epilog=example("db upgrade --url sqlite:///agent.db"),
+    no_args_is_help=True,
+)
 
 Target = Annotated[str, typer.Argument(help="Target migration revision.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL statements without running them.")]

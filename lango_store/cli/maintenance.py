@@ -204,7 +204,9 @@ def doctor(
 
 
 archive_app = typer.Typer(
-    help="Search, restore and delete sessions in the file of `expire --archive`.", no_args_is_help=True
+    help="Search, restore and delete sessions in the file of `expire --archive`.",
+    epilog=example('archive search "oslo weather" cold.db'),
+    no_args_is_help=True,
 )
 
 _MATCH_COLUMNS: Final[Columns[dict[str, Any]]] = {

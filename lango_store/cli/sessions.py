@@ -43,7 +43,11 @@ from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, q
 from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
 
-app = typer.Typer(help="List, show, revive and delete sessions.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, revive and delete sessions.",
+    epilog=example("sessions list --url sqlite:///agent.db"),
+    no_args_is_help=True,
+)
 
 LAST = 50
 """The number of messages that `sessions show` prints on a terminal by default."""

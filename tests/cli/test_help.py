@@ -21,7 +21,10 @@ def test_help_has_one_example_that_the_command_parses(name: str) -> None:
     assert COMMANDS[name].make_context(name, words).params
 
 
-@pytest.mark.parametrize("name", ["lango-store", "lango-store search", *COMMANDS])
+GROUPS = ["lango-store", *(f"lango-store {name}" for name in ("archive", "db", "search", "sessions"))]
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *COMMANDS])
 def test_help_prints_the_example_unwrapped(name: str) -> None:
     shown = run(*name.split()[1:], "--help", environment={"COLUMNS": "80"}).stdout
     _, _, example = shown.partition("Example:")
