@@ -1,4 +1,4 @@
-"""The Store: many sessions, and the verbs an agent needs of them, all in one file, where they are looked for."""
+"""The synchronous `Store`: create, read, append to and delete sessions."""
 
 from __future__ import annotations
 
@@ -35,26 +35,51 @@ R = TypeVar("R")
 
 
 class Store:
-    """Sessions and messages in SQLite or PostgreSQL.
+    """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
 
-    `Store(url)` owns its engine and closes it; `Store(engine)` borrows yours and leaves it open. Making a store
-    connects to nothing: the first call looks at the schema, and brings it up to date if `migrate` says so.
-    `default_ttl` is for new sessions: a timedelta, None for never, or a function of the key. `clock` gives aware
-    times; without one PostgreSQL's clock decides, the same for all clients, and on SQLite this machine's.
-    `durability="normal"` gives up SQLite's fsync per commit: a power cut may take the last appends, a killed process
-    none. `token_counter` counts the tokens of messages that carry no count. `on_statement` is called after each
-    statement with its text and how many seconds it took, in the thread that ran it. One store serves all threads.
+    One store serves all threads of a process. Creating a store does not connect; the first call connects and checks the
+    schema. Returned objects are independent copies: changing them does not change stored data.
 
-    With `retry` what fails for a passing reason (a server that is away, a lost connection, a lock) is tried again for
-    that long after its first failure, and messages and turns without an id get one, so that nothing is stored twice.
-    Never in a transaction of yours, and not what takes something away and may have been done: that is
-    `DatabaseUnavailable`. Without it only what other transactions undid (SERIALIZABLE, a deadlock) is, for 30 s.
+    Args:
+        database: A database URL, such as `sqlite:///agent.db` or `postgresql://app@db/chat`, or a SQLAlchemy `Engine`.
+            A store that was given a URL closes its engine in `close()`; an engine that you pass stays open.
+        migrate: Create or upgrade the schema at the first call. By default an old schema raises `SchemaOutOfDate`.
+        default_ttl: The TTL of new sessions: a timedelta, None for sessions that never expire (default), or a function
+            that takes the session key and returns one of these.
+        clock: A function that returns the current time as an aware datetime. By default PostgreSQL's clock decides, so
+            that all clients agree; on SQLite it is the clock of this machine.
+        durability: `"full"` (default) waits until each commit is on disk. `"normal"` is faster on SQLite: the last
+            appends may be lost in a power cut, but not when the process is killed. PostgreSQL ignores it.
+        token_counter: A function that takes a `Message` and returns its number of tokens. It is called for appended
+            messages without `tokens`, except records.
+        on_statement: A function that is called after each SQL statement with its text and its duration in seconds, in
+            the thread that ran the statement.
+        retry: How long to repeat calls that fail for a transient reason: the server is away, the connection is lost, a
+            lock is held too long. None (default) repeats only calls whose transaction the database aborted (a deadlock,
+            a serialization failure), for up to 30 seconds. With `retry`, messages and turns without an id get one, so
+            that nothing is stored twice. Calls inside your own transaction are never repeated. A removal whose outcome
+            is unknown is not repeated either; it raises `DatabaseUnavailable`.
+        replica: The URL of a PostgreSQL replica. Sessions, messages, histories and lists are read there once it has
+            everything that this store wrote, otherwise from `database`.
 
-    `replica` is the URL of a server that follows the first one: sessions, messages, histories and lists are read there,
-    as soon as it has what this store wrote last, else from the first.
+    Raises:
+        TypeError: `database` is an async engine, or neither a URL nor an engine.
+        ValueError: A URL or an option is invalid.
 
-    Whatever takes a `key` may raise `InvalidKey`, and unless it says otherwise `SessionNotFound` and `SessionExpired`.
-    Everything may raise `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable` and `DatabaseBusy`.
+    The following exceptions apply to all methods, and most methods do not list them again. Every method that takes a
+    `key` raises `SessionNotFound` if there is no such session, `SessionExpired` if its TTL has passed, and `InvalidKey`
+    if it is not text of 1 to 512 characters. Every method that uses the database raises `SchemaOutOfDate`,
+    `UnknownFeature`, `DatabaseUnavailable`, `NotPermitted` or `DatabaseBusy` if the database cannot do its part.
+
+    Example:
+        ```python
+        from lango_store import Message, Store
+
+        with Store("sqlite:///agent.db", migrate=True) as store:
+            store.create("telegram:42", agent_id="support")
+            store.append_message("telegram:42", Message.user("Hello"))
+            session = store.get("telegram:42")
+        ```
     """
 
     def __init__(
@@ -83,119 +108,7 @@ class Store:
             replica=None if replica is None else _replica(replica),
         )
 
-    # Life
-
-    @property
-    def engine(self) -> sa.Engine:
-        """The engine: yours if the store borrowed it."""
-        return self._context.engine
-
-    @property
-    def context(self) -> Context:
-        """The connections and the policy of this store, for packages that are built on it: formats, integrations."""
-        return self._context
-
-    def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
-        """Return this store on your own connection or session: what it writes, you commit or roll back.
-
-        In async code: `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
-        """
-        return self._bound(self._context.using(connection))
-
-    @contextmanager
-    def transaction(self) -> Iterator[Store]:
-        """Return this store bound to one transaction, committed when the block ends and rolled back on an error.
-
-        On SQLite the block holds the write lock. Inside `using(connection)` it is a savepoint. Errors of the database
-        are raised at once: `transact` runs a function again where that helps.
-
-            with store.transaction() as tx:
-                tx.append_message("k", Message.user("Hello"))
-                tx.set_values("k", {"step": 1})
-
-        Raises:
-            LangoStoreError: The bound store was used after the block.
-        """
-        with self._context.transaction() as connection, self._bound_to(connection) as store:
-            yield store
-
-    @contextmanager
-    def snapshot(self) -> Iterator[Store]:
-        """Return this store bound to one snapshot: all reads in the block see the database at the same moment.
-
-        Inside `using(connection)` the isolation of that transaction decides.
-
-            with store.snapshot() as view:
-                session, values = view.get("k"), view.values("k")
-
-        Raises:
-            LangoStoreError: The bound store was used to write, or after the block.
-        """
-        with self._context.snapshot() as connection, self._bound_to(connection, read_only=True) as store:
-            yield store
-
-    @contextmanager
-    def _bound_to(self, connection: sa.Connection, *, read_only: bool = False) -> Iterator[Store]:
-        is_open = True
-
-        def get_connection() -> sa.Connection:
-            if not is_open:
-                raise LangoStoreError("this block has ended: begin another one with store.transaction() or snapshot()")
-            return connection
-
-        try:
-            yield self._bound(self._context.bound(get_connection, read_only=read_only))
-        finally:
-            is_open = False
-
-    def transact(self, function: Callable[[Store], R]) -> R:
-        """Call a function with this store bound to one transaction, commit, and return the function's result.
-
-        The function may run several times: again when the database undid the transaction (a deadlock, a serialization
-        failure), and with `retry` when the database could not be reached. It should have no other side effects.
-
-        Args:
-            function: Called with the bound store. Whatever it raises rolls the transaction back.
-
-        Returns:
-            The result of the last call.
-
-        Raises:
-            DatabaseUnavailable: The connection was lost during the commit, so the transaction may have been committed.
-        """
-
-        def run() -> R:
-            with self.transaction() as tx:
-                return function(tx)
-
-        return self._context.trying(run, if_lost=False)
-
-    def position(self) -> str | None:
-        """Return up to where the database has written by now, as a text for `at`; None on SQLite, without replicas."""
-        return self._context.trying(self._context.position)
-
-    def at(self, position: str | None) -> Store:
-        """Return this store for reads that see all that was written up to a `position`, from a replica too.
-
-        It is closed with this one. ValueError for a text that is not a position.
-        """
-        return self._bound(self._context.at(position))
-
-    def ping(self) -> None:
-        """Check that the database answers, that its schema is the one this release needs, and that its tables exist."""
-        self._context.ping()
-
-    def close(self) -> None:
-        """Close the connections, unless the engine is borrowed; the store can be used no more."""
-        self._context.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # One session
+    # Sessions
 
     def create(
         self,
@@ -205,20 +118,44 @@ class Store:
         messages: Sequence[Message] = (),
         **fields: Unpack[SessionFields],
     ) -> Session:
-        """Create a session, with its first messages if there are any; no key means a new UUIDv7.
+        """Create a session, optionally with its first messages.
 
-        `fields` are `agent_id`, `user_id`, `title`, `model`, `settings` and `metadata` (dicts) and `tools` (a list).
-        `ttl` left out is the store's default, None is never. Raises `SessionExists` if the key is taken, by an expired
-        session too, and `InvalidMessage` for a field or message that cannot be stored; then nothing is written.
+        Args:
+            key: The session's key, 1 to 512 characters. None (default) creates a UUIDv7.
+            ttl: How long the session lives after the last append, up to 100 years. None means that it never expires.
+                Defaults to the store's `default_ttl`.
+            messages: The first messages. They are stored in the same transaction.
+            **fields: Fields of the session: `agent_id`, `user_id`, `title` and `model` (text), `settings` and
+                `metadata` (dicts of JSON), `tools` (a list of JSON). All are optional.
+
+        Returns:
+            The new session with its messages.
+
+        Raises:
+            SessionExists: A session has this key, live or expired; nothing was written.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidValue: A field cannot be stored losslessly; nothing was written.
         """
         new = appending.new_session(self._context, key, ttl, fields)
         return lifecycle.create(self._context, new, appending.encoded(self._context, messages), own_key=key is None)
 
     def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
-        """Load a session and the messages of its window: two statements, if nobody changes the session between them.
+        """Load a session with the messages of its window.
 
-        With `expired` an expired session that is not purged yet is looked at too, and stays as it is. With `records`,
-        the records that stand between the messages are loaded with them.
+        Session and messages belong to the same moment, although this usually takes only two statements and no
+        transaction.
+
+        Args:
+            key: The session to load.
+            expired: Also load a session that has expired and is not purged yet. This does not revive it.
+            records: Also load the records between the messages.
+
+        Returns:
+            The session. After a compaction, its `messages` begin with the summary.
+
+        Raises:
+            SessionNotFound: There is no such session.
+            SessionExpired: The session's TTL has passed, and `expired` is False.
         """
         return self._at(key).get(expired=expired, records=records)
 
@@ -231,9 +168,24 @@ class Store:
         renew: bool = False,
         **fields: Unpack[SessionFields],
     ) -> Session:
-        """Return a session as it is, or create it with `fields` as `create` does; of two callers at once, one does.
+        """Load a session, or create it if it does not exist.
 
-        An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
+        Of several concurrent callers, exactly one creates the session.
+
+        Args:
+            key: The session to load or to create.
+            ttl: The TTL of a new session, as in `create`. An existing session keeps its own.
+            messages: The first messages of a new session. They are not added to an existing one.
+            renew: Replace an expired session by a new one instead of raising `SessionExpired`.
+            **fields: Fields of a new session, as in `create`. They do not change an existing one.
+
+        Returns:
+            The existing session with its window, or the new session.
+
+        Raises:
+            SessionExpired: The session has expired, and `renew` is False.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidValue: A field cannot be stored losslessly; nothing was written.
         """
         new = appending.new_session(self._context, key, ttl, fields)
         first = appending.encoded(self._context, messages)
@@ -248,9 +200,19 @@ class Store:
         renew: bool = False,
         **fields: Unpack[SessionFields],
     ) -> Conversation:
-        """Return a handle of a session, created with `fields` as in `create` if there is none; no key means a UUIDv7.
+        """Return a `Conversation` for a session, and create the session if it does not exist.
 
-        An expired session raises `SessionExpired`, or with `renew` is replaced by a new one in one transaction.
+        Args:
+            key: The session to open. None (default) creates a session with a UUIDv7 as its key.
+            ttl: The TTL of a new session, as in `create`. An existing session keeps its own.
+            messages: The first messages of a new session. They are not added to an existing one.
+            renew: Replace an expired session by a new one instead of raising `SessionExpired`.
+            **fields: Fields of a new session, as in `create`. They do not change an existing one.
+
+        Raises:
+            SessionExpired: The session has expired, and `renew` is False.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidValue: A field cannot be stored losslessly; nothing was written.
         """
         new = appending.new_session(self._context, key, ttl, fields)
         first = appending.encoded(self._context, messages)
@@ -261,15 +223,29 @@ class Store:
         return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:
-        """Return a handle of a session without asking the database: its verbs say if the session does not exist."""
+        """Return a `Conversation` for a session without accessing the database.
+
+        If the session does not exist, the methods of the conversation raise `SessionNotFound`.
+
+        Args:
+            key: The session's key.
+
+        Raises:
+            InvalidKey: The key is not text of 1 to 512 characters.
+        """
         return self._at(checked_key(key))
 
     def info(self, key: str, *, expired: bool = False) -> SessionInfo:
-        """Load a session without its messages: one row; `expired` as in `get`."""
+        """Load a session without its messages: fields, counters and times.
+
+        Args:
+            key: The session to load.
+            expired: Also load a session that has expired and is not purged yet. This does not revive it.
+        """
         return self._at(key).info(expired=expired)
 
     def exists(self, key: str) -> bool:
-        """Return whether a live session has this key."""
+        """Return True if there is a live session with this key; False if there is none or it has expired."""
         return self._context.read(sessions.exists, key)
 
     def update(
@@ -280,27 +256,62 @@ class Store:
         expect: int | None = None,
         **changes: Unpack[SessionChanges],
     ) -> SessionInfo:
-        """Change fields of a session, those of `create`: what is left out stays, None clears, JSON is replaced whole.
+        """Change fields of a session.
 
-        `last_consolidated` is a count of messages; ValueError if it is negative or above `message_count`. `updated_at`
-        stays, and with it the session's place in lists and its idle time, unless this counts as `activity`. With
-        `expect`, the session's `revision` has to be that, else `Conflict`, and is one more afterwards. `DamagedMessage`
-        if another field is damaged: on PostgreSQL, where this is one statement, the change is stored all the same.
+        Fields that you do not pass keep their values. A JSON field is replaced as a whole, not merged.
+
+        Args:
+            key: The session to change.
+            activity: Also set `updated_at` to now, so that the session moves to the front of lists and its idle time
+                starts again. False by default. Neither way changes `expires_at`.
+            expect: Change the session only if its `revision` equals this value.
+            **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
+                `last_consolidated`. None clears a field.
+
+        Returns:
+            The changed session without its messages.
+
+        Raises:
+            Conflict: The session's `revision` is not `expect`; nothing was changed.
+            InvalidValue: A value cannot be stored losslessly; nothing was changed.
+            ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
+            DamagedMessage: Another stored field of the session cannot be read. On PostgreSQL the change is stored.
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
-        """Move a session's expiry to `ttl` from now and keep that TTL; None is never, left out is its own.
+        """Set a session's expiry to its TTL from now. Also revives an expired session that is not purged yet.
 
-        Revives a session that has expired and is not purged yet. `updated_at` stays. `DamagedMessage` as in `update`.
+        `updated_at` does not change.
+
+        Args:
+            key: The session, live or expired.
+            ttl: A new TTL for this session, up to 100 years; None means that it never expires. By default the session
+                keeps its TTL.
+
+        Returns:
+            The changed session without its messages.
+
+        Raises:
+            SessionNotFound: There is no such session.
+            DamagedMessage: A stored field of the session cannot be read. On PostgreSQL the new expiry is stored.
         """
         return self._context.write(sessions.touch, key, ttl)
 
     def delete(self, key: str, *, expect: int | None = None) -> bool:
-        """Delete a session, live or expired, and all its messages; False if there was none.
+        """Delete a session, live or expired, with its messages, turns and values.
 
-        With `expect`, its `revision` has to be that, else `Conflict`. `SessionHeld` if a row of another table refers to
-        it by a foreign key without ON DELETE.
+        Args:
+            key: The session to delete.
+            expect: Delete the session only if its `revision` equals this value.
+
+        Returns:
+            True if the session was deleted, False if there was none.
+
+        Raises:
+            Conflict: The session's `revision` is not `expect`; nothing was deleted.
+            SessionHeld: A row of another table refers to the session by a foreign key without ON DELETE; nothing was
+                deleted.
         """
         return lifecycle.delete(self._context, key, Expected(revision=expect))
 
@@ -317,15 +328,30 @@ class Store:
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> Message:
-        """Append a message to a live session, and return it with its `seq` and `created_at`.
+        """Append a message to a session.
 
-        A message whose `id` is there already is not written again: the stored one comes back, `replayed`. With
-        `after`, it is written only if the session's `last_seq` is still that (0 when new), else `Conflict`.
-        `expect` is the `revision` that the session must have; it is one higher afterwards. Otherwise `Conflict`.
-        With `create` a session that is missing is made with `ttl` and `fields` as `create()` does, in the place of an
-        expired one too; they say nothing of a session that is there. An `after` above 0, or `expect`, then is
-        `Conflict`: a session made now is at neither.
-        `InvalidMessage` for what the database could not give back equal. When this returns, the message is on disk.
+        When this method returns, the message is committed. The session's expiry moves to its TTL from now.
+
+        Args:
+            key: The session to append to.
+            message: The message to store. A message whose `id` is already stored in the session is not stored again;
+                the stored one is returned with `replayed=True`.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            expect: Append only if the session's `revision` equals this value.
+            create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
+            ttl: The TTL of the session that `create=True` creates, as in `create`.
+            **fields: Fields of the session that `create=True` creates, as in `create`. They do not change an existing
+                session.
+
+        Returns:
+            The stored message with its `seq` and `created_at`.
+
+        Raises:
+            SessionNotFound: There is no such session, and `create` is False.
+            SessionExpired: The session's TTL has passed, and `create` is False.
+            Conflict: `after` or `expect` does not match, or the session is missing and only an existing session could
+                match them; nothing was written.
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
 
@@ -341,80 +367,50 @@ class Store:
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> list[Message]:
-        """Append messages to a live session, all or none, and return them in the order handed in.
+        """Append messages to a session, all or none.
 
-        Ids, `after` and `create` as in `append_message`. `replace_after` first drops what comes after that
-        `seq`, in the same transaction: the way to regenerate an answer. See `Conversation.append_messages`.
+        Args:
+            key: The session to append to.
+            messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
+                the stored one is returned with `replayed=True`.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            replace_after: First delete the messages with a `seq` above this value, in the same transaction, for example
+                to regenerate an answer. Cannot be combined with `create`. See `Conversation.append_messages`.
+            expect: Append only if the session's `revision` equals this value.
+            create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
+            ttl: The TTL of the session that `create=True` creates, as in `create`.
+            **fields: Fields of the session that `create=True` creates, as in `create`. They do not change an existing
+                session.
+
+        Returns:
+            The stored messages, in the order of `messages`.
+
+        Raises:
+            SessionNotFound: There is no such session, and `create` is False.
+            SessionExpired: The session's TTL has passed, and `create` is False.
+            Conflict: `after` or `expect` does not match, or the session is missing and only an existing session could
+                match them; nothing was written.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidCut: The messages before `replace_after` were discarded by a compaction; nothing was written.
         """
         return appending.append(self._context, key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, key: str, *, last: int | None = None, records: bool = False) -> list[Message]:
-        """Read the window of a session, what a model should see of it, or its last messages.
+        """Read the messages of a session's window: the messages that a model should see.
 
-        With `records`, the records between them too, which count for `last`.
+        `Conversation.all_messages` reads the whole log, and `Conversation.history` a prompt.
+
+        Args:
+            key: The session to read.
+            last: Read only this many messages, from the end of the window. By default the whole window.
+            records: Also read the records between the messages. They count for `last`.
+
+        Returns:
+            The messages. After a compaction, the summary comes first.
         """
         return self._at(key).messages(last=last, records=records)
 
-    # Values
-
-    def values(self, key: str, prefix: str | None = None) -> dict[str, Any]:
-        """Return the values of a session by name, in the order of their names.
-
-        Args:
-            key: The session.
-            prefix: Return only values whose names begin with this.
-        """
-        return self._at(key).values(prefix)
-
-    def set_values(self, key: str, values: dict[str, Any]) -> None:
-        """Set values of a session by name, all or none; other values stay. They are deleted with the session.
-
-        This changes the session's `revision`, not its `updated_at`.
-
-        Args:
-            key: The session.
-            values: Any JSON, None too, by name.
-
-        Raises:
-            InvalidKey: A name is not 1 to 512 characters of text, or more than 2,600 bytes with the key.
-            InvalidValue: A value is not JSON; nothing was written.
-        """
-        self._at(key).set_values(values)
-
-    def drop_values(self, key: str, names: Sequence[str] | None = None) -> int:
-        """Delete values of a session by name, or all of them; return how many there were."""
-        return self._at(key).drop_values(names)
-
-    def shared_values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
-        """Return the values of a scope by name, in the order of their names; a new scope has none.
-
-        A scope is any text that sessions agree on, such as `user:ann`. It has nothing to do with session keys.
-
-        Args:
-            scope: The scope.
-            prefix: Return only values whose names begin with this.
-        """
-        return self._context.read(named_values.read, scope, prefix, SHARED_VALUE)
-
-    def set_shared_values(self, scope: str, values: dict[str, Any]) -> None:
-        """Set values of a scope by name, all or none; other values stay. No session takes them along when it goes.
-
-        Args:
-            scope: The scope.
-            values: Any JSON, None too, by name.
-
-        Raises:
-            InvalidKey: A scope or name is not 1 to 512 characters, or they have more than 2,600 bytes.
-            InvalidValue: A value is not JSON; nothing was written.
-        """
-        encoded = named_values.encode_values(scope, values, SHARED_VALUE)
-        self._context.write(named_values.write, scope, encoded, SHARED_VALUE)
-
-    def drop_shared_values(self, scope: str, names: Sequence[str] | None = None) -> int:
-        """Delete values of a scope by name, or all of them; return how many there were."""
-        return self._context.remove(named_values.drop, scope, names, SHARED_VALUE)
-
-    # Many sessions
+    # Lists and search
 
     def list_sessions(
         self,
@@ -424,61 +420,153 @@ class Store:
         cursor: str | None = None,
         **which: Unpack[Filters],
     ) -> Page:
-        """List sessions without their messages, the last updated or created first, `limit` (1 to 1,000) a page.
+        """List live sessions without their messages, the most recent first.
 
-        `which` narrows them down by `agent_id`, `user_id`, `key_prefix`, `title`, `updated_since`, `created_since`,
-        `created_before`, `message_id` and `expired`. `title` is a text that the title holds; A to Z count as a to z,
-        other letters as they are. `created_before` is the first moment that does not count, the other times do.
-        `message_id` is the id of a message in the session's log. `expired` is False for live sessions, True for expired
-        ones, None for both. `cursor` is the `next` of the page before, else
-        `InvalidCursor`, as for that of another `order`; "created" sorts what the filters leave. A session that is
-        updated moves to the front while you page, and may be on none of your pages: `iter_sessions` has each once.
+        A session that is updated moves to the front of the list, so a reader of several pages may miss it. Use
+        `iter_sessions` to see each session once.
+
+        Args:
+            order: Sort by `"updated"` (default, `updated_at`) or by `"created"` (`created_at`).
+            limit: The number of sessions per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
+            **which: List only sessions that match all of these filters: `agent_id`, `user_id`, `key_prefix`, `title`
+                (a part of the title; A to Z match a to z), `updated_since`, `created_since`, `created_before`
+                (exclusive), `message_id` (a message with this id is in the log), and `expired`: False (default) for
+                live sessions, True for expired ones, None for both. Times are aware datetimes.
+
+        Returns:
+            A page: `items`, and `next`, the cursor of the next page or None.
+
+        Raises:
+            InvalidCursor: The cursor was not returned by `list_sessions`, or for another `order`.
         """
         return self._context.read(lists.page, Filter(**which), limit, cursor, order)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> Iterator[SessionInfo]:
-        """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
+        """Iterate over live sessions in the order of their keys, each exactly once.
 
-        Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
-        or deleted meanwhile may be seen or not.
+        Sessions that are created or deleted during the iteration may or may not be included. One page is in memory at a
+        time, and no connection is held between pages.
+
+        Args:
+            page_size: The number of sessions to read per statement, 1 to 1,000. Defaults to 500.
+            **which: Filters as in `list_sessions`.
         """
         chosen = Filter(**which)
         return (info for page in session_pages(self._context, chosen, page_size) for info in page)
 
     def count(self, **which: Unpack[Filters]) -> int:
-        """Count sessions; filters as in `list_sessions`."""
+        """Count live sessions.
+
+        Args:
+            **which: Filters as in `list_sessions`; `expired=None` counts expired sessions too.
+        """
         return self._context.read(lists.count, Filter(**which))
 
-    def stats(self) -> Stats:
-        """Return what the store holds: sessions, messages, records, tokens and bytes, by agent and by expiry."""
-        return self._context.read_together(
-            lambda connection, _: stats.sum_up(connection, self._context.now(connection))
-        )
-
-    def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
-        """Check the store, and return what is wrong: schema, indexes, counters, summaries, orphans, values, settings.
-
-        With `repair`, fix what can be fixed without guessing; the findings say so. It reads every row, which
-        takes minutes for millions of messages: `on_check` gets the name of each check when it begins.
-        """
-        return maintenance.examine(self._context, repair=repair, on_check=on_check)
-
-    # Search
-
     def search(self, words: str, *, limit: int = 20, offset: int = 0, **which: Unpack[SearchFilters]) -> SearchPage:
-        """Find messages of live sessions by their words, the best first; `SearchUnavailable` without a search index.
+        """Find messages of live sessions by their words, best matches first.
 
-        A message has to hold all of the words, in whatever order and case: `oslo weather`. "A phrase" in quotes stands
-        as it is, `-word` must not be there, and `prefix*` begins a word. Whatever else is typed is read as words. What
-        was said counts more than names of tools and texts of their outputs; records are not found.
-        `which` narrows that down by `user_id`, `agent_id`, `key_prefix`, `role` (`model` counts as assistant,
-        `function` as tool), `since` and `until`, the first moment that does not count. `offset` is the `next` of the
-        page before; what is written meanwhile moves hits. Where too many messages match to rank them in time, only the
-        newest are searched, and `newest` of the page says how many. See `schema.enable_search`.
+        The text of a message ranks higher than names of tools and their outputs. Records are not searched. Needs a
+        search index: see `schema.enable_search`.
+
+        Args:
+            words: The words to find. A message must contain all of them, in any order and case. `"two words"` in
+                quotes is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
+            limit: The number of hits per page, 1 to 1,000. Defaults to 20.
+            offset: The `next` of the previous page. Messages that are written between two pages move the hits.
+            **which: Search only messages that match all of these filters: `user_id`, `agent_id`, `key_prefix`, `role`
+                (`model` counts as assistant, `function` as tool), `since`, and `until` (exclusive).
+
+        Returns:
+            A page of hits. If too many messages match to rank them in time, only the newest messages are searched, and
+            `newest` is their number.
+
+        Raises:
+            SearchUnavailable: There is no search index, or it is incomplete or damaged.
         """
         return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
 
-    # Expiry
+    # Values
+
+    def values(self, key: str, prefix: str | None = None) -> dict[str, Any]:
+        """Read the values of a session.
+
+        Args:
+            key: The session to read.
+            prefix: Read only values whose names start with this text. By default all values.
+
+        Returns:
+            The values by name, in the order of their names.
+        """
+        return self._at(key).values(prefix)
+
+    def set_values(self, key: str, values: dict[str, Any]) -> None:
+        """Set values of a session, all or none. Values with other names do not change.
+
+        Values are deleted with the session. Setting values changes the session's `revision`, but not its `updated_at`.
+
+        Args:
+            key: The session to change.
+            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes
+                together with the key.
+
+        Raises:
+            InvalidKey: A name is invalid; nothing was written.
+            InvalidValue: A value is not JSON; nothing was written.
+        """
+        self._at(key).set_values(values)
+
+    def drop_values(self, key: str, names: Sequence[str] | None = None) -> int:
+        """Delete values of a session, and return how many were deleted.
+
+        Args:
+            key: The session to change.
+            names: The names of the values to delete. None (default) deletes all values of the session.
+        """
+        return self._at(key).drop_values(names)
+
+    def shared_values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
+        """Read the shared values of a scope.
+
+        A scope is any text that your application chooses, such as `user:ann`. It is independent of session keys. A new
+        scope has no values.
+
+        Args:
+            scope: The scope to read, 1 to 512 characters.
+            prefix: Read only values whose names start with this text. By default all values.
+
+        Returns:
+            The values by name, in the order of their names.
+        """
+        return self._context.read(named_values.read, scope, prefix, SHARED_VALUE)
+
+    def set_shared_values(self, scope: str, values: dict[str, Any]) -> None:
+        """Set shared values of a scope, all or none. Values with other names do not change.
+
+        Deleting a session does not delete shared values.
+
+        Args:
+            scope: The scope to change, 1 to 512 characters.
+            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes
+                together with the scope.
+
+        Raises:
+            InvalidKey: The scope or a name is invalid; nothing was written.
+            InvalidValue: A value is not JSON; nothing was written.
+        """
+        encoded = named_values.encode_values(scope, values, SHARED_VALUE)
+        self._context.write(named_values.write, scope, encoded, SHARED_VALUE)
+
+    def drop_shared_values(self, scope: str, names: Sequence[str] | None = None) -> int:
+        """Delete shared values of a scope, and return how many were deleted.
+
+        Args:
+            scope: The scope to change.
+            names: The names of the values to delete. None (default) deletes all values of the scope.
+        """
+        return self._context.remove(named_values.drop, scope, names, SHARED_VALUE)
+
+    # Expiry and deletion of many sessions
 
     def expire(
         self,
@@ -495,13 +583,31 @@ class Store:
         on_batch: Callable[[ExpiryReport], None] | None = None,
         dry_run: bool = False,
     ) -> ExpiryReport:
-        """Purge sessions past their TTL, and, where given, those idle for `older_than` or made before `created_before`.
+        """Purge sessions: permanently delete those whose TTL has passed.
 
-        The filters narrow that down, `limit` is the most sessions to purge. Each batch is a separate transaction of
-        80 to 200 ms and at most `batch_size` sessions: a run that is interrupted has done whole batches. `archive`
-        names a SQLite file that keeps what is purged; a batch is deleted only when it is on disk there. `on_batch` is
-        called after each with the report so far. With `dry_run` nothing is purged; the report says what would be.
-        Sessions that a row of another table holds stay, and the report names them.
+        Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
+        run has purged complete batches. Sessions that a foreign key of another table refers to are not purged; the
+        report lists them in `held`.
+
+        Args:
+            now: The time at which sessions count as expired, an aware datetime. Defaults to the current time.
+            older_than: Also purge sessions that have been idle (`updated_at`) for at least this long, up to 100 years.
+            created_before: Also purge sessions that were created before this time, an aware datetime.
+            agent_id: Purge only sessions of this agent.
+            user_id: Purge only sessions of this user.
+            key_prefix: Purge only sessions whose key starts with this text.
+            batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
+            limit: The maximum number of sessions to purge. None (default) purges all.
+            archive: A SQLite file to copy the sessions to. It is created if necessary. Each batch is deleted only after
+                its copy is on disk.
+            on_batch: A function that is called after each batch with the report so far.
+            dry_run: Purge nothing, and report what would be purged.
+
+        Returns:
+            The numbers of purged sessions and messages.
+
+        Raises:
+            InvalidFile: `archive` is not an archive, or cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
@@ -518,10 +624,24 @@ class Store:
         key_prefix: str | None = None,
         batch_size: int = 500,
     ) -> int:
-        """Delete all sessions of a user, an agent or a key prefix, expired ones too, and tell how many.
+        """Delete all sessions of a user, an agent or a key prefix, live and expired.
 
-        At least one filter is needed, ValueError otherwise; several narrow it down. A batch is a transaction.
-        `SessionHeld`, when all others are gone, if rows of another table hold some of them.
+        Sessions are deleted in batches, each in a separate transaction. With several filters, a session must match all
+        of them.
+
+        Args:
+            user_id: Delete only sessions of this user.
+            agent_id: Delete only sessions of this agent.
+            key_prefix: Delete only sessions whose key starts with this text.
+            batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
+
+        Returns:
+            The number of deleted sessions.
+
+        Raises:
+            ValueError: No filter was given; nothing was deleted.
+            SessionHeld: A foreign key of another table refers to at least one of the sessions; all other sessions were
+                deleted.
         """
         if user_id is None and agent_id is None and not key_prefix:
             raise ValueError(
@@ -535,13 +655,200 @@ class Store:
         return report.sessions
 
     def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
-        """Restore a session from an archive, without a TTL unless one is given; the archive keeps it too.
+        """Restore a session from an archive. The archive keeps its copy.
 
-        `SessionNotFound` if the archive has none of that key, `SessionExists` if the store has one.
+        If the archive has several purged sessions with this key, the latest is restored.
+
+        Args:
+            archive: The SQLite file that `expire(archive=…)` wrote.
+            key: The session to restore.
+            ttl: The TTL of the restored session. None (default) means that it never expires.
+
+        Returns:
+            The restored session with its window.
+
+        Raises:
+            SessionNotFound: The archive has no session with this key.
+            SessionExists: The store has a session with this key, live or expired; nothing was written.
+            InvalidFile: The file does not exist or is not an archive.
         """
         return maintenance.restore(self._context, archive, key, ttl)
 
-    # Steps of more than one verb
+    # Transactions and snapshots
+
+    @contextmanager
+    def transaction(self) -> Iterator[Store]:
+        """Open a transaction, and return a store whose calls all belong to it.
+
+        The transaction commits when the block ends, and rolls back if the block raises. On SQLite the block holds the
+        write lock. Inside `using(connection)` the block is a savepoint. Database errors are raised at once and never
+        retried; use `transact` for a transaction that can be repeated.
+
+        Raises:
+            LangoStoreError: The returned store was used after the block.
+
+        Example:
+            ```python
+            with store.transaction() as tx:
+                tx.append_message("k", Message.user("Hello"))
+                tx.set_values("k", {"step": 1})
+            ```
+        """
+        with self._context.transaction() as connection, self._bound_to(connection) as store:
+            yield store
+
+    def transact(self, function: Callable[[Store], R]) -> R:
+        """Run a function in a transaction, commit, and return the function's result.
+
+        The function may run several times: it is repeated if the database aborted the transaction (a deadlock, a
+        serialization failure), and with `Store(retry=…)` also if the database could not be reached. The function should
+        have no other side effects.
+
+        Args:
+            function: A function that takes a store whose calls all belong to the transaction. If the function raises,
+                the transaction rolls back.
+
+        Returns:
+            The result of the last call of the function.
+
+        Raises:
+            DatabaseUnavailable: The connection was lost during the commit, so the transaction may have been committed.
+
+        Example:
+            ```python
+            def book(tx: Store) -> None:
+                tx.append_message("k", Message.user("Book it."))
+                tx.set_values("k", {"step": 2})
+
+            store.transact(book)
+            ```
+        """
+
+        def run() -> R:
+            with self.transaction() as tx:
+                return function(tx)
+
+        return self._context.trying(run, if_lost=False)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Store]:
+        """Open a snapshot, and return a read-only store whose reads all see the database at the same moment.
+
+        Inside `using(connection)` the isolation level of your transaction decides.
+
+        Raises:
+            LangoStoreError: The returned store was used to write, or after the block.
+
+        Example:
+            ```python
+            with store.snapshot() as view:
+                session, values = view.get("k"), view.values("k")
+            ```
+        """
+        with self._context.snapshot() as connection, self._bound_to(connection, read_only=True) as store:
+            yield store
+
+    def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
+        """Return a store that reads and writes in your own transaction.
+
+        You commit or roll back what this store writes. Its calls are never retried.
+
+        Args:
+            connection: A SQLAlchemy connection or session. In an `AsyncSession` write
+                `await session.run_sync(lambda s: store.using(s).append_message(key, message))`.
+
+        Raises:
+            TypeError: `connection` is neither a connection nor a session of SQLAlchemy.
+        """
+        return self._bound(self._context.using(connection))
+
+    # Replicas
+
+    def position(self) -> str | None:
+        """Return the database's current write position, to pass to `at()`; None on SQLite."""
+        return self._context.trying(self._context.position)
+
+    def at(self, position: str | None) -> Store:
+        """Return a store whose reads include everything that was written up to a position, even from a replica.
+
+        Use it to read what another process wrote. Closing the returned store has no effect: close this one.
+
+        Args:
+            position: The result of `position()` in the process that wrote. None waits for nothing.
+
+        Raises:
+            ValueError: The text is not a position.
+        """
+        return self._bound(self._context.at(position))
+
+    # Maintenance
+
+    def stats(self) -> Stats:
+        """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""
+        return self._context.read_together(
+            lambda connection, _: stats.sum_up(connection, self._context.now(connection))
+        )
+
+    def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
+        """Check the store for damage: schema, indexes, counters, summaries, orphaned rows, values and settings.
+
+        This reads every row, which takes minutes for millions of messages. The command `lango-store doctor` calls it.
+
+        Args:
+            repair: Repair the damage that can be repaired without guessing.
+            on_check: A function that is called with the name of each check before it starts.
+
+        Returns:
+            The findings; an empty list if the store is in order. `repaired` is True for repaired findings.
+        """
+        return maintenance.examine(self._context, repair=repair, on_check=on_check)
+
+    def ping(self) -> None:
+        """Check that the database answers, and that it has the tables and the schema revision of this release.
+
+        Raises:
+            DatabaseUnavailable: The database cannot be reached.
+            SchemaOutOfDate: The schema is older than this release needs.
+        """
+        self._context.ping()
+
+    # Engine and closing
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The SQLAlchemy engine, for example for your own queries. If you passed an engine, it is that engine."""
+        return self._context.engine
+
+    @property
+    def context(self) -> Context:
+        """The store's connections and policy, for the adapters of this package. Not stable."""
+        return self._context
+
+    def close(self) -> None:
+        """Close the connections; the store cannot be used afterwards. An engine that you passed stays open."""
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Helpers
+
+    @contextmanager
+    def _bound_to(self, connection: sa.Connection, *, read_only: bool = False) -> Iterator[Store]:
+        is_open = True
+
+        def get_connection() -> sa.Connection:
+            if not is_open:
+                raise LangoStoreError("this block has ended: begin another one with store.transaction() or snapshot()")
+            return connection
+
+        try:
+            yield self._bound(self._context.bound(get_connection, read_only=read_only))
+        finally:
+            is_open = False
 
     def _bound(self, context: Context) -> Store:
         store = copy.copy(self)
@@ -553,7 +860,7 @@ class Store:
 
 
 def session_pages(context: Context, chosen: Filter, page_size: int) -> Iterator[list[SessionInfo]]:
-    """Read sessions in the order of their keys page by page, no connection held in between."""
+    """Read sessions page by page in the order of their keys; no connection is held between pages."""
     return lists.pages(lambda after: context.read(lists.walk, chosen, after, page_size), page_size)
 
 
