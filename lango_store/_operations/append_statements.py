@@ -1,4 +1,7 @@
-"""The statements of an append. Each locks the session's row, takes seqs from its counters, and inserts the rows."""
+"""SQL statements of an append: lock the session's row, increase its counters to reserve seqs, and insert the rows.
+
+There are three variants: one statement (PostgreSQL), a short transaction (SQLite), and a pipeline (Citus).
+"""
 
 import functools
 from collections.abc import Sequence
@@ -36,16 +39,16 @@ _ADDED: Final[dict[str, sa.ColumnElement[int]]] = {
     "turn_count": number("turns_added"),
     "last_turn_no": number("turns_added"),
 }
-"""The increments of a session's counters."""
+"""The bound increments of a session's counters."""
 
 _IS_EXPECTED: Final = tuple(
     SESSION.c[name] == sa.func.coalesce(number(bound), SESSION.c[name])
     for name, bound in (("last_seq", "after"), ("revision", "expect"))
 )
-"""Conditions for `after` and `expect`; NULL matches every session, so that one statement serves all calls."""
+"""Conditions for `after` and `expect`. NULL matches every session, so all calls use the same statement."""
 
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
-"""The columns that an append reads. No others: a damaged field must not fail a write."""
+"""The only columns that an append reads, so that damage in another column does not fail the append."""
 
 
 def _counted(dialect: Dialect, now: sa.ColumnElement[datetime]) -> dict[sa.Column[Any], Any]:
@@ -55,8 +58,8 @@ def _counted(dialect: Dialect, now: sa.ColumnElement[datetime]) -> dict[sa.Colum
 
 
 def _count(dialect: Dialect) -> sa.UpdateBase:
-    # Counting first takes the row lock, or SQLite's write lock: no two writers get the same seq, and their order is
-    # the order of their commits.
+    # This update comes first, because it takes the row lock (on SQLite the write lock). Therefore two writers never get
+    # the same seq, and seqs are in the order of the commits.
     update = sa.update(SESSION).where(LIVE_SESSION, *_IS_EXPECTED).values(_counted(dialect, NOW))
     return update.returning(*_COUNTED)
 
@@ -70,7 +73,7 @@ def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
 
 
 def _bound_messages() -> Any:
-    """Return a table of the messages that are bound as arrays."""
+    """Return a table expression with one row per message; each column is bound as an array."""
     kinds: dict[str, Any] = {name: sa.Text() for name in MESSAGE_INPUT_FIELDS} | {
         "tokens": sa.BigInteger(),
         "created_at": TimeColumn(),
@@ -94,15 +97,15 @@ def _insert_messages(
     *,
     one: bool,
 ) -> sa.Insert:
-    """Insert the bound messages, the last one with `last_seq`. A single one is bound as values, several as arrays."""
+    """Insert the bound messages; the last one gets `last_seq`. One message is bound as values, several as arrays."""
     source = session
-    if one:  # arrays of one value would cost a fifth more
+    if one:  # arrays with one value would cost 20% more
         row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS} | {"seq": last_seq}
     else:
-        given = _bound_messages()
-        source = session.join(given, sa.true())
-        row = {name: sa.cast(given.c[name], MESSAGE.c[name].type) for name in MESSAGE_INPUT_FIELDS}
-        row["seq"] = last_seq - number("added") + given.c.position
+        bound = _bound_messages()
+        source = session.join(bound, sa.true())
+        row = {name: sa.cast(bound.c[name], MESSAGE.c[name].type) for name in MESSAGE_INPUT_FIELDS}
+        row["seq"] = last_seq - number("added") + bound.c.position
     row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now)}
     if turn_no is not None:
         row["turn_no"] = turn_no
@@ -116,12 +119,12 @@ def _turn(
     now: sa.ColumnElement[datetime] = NOW,
 ) -> dict[str, Any]:
     names = ("id", "usage", "metadata", "kind", "replaced_upto")
-    given = {name: column(TURN.c[name], f"turn_{name}") for name in names}
+    bound = {name: column(TURN.c[name], f"turn_{name}") for name in names}
     seqs = {"first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
-    return {"session_key": key, "created_at": now, "turn_no": turn_no} | seqs | given
+    return {"session_key": key, "created_at": now, "turn_no": turn_no} | seqs | bound
 
 
-# PostgreSQL: one statement, and so one round trip
+# PostgreSQL: a single statement needs only one round trip
 
 
 def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool) -> sa.Executable:
@@ -140,7 +143,7 @@ def append(*, one: bool, turn: bool, creates: bool) -> Statement:
     return Statement(lambda dialect: _append(dialect, one=one, turn=turn, creates=creates))
 
 
-# SQLite: a short transaction, where a statement costs no round trip
+# SQLite: several statements in a short transaction, because they need no round trips
 
 count: Final = Statement(_count)
 
@@ -156,8 +159,8 @@ def insert_messages(*names: str) -> Statement:
 insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
 
 
-# Citus: statements that are sent together, so that none can use another one's result. Rows are inserted after the
-# session's last_seq; then the session's counters are increased if the rows exist.
+# Citus: all statements are sent together, so no statement can use the result of an earlier one. The first ones insert
+# rows after the session's last_seq. The last one increases the session's counters if it finds such rows.
 
 _NEW_MESSAGE: Final = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq > SESSION.c.last_seq)
 _NEW_TURN: Final = sa.exists().where(of_session(TURN), TURN.c.turn_no == SESSION.c.last_turn_no + 1)
@@ -193,7 +196,7 @@ def _count_last(dialect: Dialect, *, has_messages: bool) -> sa.Executable:
 
 @functools.cache
 def pipeline(messages: int, *, turn: bool) -> Sequence[Statement]:
-    """Return the statements of an append of 0, 1 or 2 (several) messages, and of a turn."""
+    """Return the statements that append 0, 1 or several messages (pass 2 for several), and a turn if requested."""
     statements: list[Statement] = []
     if messages:
         statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn)))

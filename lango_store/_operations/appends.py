@@ -1,4 +1,4 @@
-"""Appends: number and write messages, alone or as a turn, each id only once."""
+"""Appends: assign seqs to new messages or a new turn, and write them; an id is stored only once per session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECORD: Final = MessageRole.RECORD.value
 class Batch:
     """Messages to append, checked and encoded as rows for the driver.
 
-    `repeats` is true if two messages have the same id. `tokens` is the sum of the messages' tokens without records.
+    `repeats` is true if two messages have the same id. `tokens` is the sum over all messages except records.
     """
 
     __slots__ = ("ids", "messages", "records", "repeats", "rows", "tokens")
@@ -57,14 +57,14 @@ class Batch:
         self.tokens: Final = tokens
 
     def only(self, positions: Sequence[int]) -> Batch:
-        """Return a batch of the messages at these positions."""
+        """Return a batch with only the messages at these positions."""
         rows = [self.rows[position] for position in positions]
         return Batch([self.messages[position] for position in positions], rows=rows)
 
 
 @dataclass(frozen=True)
 class NewTurn:
-    """An encoded turn to save; a compaction skips seqs before its summary."""
+    """An encoded turn to save. A compaction sets `skipped`: the seqs to leave out before the summary."""
 
     id: str | None = None
     usage: str | None = None
@@ -75,7 +75,7 @@ class NewTurn:
 
 
 class Appended(NamedTuple):
-    """Stored messages, with their last seq, their time and their turn."""
+    """The result of an append: the stored messages, the session's new `last_seq`, the time and the turn number."""
 
     messages: list[Message]
     last_seq: int
@@ -91,9 +91,9 @@ def append(
     expected: Expected = ANYTHING,
     create: New | None = None,
 ) -> list[Message]:
-    """Append messages to a live session without looking up their ids, and return them as stored.
+    """Append messages to a live session, and return them as stored.
 
-    The database refuses a stored id; `append_new_ids` does not append it.
+    If an id is already stored, the database refuses the write. The caller then falls back to `append_new_ids`.
     """
     if new.rows:
         return write(connection, now, key, new, expected, create).messages
@@ -106,7 +106,7 @@ def append(
 def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Append the messages whose ids are not stored, and return all as stored. Needs a transaction."""
+    """Append only messages whose ids are not stored yet, and return all as stored. Needs a transaction."""
     sessions.lock(connection, now, key)
     if not new.rows:
         return append(connection, now, key, new, expected)
@@ -116,7 +116,7 @@ def append_new_ids(
 
 
 def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
-    """Return the messages whose ids are not stored; of two with one id, the first."""
+    """Return the messages whose ids are not stored. If two messages have the same id, return only the first."""
     seen: set[str | None] = set(stored)
     positions: list[int] = []
     for position, message in enumerate(new.messages):
@@ -127,25 +127,25 @@ def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
 
 
 def merge_stored(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
-    """Return all messages as stored, in their order: the `written` ones, and those that existed."""
+    """Return all messages of a batch as stored, in their order; mark those that existed before as replayed."""
     existing: dict[str | None, Message] = dict(stored.items())
     fresh = iter(written)
-    found: list[Message] = []
+    merged: list[Message] = []
     for message in new.messages:
         if message.id in existing:
-            found.append(_replayed(existing[message.id]))
+            merged.append(_replayed(existing[message.id]))
             continue
-        found.append(next(fresh))
+        merged.append(next(fresh))
         if message.id is not None:
-            existing[message.id] = found[-1]
-    return found
+            existing[message.id] = merged[-1]
+    return merged
 
 
 def _replayed(message: Message) -> Message:
     return message.model_copy(update={"replayed": True})
 
 
-# Written
+# Write
 
 
 def write(
@@ -157,14 +157,14 @@ def write(
     create: New | None = None,
     turn: NewTurn | None = None,
 ) -> Appended:
-    """Write messages, or a turn of them, at the end of a live session without looking up their ids.
+    """Write messages, optionally as a turn, at the end of a live session. Ids are not looked up.
 
-    With `create`, a missing session is created, but an expired one is not replaced.
+    With `create`, a missing session is created. An expired session is not replaced; it raises `SessionExpired`.
     """
     checked_key(key)
     dialect = dialect_of(connection)
     added = len(new.rows)
-    bound = {
+    params = {
         "key": key,
         "now": dialect.time(now),
         "after": expected.last_seq,
@@ -177,17 +177,17 @@ def write(
         "turns_added": 0,
     }
     if turn is not None:
-        bound |= {f"turn_{name}": value for name, value in vars(turn).items()}
-        bound |= {"seqs_added": added + turn.skipped, "turns_added": 1}
+        params |= {f"turn_{name}": value for name, value in vars(turn).items()}
+        params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
     method = _METHODS[dialect.append_method]
     tries = sessions.MAX_TRIES
-    while (row := method(connection, now, bound, new.rows, create)) is None:
+    while (row := method(connection, now, params, new.rows, create)) is None:
         tries -= 1
         try:
             sessions.raise_unmatched(connection, now, key, expected, tries_left=tries)
         except SessionExpired:
             raise
-        except SessionNotFound:  # an expired one that was purged since
+        except SessionNotFound:  # the session had expired, and was purged since the statement
             if create is None or not tries:
                 raise
     last_seq = whole_number(key, "last_seq", row[0])
@@ -202,62 +202,64 @@ def write(
 Row = dict[str, Any]
 
 _Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
-"""Writes messages and returns the session's counters; writes nothing and returns None without a matching session."""
+"""Writes messages and returns the session's counters. Without a matching session, writes nothing and returns None."""
 
 
 def _by_statement(
-    connection: AnyConnection, now: Moment, bound: dict[str, Any], rows: Sequence[Row], create: New | None
+    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    statement = statements.append(one=len(rows) == 1, turn=bound["turns_added"] > 0, creates=create is not None)
+    statement = statements.append(one=len(rows) == 1, turn=params["turns_added"] > 0, creates=create is not None)
     if create is not None:
-        bound = bound | create.row | sessions.new_incarnation()
-    found = statement.run(connection, bound | _messages(rows))
-    return found[0] if found else None
+        params = params | create.row | sessions.new_incarnation()
+    counters = statement.run(connection, params | _messages(rows))
+    return counters[0] if counters else None
 
 
 def _in_transaction(
-    connection: AnyConnection, now: Moment, bound: dict[str, Any], rows: Sequence[Row], create: New | None
+    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    found = statements.count.run(connection, bound)
-    if not found and create is not None and sessions.insert(connection, now, create):
-        found = statements.count.run(connection, bound)
-    if not found:
+    counters = statements.count.run(connection, params)
+    if not counters and create is not None and sessions.insert(connection, now, create):
+        counters = statements.count.run(connection, params)
+    if not counters:
         return None
-    last_seq, updated_at, last_turn_no = found[0]
-    if type(last_seq) is not int:  # before rows are written after it
-        whole_number(bound["key"], "last_seq", last_seq)
-    turn_no = last_turn_no if bound["turns_added"] else None
-    key = bound["key"]
-    for seq, row in enumerate(rows, last_seq - len(rows) + 1):  # changes the rows, because copies would cost more
+    last_seq, updated_at, last_turn_no = counters[0]
+    if type(last_seq) is not int:  # check before the first row is written
+        whole_number(params["key"], "last_seq", last_seq)
+    turn_no = last_turn_no if params["turns_added"] else None
+    key = params["key"]
+    for seq, row in enumerate(
+        rows, last_seq - len(rows) + 1
+    ):  # changes the rows in place, because copies would cost more
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
         row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
     names: Sequence[str] = MESSAGE_INPUT_FIELDS
-    if len(rows) > 1:  # SQLite writes a row with half of the columns a fourth faster
+    if len(rows) > 1:  # SQLite inserts a row with half the columns 25% faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
     statements.insert_messages(*names).run_many(connection, rows)
     if turn_no is not None:
-        statements.insert_turn.run_many(connection, [bound | {"last_seq": last_seq, "turn_no": turn_no}])
-    return found[0]  # type: ignore[no-any-return]
+        statements.insert_turn.run_many(connection, [params | {"last_seq": last_seq, "turn_no": turn_no}])
+    return counters[0]  # type: ignore[no-any-return]
 
 
 def _by_pipeline(
-    connection: AnyConnection, now: Moment, bound: dict[str, Any], rows: Sequence[Row], create: New | None
+    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    together = statements.pipeline(min(len(rows), 2), turn=bound["turns_added"] > 0)
-    bound = bound | _messages(rows)
+    pipeline = statements.pipeline(min(len(rows), 2), turn=params["turns_added"] > 0)
+    params = params | _messages(rows)
     if is_single_operation(connection):
-        found = run_together(connection, together, bound)
-        if found or create is None:
-            return found[0] if found else None
-    # The server's now() is the start of the transaction, which may be long ago.
+        counters = run_together(connection, pipeline, params)
+        if counters or create is None:
+            return counters[0] if counters else None
+    # The server's now() returns the start of the transaction, which may be long ago.
     now = now or sessions.server_time(connection)
-    bound["now"] = now
+    params["now"] = now
     with dialect_of(connection).short_transaction(connection):
-        found = run_in_order(connection, together, bound)
-        if not found and create is not None and sessions.insert(connection, now, create):
-            found = run_in_order(connection, together, bound)
-    return found[0] if found else None
+        counters = run_in_order(connection, pipeline, params)
+        if not counters and create is not None and sessions.insert(connection, now, create):
+            counters = run_in_order(connection, pipeline, params)
+    return counters[0] if counters else None
 
 
 def _messages(rows: Sequence[Row]) -> Row:
@@ -271,7 +273,7 @@ _METHODS: Final[Mapping[AppendMethod, _Method]] = {
 }
 
 
-# Replaced
+# Replace
 
 
 def replace(
@@ -279,21 +281,21 @@ def replace(
 ) -> list[Message]:
     """Replace the messages after a seq in one transaction; a repeated call changes nothing.
 
-    The ids of deleted messages can be used again; a message whose id is still stored is not moved.
+    The new messages may reuse the ids of deleted ones. A message whose id is stored before the cut stays there.
     """
     check_seq("replace_after", after)
-    found = sessions.lock(connection, now, key)
+    session = sessions.lock(connection, now, key)
     stored = messages.read_by_ids(connection, key, new.ids)
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
-    expected.check(key, found.last_seq, found.revision)
+    expected.check(key, session.last_seq, session.revision)
     removals.reject_gap(connection, key, after)
-    removals.cut(connection, now, key, after, found.last_seq)
+    removals.cut(connection, now, key, after, session.last_seq)
     return append_new_ids(connection, now, key, new)
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return whether only messages of the batch, by id and in their order, follow a seq."""
+    """Return whether the log after a seq has exactly the batch's messages that are not before it, in their order."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))

@@ -1,4 +1,4 @@
-"""The counters in a session's row, compared with its rows, and corrected."""
+"""Session counters: compare the counters in a session's row with its messages, turns and changes, and correct them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -23,10 +23,10 @@ NAMES: Final = (
 
 
 def corrections(stored: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters of a session that contradict its rows, as they should be.
+    """Return the correct values of the counters that contradict a session's rows.
 
-    `last_seq` and `last_turn_no` may be higher than those of the rows, since removals use numbers up, and
-    `last_consolidated` is at most the number of messages.
+    `last_seq` and `last_turn_no` may be higher than the numbers in the rows, because numbers of removed rows are not
+    used again. `last_consolidated` may be any number up to the number of messages.
     """
     correct = {**rows, "last_consolidated": rows["message_count"]}
     for name, is_possible in (
@@ -40,17 +40,17 @@ def corrections(stored: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str,
 
 
 def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[Any, dict[str, tuple[Any, Any]]]]:
-    """Yield the sessions, or the one with this key, whose counters are wrong: the stored and the correct ones."""
+    """Yield keys of sessions with wrong counters, and for each wrong counter the stored and the correct value."""
     stored = [SESSION.c[name] for name in NAMES]
     columns, rows = _computed_counters(key)
     query = sa.select(SESSION.c.key, *stored, *columns.values()).select_from(rows)
     if key is not None:
         query = query.where(of_session(SESSION, key))
-    for each, *numbers in connection.execute(query):
+    for session_key, *numbers in connection.execute(query):
         before = dict(zip(NAMES, numbers, strict=False))
         counted = dict(zip(columns, map(_number, numbers[len(NAMES) :]), strict=True))
-        if found := corrections(before, counted):
-            yield each, {name: (before[name], value) for name, value in found.items()}
+        if corrected := corrections(before, counted):
+            yield session_key, {name: (before[name], value) for name, value in corrected.items()}
 
 
 def correct(connection: sa.Connection, key: str) -> None:
@@ -58,16 +58,16 @@ def correct(connection: sa.Connection, key: str) -> None:
     locked = sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update()
     if connection.execute(locked).first() is None:
         raise SessionNotFound(key)
-    for _, found in wrong(connection, key):
-        for name, (_, value) in found.items():
+    for _, faults in wrong(connection, key):
+        for name, (_, value) in faults.items():
             if isinstance(value, str | bytes | float):
                 raise DamagedMessage(key, 0, name, f"its rows say {quoted(value)}")
-        values = {name: value for name, (_, value) in found.items()}
+        values = {name: value for name, (_, value) in faults.items()}
         connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(values | sessions.REVISED))
 
 
 def _computed_counters(key: str | None) -> tuple[dict[str, sa.ColumnElement[Any]], sa.FromClause]:
-    """Return the counters computed from the rows of one or all sessions, and the joined tables to select them from."""
+    """Return expressions that compute the counters of one or all sessions, and the joined tables they select from."""
     messages = _grouped(
         MESSAGE,
         key,
@@ -111,9 +111,9 @@ def _grouped(table: sa.Table, key: str | None, **columns: sa.ColumnElement[Any])
     return (query if key is None else query.where(of_session(table, key))).subquery()
 
 
-def _number(found: Any) -> Any:
-    """Return a number of the database as an int; SQLite's columns may hold something else, which is returned."""
+def _number(value: Any) -> Any:
+    """Return a computed number as an int; return text or bytes, which a SQLite column may contain, unchanged."""
     try:
-        return found if isinstance(found, str | bytes | None) else int(found)
+        return value if isinstance(value, str | bytes | None) else int(value)
     except OverflowError:
-        return found
+        return value

@@ -1,7 +1,7 @@
-"""One message of a session changed or removed.
+"""Edits of one message: update, redact, delete or pop.
 
-Each edit takes a new `last_seq`, as every removal does, so that a load or a compaction in progress notices it; see
-`messages.load_with_incarnation`. The functions need a transaction.
+Like a removal, each edit takes a new `seq`. A load or a compaction that runs at the same time notices the edit by it;
+see `messages.load_with_incarnation`. All functions need a transaction.
 """
 
 import operator
@@ -37,7 +37,7 @@ _REDACTED_SUMMARY: Final = "(redacted)"
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
-    """Return a seq (0 for a number that no message can have) or an id; TypeError for anything else."""
+    """Return a seq or an id; a number that cannot be a seq becomes 0. Raise TypeError for any other type."""
     if type(seq_or_id) is int:
         return seq_or_id if 0 < seq_or_id <= MAX_SEQ else 0
     if isinstance(seq_or_id, str):
@@ -46,9 +46,9 @@ def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
 
 
 def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) -> Message | None:
-    """Remove the last message of the window, or with `records` of the log, and return it; None if there is none.
+    """Delete and return the last message of the window, or with `records` the last row of the log; None if empty.
 
-    Its turn ends before it, or is deleted if it began with it, unless records of the turn came later.
+    If the message was the last row of its turn, the turn becomes shorter. A turn that began with it is deleted.
     """
     edit = _Edit(connection, now, key)
     seq = edit.last_seq_of_log() if records else edit.last_seq_of_window()
@@ -76,9 +76,9 @@ def update(
     message: Message,
     expected: Expected = ANYTHING,
 ) -> Message:
-    """Replace a message, which keeps its turn, and its id and time unless the new one has them.
+    """Replace a message. Its turn does not change; its id and time change only if the new message sets them.
 
-    The database refuses an id that another message has. A message of a summary cannot become a record.
+    The database refuses an id that another message of the session has. A message of a summary cannot become a record.
     """
     new = encode_message(message)
     new["created_at"] = dialect_of(connection).time(new["created_at"])
@@ -94,7 +94,7 @@ def update(
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
-    """Remove content, tool calls and extra from a message of a live session; a reason is its new extra."""
+    """Remove content, tool calls and extra from a message of a live session; store the reason in `extra`."""
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
     edit.choose(seq_or_id)
@@ -106,9 +106,9 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
 def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:
     """Return the values of the columns that a redaction replaces."""
     extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
-    # Every prompt begins with the summary, and providers refuse a message without content.
-    left = encode_message(Message.user(_REDACTED_SUMMARY if in_summary else None, extra=extra))
-    return {name: left[name] for name in _REDACTED}
+    # The window begins with the summary, and providers refuse a message without content.
+    row = encode_message(Message.user(_REDACTED_SUMMARY if in_summary else None, extra=extra))
+    return {name: row[name] for name in _REDACTED}
 
 
 _replace: Final = Statement(
@@ -122,27 +122,27 @@ _replace: Final = Statement(
 
 
 class _Edit:
-    """An edit of one message of a live session, which is locked."""
+    """An edit of one message; locks the session, which must be live."""
 
     def __init__(self, connection: sa.Connection, now: datetime, key: str, expected: Expected = ANYTHING) -> None:
         self._connection, self._now, self._key = connection, now, key
-        found = sessions.lock(connection, now, key)
-        expected.check(key, found.last_seq, found.revision)
-        self._seq = found.last_seq + 1
+        session = sessions.lock(connection, now, key)
+        expected.check(key, session.last_seq, session.revision)
+        self._seq = session.last_seq + 1
         self.row: dict[str, Any] = {}
 
     def choose(self, seq_or_id: SeqOrId) -> None:
-        """Read the message to edit; `MessageNotFound` if there is none."""
+        """Read the message to edit; raise `MessageNotFound` if it does not exist."""
         value = checked_seq_or_id(seq_or_id)
         chosen = MESSAGE.c.id == value if isinstance(value, str) else MESSAGE.c.seq == value
-        found = self._connection.execute(sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, self._key), chosen))
-        row = found.first()
+        query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, self._key), chosen)
+        row = self._connection.execute(query).first()
         if row is None:
             raise MessageNotFound(self._key, seq_or_id)
         self.row = dict(zip(MESSAGE_FIELDS, row, strict=True))
 
     def message(self) -> Message:
-        """Return the current message, or the deleted one."""
+        """Return the message as it is after the edit; after a delete, as it was before."""
         return decode_messages(self._key, [list(self.row.values())])[0]
 
     def last_seq_of_log(self) -> int | None:
@@ -153,9 +153,9 @@ class _Edit:
     def last_seq_of_window(self) -> int | None:
         """Return the seq of the last message of the window."""
         summary_turn, upto = self._session(SESSION.c.summary_turn, SESSION.c.summarized_upto)
-        shown = (of_session(MESSAGE, self._key), MESSAGE.c.seq > upto, ~IS_RECORD)
-        last = sa.select(sa.func.max(MESSAGE.c.seq)).where(*shown)
-        # Messages appended while a summary was written come after it, with a lower seq.
+        in_window = (of_session(MESSAGE, self._key), MESSAGE.c.seq > upto, ~IS_RECORD)
+        last = sa.select(sa.func.max(MESSAGE.c.seq)).where(*in_window)
+        # Messages appended during the compaction follow the summary in the window, but their seq is lower.
         later = self._connection.execute(last.where(MESSAGE.c.turn_no.is_distinct_from(summary_turn or 0))).scalar()
         return self._connection.execute(last).scalar() if later is None else later
 
@@ -165,9 +165,9 @@ class _Edit:
         return turn is not None and turn.kind == "compaction"
 
     def delete(self, kind: Literal["pop", "delete"]) -> None:
-        """Delete the message. A compaction ends with its last message, unless what it replaced was discarded."""
-        its = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
-        if not self._connection.execute(sa.delete(MESSAGE).where(*its)).rowcount:
+        """Delete the message. A compaction without messages is removed, unless it discarded the replaced messages."""
+        is_message = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
+        if not self._connection.execute(sa.delete(MESSAGE).where(*is_message)).rowcount:
             raise sessions.not_permitted(self._key)
         changes: dict[str, Any] = {}
         turn = self._turn()
@@ -181,33 +181,33 @@ class _Edit:
         self._count(kind, removals.Removed(), **changes)
 
     def _end_turn(self, turn: Any) -> dict[str, Any]:
-        """End the turn of the message that was popped before it, and return what changes in the session."""
+        """Shorten or delete the turn of a popped message; return the changes of the session's counters."""
         seq = self.row["seq"]
         if turn.last_seq < seq or self._has_rows(MESSAGE.c.seq > seq, MESSAGE.c.seq <= turn.last_seq):
             return {}
-        its = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn.turn_no)
+        is_turn = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn.turn_no)
         if turn.first_seq < seq or turn.kind == "compaction":
-            self._connection.execute(sa.update(TURN).where(its).values(last_seq=seq - 1))
+            self._connection.execute(sa.update(TURN).where(is_turn).values(last_seq=seq - 1))
             return {}
-        removals.delete_turns(self._connection, self._key, its)
+        removals.delete_turns(self._connection, self._key, is_turn)
         return {"turn_count": SESSION.c.turn_count - 1}
 
     def _turn(self) -> Any:
-        """Return the row of the message's turn, None if it has none."""
+        """Return the row of the message's turn, or None."""
         if self.row["turn_no"] is None:
             return None
         columns = (TURN.c.turn_no, TURN.c.kind, TURN.c.first_seq, TURN.c.last_seq, as_stored(TURN.c.metadata))
-        its = (of_session(TURN, self._key), TURN.c.turn_no == self.row["turn_no"])
-        return self._connection.execute(sa.select(*columns).where(*its)).first()
+        is_turn = (of_session(TURN, self._key), TURN.c.turn_no == self.row["turn_no"])
+        return self._connection.execute(sa.select(*columns).where(*is_turn)).first()
 
     def _has_rows(self, *conditions: sa.ColumnElement[bool]) -> bool:
-        """Return whether the message's turn has rows that meet conditions."""
+        """Return whether a stored row of the message's turn meets the conditions."""
         of_turn = (of_session(MESSAGE, self._key), MESSAGE.c.turn_no == self.row["turn_no"])
         rows = sa.select(MESSAGE.c.seq).where(*of_turn, *conditions).limit(1)
         return self._connection.execute(rows).first() is not None
 
     def replace(self, kind: Literal["update", "redact"], new: Mapping[str, Any]) -> None:
-        """Write other values into columns of the message."""
+        """Set columns of the message to new values."""
         row = self.row | dict(new)
         if not _replace.run(self._connection, row | {"key": self._key}):
             raise sessions.not_permitted(self._key)
@@ -218,11 +218,11 @@ class _Edit:
         removed = removals.Removed(*map(operator.sub, _counts(self.row), new))
         if removed.messages and self._is_consolidated():
             changes["last_consolidated"] = SESSION.c.last_consolidated - removed.messages
-        removals.count(self._connection, self._now, self._key, removed, **changes)
-        removals.explain(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
+        removals.decrease_counters(self._connection, self._now, self._key, removed, **changes)
+        removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
 
     def _is_consolidated(self) -> bool:
-        """Return whether the message is before the end of the consolidated ones."""
+        """Return whether the message is one of the first `last_consolidated` messages."""
         (stored,) = self._session(SESSION.c.last_consolidated)
         consolidated = whole_number(self._key, "last_consolidated", stored)
         before = (of_session(MESSAGE, self._key), MESSAGE.c.seq < self.row["seq"], ~IS_RECORD)

@@ -1,4 +1,4 @@
-"""Forks: copies of a session, made inside the database."""
+"""Forks: copy a session to a new key with INSERT … SELECT, so that no row leaves the database."""
 
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,7 +11,9 @@ from lango_store._operations.messages import check_seq
 from lango_store._values.model import UNSET, SessionFields, Unset
 
 _COPIED_FIELDS: Final = tuple(SessionFields.__annotations__)
-_COPIED_COUNTERS: Final = tuple(name for name in counters.NAMES if name != "last_turn_no")  # `SessionInfo` lacks it
+_COPIED_COUNTERS: Final = tuple(
+    name for name in counters.NAMES if name != "last_turn_no"
+)  # not a field of `SessionInfo`
 
 
 def fork(
@@ -23,13 +25,13 @@ def fork(
     upto: int | None = None,
     ttl: timedelta | None | Unset = UNSET,
 ) -> None:
-    """Copy a live session to a new key, whole or up to a seq with the turns that end there or earlier."""
+    """Copy a live session to a new key. With `upto`, copy messages up to this seq and the turns that end by then."""
     check_seq("upto", upto)
     locked = sessions.lock(connection, now, source)
     info = sessions.info(connection, now, source)
     fields = {name: getattr(info, name) for name in _COPIED_FIELDS} | {"forked_from": source}
-    own = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
-    created = sessions.New(new, own if isinstance(ttl, Unset) else ttl, fields)
+    source_ttl = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
+    created = sessions.New(new, source_ttl if isinstance(ttl, Unset) else ttl, fields)
     if upto is not None and upto >= info.last_seq:
         upto = None
     if upto is not None:
@@ -41,22 +43,24 @@ def fork(
         connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)])
     )
     _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
-    _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current ones
+    _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current values
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}
     sessions.change(connection, new, counted if upto is None else counted | {"last_seq": upto})
     if upto is not None:
-        _leave_cut_turns(connection, new)
+        _detach_from_cut_turns(connection, new)
         counters.correct(connection, new)
         _explain_cut(connection, now, source, new, upto)
 
 
-def _copy(connection: sa.Connection, table: sa.Table, source: str, new: str, *which: sa.ColumnElement[bool]) -> None:
+def _copy(
+    connection: sa.Connection, table: sa.Table, source: str, new: str, *conditions: sa.ColumnElement[bool]
+) -> None:
     names = [column.name for column in table.c if column.name != "session_key"]
-    # Columns without types, so that stored values are copied unchanged.
-    copied: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
+    # Columns without types, so that stored values are columns unchanged.
+    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
     key = sa.literal(new, table.c.session_key.type)
-    chosen = sa.select(key.label("session_key"), *copied).where(of_session(table, source), *which)
-    connection.execute(sa.insert(table).from_select(["session_key", *names], chosen))
+    query = sa.select(key.label("session_key"), *columns).where(of_session(table, source), *conditions)
+    connection.execute(sa.insert(table).from_select(["session_key", *names], query))
 
 
 def _is_whole(upto: int) -> sa.ColumnElement[bool]:
@@ -64,15 +68,16 @@ def _is_whole(upto: int) -> sa.ColumnElement[bool]:
 
 
 def _explain_cut(connection: sa.Connection, now: datetime, source: str, new: str, upto: int) -> None:
-    """Write a change that explains missing seqs: those before a later summary, and those that later changes removed."""
+    """Record one change for seqs that have no message: they precede a later summary, or were removed later."""
     (last_seq,) = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, new))).one()
     later = sa.select(CHANGE.c.seq).where(of_session(CHANGE, source), CHANGE.c.seq > upto).limit(1)
     if last_seq > upto or connection.execute(later).first():
         sessions.change(connection, new, {"last_seq": SESSION.c.last_seq + 1})
-        removals.explain(connection, now, new, last_seq + 1, "fork", upto)
+        removals.insert_change(connection, now, new, last_seq + 1, "fork", upto)
 
 
-def _leave_cut_turns(connection: sa.Connection, new: str) -> None:
-    whole = sa.exists().where(OF_ITS_TURN)
-    cut = (of_session(MESSAGE, new), MESSAGE.c.turn_no.is_not(None), ~whole)
-    connection.execute(sa.update(MESSAGE).where(*cut).values(turn_no=None))
+def _detach_from_cut_turns(connection: sa.Connection, new: str) -> None:
+    """Remove the turn number from messages whose turn was not copied."""
+    has_turn = sa.exists().where(OF_ITS_TURN)
+    detached = (of_session(MESSAGE, new), MESSAGE.c.turn_no.is_not(None), ~has_turn)
+    connection.execute(sa.update(MESSAGE).where(*detached).values(turn_no=None))

@@ -207,7 +207,7 @@ def finish_compaction(
         old = read(connection, key)[: pending.session.turn_count]  # a turn without messages has no seq to go by
         usage = total(turn.usage for turn in old)
         _discard(connection, now, key, upto, old)
-    removals.explain(connection, now, key, found.last_seq + 1, "discard" if discard else "compact", upto)
+    removals.insert_change(connection, now, key, found.last_seq + 1, "discard" if discard else "compact", upto)
     turn = replace(new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
     saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
@@ -216,12 +216,12 @@ def finish_compaction(
 
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
     # Records are kept without a turn: the summarizer did not see them.
-    removed = removals.delete(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
+    removed = removals.delete_messages(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
     removals.detach_from_turns(connection, key, MESSAGE.c.seq <= upto)
     if old:
         removals.delete_turns(connection, key, TURN.c.turn_no <= old[-1].turn_no)
     left = SESSION.c.last_consolidated - removed.messages
-    removals.count(
+    removals.decrease_counters(
         connection,
         now,
         key,
