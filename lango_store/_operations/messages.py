@@ -1,4 +1,4 @@
-"""Reads of a session's messages: its window and its log."""
+"""Reads of a session's messages: the window that a model sees, and the log of all messages."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ _INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
-    # The condition on the session is part of the statement, so that an expired session shows no message.
+    # The same statement checks that the session is live, so that no message of an expired session is returned.
     live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
     return (
@@ -139,7 +139,7 @@ def check_count(name: str, value: int | None) -> None:
 
 @dataclass(frozen=True)
 class Range:
-    """A selection of messages: `after < seq < before`, of these the first `limit` or the last `last`."""
+    """A selection of messages: those with `after < seq < before`, limited to the first `limit` or the last `last`."""
 
     after: int = 0
     before: int = MAX_SEQ
@@ -154,42 +154,42 @@ class Range:
 
 
 Damaged = Literal["raise", "return"]
-"""For a row that cannot be decoded: raise `DamagedMessage`, or return the error in the list in its place."""
+"""If a row cannot be decoded: raise `DamagedMessage`, or return the error in place of the message."""
 
 
 def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damaged: Damaged = "raise") -> list[Any]:
     """Read messages of a live session, ordered by seq."""
     if damaged not in ("raise", "return"):
         raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
-    statement, bound = (_forwards, chosen.limit) if chosen.last is None else (_backwards, chosen.last)
+    statement, limit = (_forwards, chosen.limit) if chosen.last is None else (_backwards, chosen.last)
     values = {
         "key": checked_key(key),
         "now": dialect_of(connection).time(now),
         "after": min(chosen.after, MAX_SEQ),
         "before": min(chosen.before, MAX_SEQ),
-        "limit": MAX_SEQ if bound is None else min(bound, MAX_SEQ),
+        "limit": MAX_SEQ if limit is None else min(limit, MAX_SEQ),
     }
     decode = decode_messages if damaged == "raise" else decode_each
-    found = statement.run(connection, values, functools.partial(decode, key))
-    if not found:
+    result = statement.run(connection, values, functools.partial(decode, key))
+    if not result:
         sessions.raise_unmatched(connection, now, key)
     if chosen.last is not None:
-        found.reverse()
-    return found
+        result.reverse()
+    return result
 
 
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
-    """Read messages page by page; no connection is held between two calls of `read_page`."""
+    """Yield messages page by page. Each call of `read_page` uses its own connection, so none is held between pages."""
     if size < 1:
         raise ValueError(f"page_size={size} is not positive: give 1 or more")
     after = chosen.after
     while True:
-        found = read_page(Range(after=after, before=chosen.before, limit=size))
-        if found:
-            yield found
-        if len(found) < size:
+        page = read_page(Range(after=after, before=chosen.before, limit=size))
+        if page:
+            yield page
+        if len(page) < size:
             return
-        after = next_start(after, found[-1].seq)
+        after = next_start(after, page[-1].seq)
 
 
 _find = Statement(
@@ -202,7 +202,7 @@ _find = Statement(
 
 
 def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
-    """Return the message of a live session with an id, None if it has none."""
+    """Return the message of a live session with an id, or None."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
     rows = _find.run(connection, values)
     if not rows:
@@ -212,13 +212,13 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
 
 
 def read_by_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
-    """Return the messages with these ids, by id, if they are stored."""
-    found: dict[str, Message] = {}
+    """Return the stored messages with these ids as a dict by id."""
+    stored: dict[str, Message] = {}
     wanted = sorted(ids)
     for start in range(0, len(wanted), 500):  # a statement binds a limited number of values
         chosen = where(connection, key, MESSAGE.c.id.in_(wanted[start : start + 500]))
-        found |= {str(message.id): message for message in chosen}
-    return found
+        stored |= {str(message.id): message for message in chosen}
+    return stored
 
 
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
@@ -228,14 +228,14 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return the last message of a live session, or the last with a role, without summaries and records."""
+    """Return the last message of a live session, optionally with a role; summaries and records do not count."""
     sessions.row_of(connection, now, key)
-    said = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
+    conditions = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
     if role is not None:
-        said.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
-    query = sa.select(*MESSAGE_COLUMNS).where(*said).order_by(MESSAGE.c.seq.desc()).limit(1)
-    found = decode_messages(key, connection.execute(query).all())
-    return found[0] if found else None
+        conditions.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
+    query = sa.select(*MESSAGE_COLUMNS).where(*conditions).order_by(MESSAGE.c.seq.desc()).limit(1)
+    result = decode_messages(key, connection.execute(query).all())
+    return result[0] if result else None
 
 
 # The end of a window

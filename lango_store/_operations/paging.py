@@ -1,4 +1,4 @@
-"""Pages of a session's rows, bounded in rows and in bytes."""
+"""Paging: read a session's rows of one table in pages with a limited number of rows and bytes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,51 +15,51 @@ BYTES: Final = 1 << 20
 
 
 class Pages:
-    """The rows of a session in one table, ordered by a column, after the value `first`."""
+    """Pages of a session's rows in one table, ordered by a column; `first` is a value before all of them."""
 
     def __init__(
         self,
         table: sa.Table,
-        place: str,
+        order_by: str,
         columns: Sequence[sa.ColumnElement[Any]],
         first: int | str = 0,
     ) -> None:
         self._first = first
         self._table, self._columns = table, columns
-        self._place = table.c[place]
-        self._position = next(n for n, each in enumerate(columns) if each is self._place)
+        self._order = table.c[order_by]
+        self._order_index = next(n for n, each in enumerate(columns) if each is self._order)
         self._statement = Statement(self._write)
 
     def _write(self, dialect: Dialect) -> sa.Executable:
-        of_page = [of_session(self._table), self._place > column(self._place, "after")]
+        of_page = [of_session(self._table), self._order > column(self._order, "after")]
         if dialect.reads_ahead:
-            of_page.append(self._place <= self._last(*of_page))
-        return sa.select(*self._columns).where(*of_page).order_by(self._place).limit(number("rows"))
+            of_page.append(self._order <= self._last(*of_page))
+        return sa.select(*self._columns).where(*of_page).order_by(self._order).limit(number("rows"))
 
     def _last(self, *of_page: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
         none: sa.ColumnElement[int] = sa.literal_column("0")
         size = none
-        for each in self._columns:  # `read` counts the same ones
+        for each in self._columns:  # `size_of` in `read` counts the same columns
             if isinstance(each.type, sa.Text):
                 size += sa.func.coalesce(sa.func.octet_length(each), none)
-        sized = sa.select(self._place.label("place"), size.label("size")).where(*of_page).order_by(self._place)
-        rows = sized.limit(number("rows")).subquery()  # so that the window function sums these rows only
-        before = sa.func.sum(rows.c.size).over(order_by=rows.c.place, rows=(None, -1))
-        counted = sa.select(rows.c.place, sa.func.coalesce(before, none).label("before")).subquery()
-        return sa.select(sa.func.max(counted.c.place)).where(counted.c.before < number("bytes")).scalar_subquery()
+        sized = sa.select(self._order.label("position"), size.label("size")).where(*of_page).order_by(self._order)
+        rows = sized.limit(number("rows")).subquery()  # a subquery, so that the window function sums only these rows
+        before = sa.func.sum(rows.c.size).over(order_by=rows.c.position, rows=(None, -1))
+        counted = sa.select(rows.c.position, sa.func.coalesce(before, none).label("before")).subquery()
+        return sa.select(sa.func.max(counted.c.position)).where(counted.c.before < number("bytes")).scalar_subquery()
 
     def read(self, connection: AnyConnection, key: str) -> Iterator[list[Sequence[Any]]]:
         """Yield rows in pages of about a megabyte, or of a single larger row."""
         after: Any = self._first
         rows = ROWS
         bounds = {"key": key, "bytes": BYTES}
-        while found := self._statement.run(connection, bounds | {"after": after, "rows": rows}, max_chars=BYTES):
-            after = next_start(after, found[-1][self._position])
-            # A character takes at most four bytes: a page of fewer was not cut by the bound on bytes.
-            complete = len(found) < rows and 4 * sum(map(size_of, found)) < BYTES
-            rows = min(ROWS, 2 * len(found))  # large rows: ask for the size of few
-            page = [found]
-            del found  # it may be large: only the caller keeps it
+        while page_rows := self._statement.run(connection, bounds | {"after": after, "rows": rows}, max_chars=BYTES):
+            after = next_start(after, page_rows[-1][self._order_index])
+            # A character has at most 4 bytes. A page that is smaller even so was not cut by the limit on bytes.
+            complete = len(page_rows) < rows and 4 * sum(map(size_of, page_rows)) < BYTES
+            rows = min(ROWS, 2 * len(page_rows))  # if rows are large, the next query computes the size of fewer rows
+            page = [page_rows]
+            del page_rows  # the page may be large: only the caller holds a reference
             yield page.pop()
             if complete:
                 return

@@ -1,4 +1,4 @@
-"""A store summed up from the sessions' counters, without a look at messages."""
+"""Statistics of a store, computed from the counters of the sessions; messages are not read."""
 
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -20,7 +20,7 @@ _SPANS: Final = {
 
 
 def sum_up(connection: sa.Connection, now: datetime) -> Stats:
-    """Return what a store holds at one moment."""
+    """Return the numbers of sessions, turns, messages and tokens, per agent and in total."""
     counters = (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count, SESSION.c.turn_count)
     sums = (sa.func.sum(each) for each in counters)
     rows = connection.execute(sa.select(SESSION.c.agent_id, sa.func.count(), *sums).group_by(SESSION.c.agent_id)).all()
@@ -53,7 +53,7 @@ def _number(stored: Any) -> int:
 
 
 def _text(stored: Any) -> str | None:
-    """Decode a text; of a damaged one, show its bytes."""
+    """Return a text; for text that is not UTF-8, escape the invalid bytes."""
     return stored.decode("utf-8", "backslashreplace") if isinstance(stored, bytes) else stored
 
 

@@ -1,4 +1,4 @@
-"""Turns: messages saved together with their usage; and compactions, the turns that replace a window by a summary."""
+"""Turns: save messages together with their usage. A compaction is a turn whose messages summarize the window."""
 
 import hashlib
 import itertools
@@ -44,7 +44,7 @@ def save(
     *,
     turn: NewTurn,
 ) -> Turn:
-    """Append a turn to a live session without looking up its ids, see `appends.append`."""
+    """Append a turn to a live session without looking up stored ids; see `appends.append`."""
     saved = write(connection, now, key, new, expected, create, turn)
     return Turn(
         turn_no=saved.turn_no,
@@ -65,46 +65,46 @@ def save_new(
 ) -> Turn:
     """Append a turn unless its id or the ids of all its messages are stored. Needs a transaction.
 
-    Messages that were stored last, and belong to no turn, become part of it if the new ones follow them.
+    If the batch starts with stored messages that end the log and belong to no turn, they become part of the turn.
     """
     last_seq = sessions.lock(connection, now, key).last_seq
     if turn.id is not None:
-        for there in read(connection, key, TURN.c.id == turn.id):
-            return _replayed(connection, now, key, there)
+        for existing in read(connection, key, TURN.c.id == turn.id):
+            return _replayed(connection, now, key, existing)
     stored = messages.read_by_ids(connection, key, new.ids)
     fresh = select_unstored(new, stored)
     if turn.id is None and new.rows and not fresh.rows:
-        # Some of the messages may have been stored before the turn: only the last turn of them can be it.
+        # A retry: all messages are stored. If they belong to several turns, the last of these is the saved turn.
         numbers = {message.turn_no for message in stored.values()} - {None}
-        for there in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
-            return _replayed(connection, now, key, there)
+        for existing in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
+            return _replayed(connection, now, key, existing)
         turn = replace(turn, id=_id_of(new))
-        for there in read(connection, key, TURN.c.id == turn.id):
-            return there.model_copy(update={"messages": merge_stored(new, stored, []), "replayed": True})
+        for existing in read(connection, key, TURN.c.id == turn.id):
+            return existing.model_copy(update={"messages": merge_stored(new, stored, []), "replayed": True})
     saved = save(connection, now, key, fresh, expected, turn=turn)
     if fresh.rows and (joining := _last_without_turn(new, stored, last_seq)):
         saved = saved.model_copy(update={"first_seq": joining[0].seq})
-        its = (of_session(MESSAGE, key), MESSAGE.c.seq >= saved.first_seq, MESSAGE.c.seq <= last_seq)
-        connection.execute(sa.update(MESSAGE).where(*its).values(turn_no=saved.turn_no))
-        of_turn = (of_session(TURN, key), TURN.c.turn_no == saved.turn_no)
-        connection.execute(sa.update(TURN).where(*of_turn).values(first_seq=saved.first_seq))
+        is_joining = (of_session(MESSAGE, key), MESSAGE.c.seq >= saved.first_seq, MESSAGE.c.seq <= last_seq)
+        connection.execute(sa.update(MESSAGE).where(*is_joining).values(turn_no=saved.turn_no))
+        is_turn = (of_session(TURN, key), TURN.c.turn_no == saved.turn_no)
+        connection.execute(sa.update(TURN).where(*is_turn).values(first_seq=saved.first_seq))
         stored |= {str(each.id): each.model_copy(update={"turn_no": saved.turn_no}) for each in joining}
     return saved.model_copy(update={"messages": merge_stored(new, stored, saved.messages)})
 
 
 def _last_without_turn(new: Batch, stored: Mapping[str, Message], last_seq: int) -> list[Message]:
-    """Return the stored messages in front of the new ones of a batch that end a log and belong to no turn."""
+    """Return the stored messages at the start of a batch that are the last of the log and belong to no turn."""
     first = itertools.takewhile(lambda message: message is not None, (stored.get(m.id or "") for m in new.messages))
-    found: list[Message] = []
+    joining: list[Message] = []
     for message in reversed([each for each in first if each is not None]):
-        if message.turn_no is not None or message.seq != last_seq - len(found):
+        if message.turn_no is not None or message.seq != last_seq - len(joining):
             break
-        found.insert(0, message)
-    return found
+        joining.insert(0, message)
+    return joining
 
 
 def _id_of(new: Batch) -> str:
-    """Return an id by which a retry finds a turn whose messages were all stored earlier, without a turn."""
+    """Return a turn id computed from the message ids, so that a retry finds the turn by it."""
     ids = json.dumps([message.id for message in new.messages])
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
@@ -118,21 +118,21 @@ def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> T
 
 
 def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool]) -> list[Turn]:
-    """Read turns of a session, in their order, without their messages."""
+    """Read turns of a session without their messages, ordered by turn number."""
     query = sa.select(*TURN_COLUMNS).where(of_session(TURN, key), *conditions).order_by(TURN.c.turn_no)
     return [decode_turn(key, row) for row in connection.execute(query)]
 
 
 def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
-    """Return the turn of a session with an id, None if it has none."""
-    found = read(connection, key, TURN.c.id == encode_id(id))
-    return found[0] if found else None
+    """Return the turn with an id, or None."""
+    rows = read(connection, key, TURN.c.id == encode_id(id))
+    return rows[0] if rows else None
 
 
 def messages_of(connection: sa.Connection, key: str, turn: Turn) -> list[Message]:
-    """Read the remaining messages of a turn."""
-    its = (MESSAGE.c.seq >= turn.first_seq, MESSAGE.c.seq <= turn.last_seq, MESSAGE.c.turn_no == turn.turn_no)
-    return messages.where(connection, key, sa.and_(*its))
+    """Read the messages of a turn that are still stored."""
+    is_of_turn = (MESSAGE.c.seq >= turn.first_seq, MESSAGE.c.seq <= turn.last_seq, MESSAGE.c.turn_no == turn.turn_no)
+    return messages.where(connection, key, sa.and_(*is_of_turn))
 
 
 # Usage
@@ -147,7 +147,7 @@ _usages = Statement(
 
 
 def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
-    """Read the usage of each turn."""
+    """Yield the usage of each turn that has one."""
     for turn_no, text in _usages.run(connection, {"key": checked_key(key)}):
         yield turn_json(key, turn_no, "usage", text)
 
@@ -157,7 +157,7 @@ def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class PendingCompaction:
-    """A window that is being summarized, and the state of its session when the window was read."""
+    """A window that is being summarized, with the state of its session at the time of reading."""
 
     session: Session
     incarnation: int
@@ -169,13 +169,13 @@ class PendingCompaction:
 
     @property
     def state(self) -> tuple[int, int]:
-        """The session's state when its window was read: see `sessions.Locked`."""
+        """The state to compare with `sessions.Locked.state` before the summary is saved."""
         session = self.session
         return self.incarnation, session.last_seq - session.message_count - session.record_count
 
 
 def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> PendingCompaction:
-    """Read the window of a live session."""
+    """Read the window of a live session for a summary."""
     incarnation, session = messages.load_with_incarnation(connection, now, key, records=records)
     return PendingCompaction(session, incarnation)
 
@@ -183,72 +183,72 @@ def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, record
 def finish_compaction(
     connection: sa.Connection, now: datetime, pending: PendingCompaction, summary: Batch, *, discard: bool
 ) -> Compaction:
-    """Replace a window by its summary; `Conflict` if messages of the window were changed or removed.
+    """Replace a window by its summary; raise `Conflict` if messages were changed or removed since it was read.
 
-    Messages appended during the compaction are kept in the window, after the summary.
+    Messages appended since then stay in the window, after the summary.
     """
     key, upto = pending.session.key, pending.session.last_seq
-    found = sessions.lock(connection, now, key)
-    if found.state != pending.state:
+    locked = sessions.lock(connection, now, key)
+    if locked.state != pending.state:
         raise Conflict(
             key,
             expected=upto,
-            last_seq=found.last_seq,
+            last_seq=locked.last_seq,
             message=f"session {quoted(key)} was compacted, cut or cleared while its summary was being written: "
             "nothing was changed, compact again if it is still too long",
         )
-    said: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "original_event_count": pending.session.turn_count,
         "original_message_count": sum(message.role is not MessageRole.RECORD for message in pending.session.messages),
     }
     usage = None
     if discard:
-        said["discarded"] = True
-        old = read(connection, key)[: pending.session.turn_count]  # a turn without messages has no seq to go by
+        metadata["discarded"] = True
+        old = read(connection, key)[: pending.session.turn_count]  # by number: a turn without messages has no seq
         usage = total(turn.usage for turn in old)
         _discard(connection, now, key, upto, old)
-    removals.insert_change(connection, now, key, found.last_seq + 1, "discard" if discard else "compact", upto)
-    turn = replace(new_turn(None, usage, said), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
+    removals.insert_change(connection, now, key, locked.last_seq + 1, "discard" if discard else "compact", upto)
+    turn = replace(new_turn(None, usage, metadata), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
     saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
     return _compaction(saved, saved.messages, 0 if discard else pending.session.summarized_upto)
 
 
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
-    # Records are kept without a turn: the summarizer did not see them.
+    # Records are kept, because the summarizer did not see them. They no longer belong to a turn.
     removed = removals.delete_messages(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
     removals.detach_from_turns(connection, key, MESSAGE.c.seq <= upto)
     if old:
         removals.delete_turns(connection, key, TURN.c.turn_no <= old[-1].turn_no)
-    left = SESSION.c.last_consolidated - removed.messages
+    remaining = SESSION.c.last_consolidated - removed.messages
     removals.decrease_counters(
         connection,
         now,
         key,
         removed,
         turn_count=SESSION.c.turn_count - len(old),
-        last_consolidated=sa.case((left > 0, left), else_=0),
+        last_consolidated=sa.case((remaining > 0, remaining), else_=0),
     )
 
 
 def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
-    # A summary may repeat stored messages, which keep their ids, and one message twice.
+    # A summary may repeat a stored message, whose id cannot be used twice, or contain the same message twice.
     stored = messages.read_by_ids(connection, key, summary.ids)
     distinct = select_unstored(summary, {}).messages
     return Batch([each.model_copy(update={"id": None}) if each.id in stored else each for each in distinct])
 
 
 def compactions(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]:
-    """Read the compactions of a live session, the oldest first."""
+    """Read the compactions of a live session, oldest first."""
     sessions.row_of(connection, now, key)
     summaries: dict[int | None, list[Message]] = {}
     for message in messages.where(connection, key, IN_SUMMARY):
         summaries.setdefault(message.turn_no, []).append(message)
-    found: list[Compaction] = []
+    result: list[Compaction] = []
     for turn in read(connection, key, IS_COMPACTION):
-        after = found[-1].replaced_upto if found else 0
-        found.append(_compaction(turn, summaries.get(turn.turn_no, []), after))
-    return found
+        after = result[-1].replaced_upto if result else 0
+        result.append(_compaction(turn, summaries.get(turn.turn_no, []), after))
+    return result
 
 
 def _compaction(turn: Turn, summary: list[Message], replaced_after: int) -> Compaction:
