@@ -1,4 +1,4 @@
-"""The doctor: checks of what is stored, and repairs that need no guess."""
+"""The checks of `doctor`: find damaged or inconsistent rows, and repair faults that have only one correct repair."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -137,7 +137,7 @@ def _damaged(
 ) -> list[DamagedMessage]:
     """Decode all rows of a table, and return the errors in the order of the rows' keys.
 
-    The rows are read without an order, since an index may be damaged; text that is not UTF-8 is read as bytes.
+    The query has no ORDER BY, because it could use a damaged index. Text that is not UTF-8 is read as bytes.
     """
     errors: list[DamagedMessage] = []
     with dialect_of(connection).bytes_for_bad_text(connection):
@@ -173,17 +173,17 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "unreadable value": _values,
     "search index": _search_index,
 }
-"""The checks of a store whose tables are complete, by the names of their findings. An error of one stops no other."""
+"""The checks by the name of their findings. They need all tables. Each runs even if another one fails."""
 
 
 def check(connection: sa.Connection, name: str) -> list[Finding]:
-    """Run one of the checks."""
+    """Run one check and return its findings."""
     faults = CHECKS[name](connection)
     return [Finding(name=name, subject=subject, detail=detail, remedy=remedy) for subject, detail, remedy in faults]
 
 
 def repair(connection: sa.Connection, finding: Finding) -> bool:
-    """Repair what a finding names, and return whether that was possible."""
+    """Repair the fault of a finding; return False if it has to be repaired by hand."""
     if finding.name == "missing index":
         for table in Base.metadata.sorted_tables:
             for index in table.indexes:

@@ -1,4 +1,4 @@
-"""Many sessions at once: chosen by filters, listed page by page, walked through, counted; never a message."""
+"""Lists of sessions: filter, list page by page, iterate and count sessions. Messages are not loaded."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ Order = Literal["updated", "created"]
 
 
 class Filters(TypedDict, total=False):
-    """The conditions by which sessions are chosen, as a caller names them; see `Filter`."""
+    """The keyword arguments of `Filter`: the conditions that a listed session meets."""
 
     agent_id: str | None
     user_id: str | None
@@ -44,23 +44,23 @@ class Filters(TypedDict, total=False):
 
 
 class Filter:
-    """Which sessions are meant; `expired` is False for live ones, True for expired ones, None for both."""
+    """A filter of sessions. `expired` selects live sessions (False), expired sessions (True) or both (None)."""
 
     def __init__(self, **which: Unpack[Filters]) -> None:
         sessions.check_fields(which, Filters)
-        self._given: dict[str, Any] = {
+        self._values: dict[str, Any] = {
             name: value for name, value in which.items() if name != "expired" and value is not None
         }
         self._expired = which.get("expired", False)
 
     def named(self) -> tuple[str, ...]:
         """Return the names of the conditions that this filter sets."""
-        return (*sorted(self._given), *{False: ("live",), True: ("expired",), None: ()}[self._expired])
+        return (*sorted(self._values), *{False: ("live",), True: ("expired",), None: ()}[self._expired])
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
-        """Return the values of those conditions, as the driver takes them."""
+        """Return the values to bind for these conditions."""
         values: dict[str, Any] = {"now": dialect.time(now)}
-        for name, value in self._given.items():
+        for name, value in self._values.items():
             is_time = name.endswith(("_since", "_before"))
             values[name] = dialect.time(aware(value)) if is_time else encode_text(value, name)
         if "key_prefix" in values:
@@ -86,9 +86,9 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
     "expired": expired_at(NOW),
     "after": SESSION.c.key > session_key("after"),
     **{
-        f"behind in {order}": sa.tuple_(place, SESSION.c.key)
+        f"after cursor by {order}": sa.tuple_(column, SESSION.c.key)
         < sa.tuple_(time("cursor_time"), session_key("cursor_key"))
-        for order, place in _ORDERS.items()
+        for order, column in _ORDERS.items()
     },
 }
 _LIMIT: Final = number("limit")
@@ -130,7 +130,7 @@ def _count(*conditions: str) -> Statement:
 def page(
     connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
 ) -> Page:
-    """List sessions, the last updated or the last created first, from a cursor on."""
+    """Return a page of sessions after a cursor, most recently updated or created first."""
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
     dialect = dialect_of(connection)
@@ -139,13 +139,13 @@ def page(
     if cursor is not None:
         moment, values["cursor_key"] = _read_cursor(cursor, order)
         values["cursor_time"] = dialect.time(moment)
-        conditions += (f"behind in {order}",)
+        conditions += (f"after cursor by {order}",)
     items = _infos(_page(order, *conditions).run(connection, values))
     return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
-    """Read the sessions whose keys sort after this one, in the order of their keys, which no update moves."""
+    """Read sessions with higher keys, ordered by key. Updates do not change this order, so none is skipped."""
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
     values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
@@ -153,18 +153,18 @@ def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, lim
 
 
 def pages(read_page: Callable[[str], list[SessionInfo]], size: int) -> Iterator[list[SessionInfo]]:
-    """Walk page by page; `read_page` reads what comes after a key, and nothing is held between two calls of it."""
+    """Yield pages of sessions. `read_page` reads the page after a key; no connection is held between pages."""
     after = ""
     while True:
-        found = read_page(after)
-        yield found
-        if len(found) < size:
+        page = read_page(after)
+        yield page
+        if len(page) < size:
             return
-        after = next_start(after, found[-1].key)
+        after = next_start(after, page[-1].key)
 
 
 def keys(connection: AnyConnection, now: Moment, chosen: Filter) -> list[str]:
-    """Read the keys of sessions in their order, those of sessions that cannot be read too."""
+    """Read the keys of sessions in order, including sessions whose other columns are damaged."""
     rows = _keys(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
     return [key for (key,) in rows]
 
@@ -190,14 +190,14 @@ def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
         if len(cursor) > _MAX_CURSOR:
             raise ValueError("is longer than any cursor")
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-        if not _CURSOR.fullmatch(text):  # before it is decoded: nested lists would exhaust the stack
+        if not _CURSOR.fullmatch(text):  # check before decoding: deeply nested lists would exhaust the stack
             raise ValueError("is not a list of three texts")
-        of, moment, key = json.loads(text)
-        place = aware(datetime.fromisoformat(moment)), checked_key(key)
+        cursor_order, moment, key = json.loads(text)
+        position = aware(datetime.fromisoformat(moment)), checked_key(key)
     except (ValueError, TypeError):
         raise InvalidCursor(f"{quoted(cursor)} is not a cursor of list_sessions: pass Page.next unchanged") from None
-    if of != order:
+    if cursor_order != order:
         raise InvalidCursor(
-            f"the cursor is of a list in the order {quoted(of)}, not {order!r}: give the same order again"
+            f"the cursor is of a list in the order {quoted(cursor_order)}, not {order!r}: give the same order again"
         )
-    return place
+    return position

@@ -1,6 +1,7 @@
-"""Rows with their JSON decoded, for backups and archives: decoded from one database, validated for another.
+"""Portable rows: decode stored rows for backups and archives, and validate them before they are restored.
 
-The digests of a backup detect damage, not forgery: a row that no verb could read is refused here.
+The digests of a backup detect damage but not manipulation. Therefore a row that `Store` could not read is rejected
+here.
 """
 
 from collections.abc import Mapping
@@ -30,15 +31,15 @@ from lango_store._values.model import Compaction, Message, MessageRole, SessionI
 from lango_store.errors import DamagedMessage, InvalidKey, InvalidValue, quoted
 
 Fields = dict[str, Any]
-"""The columns of a row that are not NULL, by their names. A message has its text in `content`."""
+"""The columns of a row that are not NULL, by name. The text of a message is in `content`."""
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-_TOO_LARGE: Final = 2**62  # numbers continue from here, and still fit the column
+_TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must fit the column too
 
 
 def decode_row(table: sa.Table, row: Row) -> Fields:
-    """Decode a stored row; `DamagedMessage` names a column that cannot be read."""
+    """Decode a stored row; raise `DamagedMessage` for a column that cannot be read."""
     if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
         raise transfer.damaged(row, *fault)
     fields = {name: value for name, value in row.items() if value is not None}
@@ -71,14 +72,14 @@ _TIMES: Final = {
 
 
 class RowEncoder:
-    """Validates and encodes the rows of one session, its own first, and counts them."""
+    """Validates, encodes and counts the rows of one session. The session row comes first."""
 
     def __init__(self) -> None:
         self._session: Fields = {}
         self._counted: dict[str, Any] = dict.fromkeys(counters.NAMES, 0) | {"summary_turn": None}
 
     def encode(self, table: sa.Table, fields: Fields) -> Row:
-        """Return the row to insert; `InvalidValue` names a column that no verb could read."""
+        """Return the row to insert; raise `InvalidValue` for a column that `Store` could not read."""
         row, needed = _BLANK[table.name], _NEEDED[table.name]
         if not fields.keys() <= row.keys():
             raise InvalidValue(min(fields.keys() - row.keys()), f"is not a column of {table.name}")
@@ -108,7 +109,7 @@ class RowEncoder:
         return row | encoded
 
     def encode_stored(self, table: sa.Table, row: Row) -> tuple[Row, Fields]:
-        """Return a stored row encoded again, and decoded; `DamagedMessage` if no verb could read it."""
+        """Return a stored row re-encoded and decoded; raise `DamagedMessage` if `Store` could not read it."""
         fields = decode_row(table, row)
         try:
             return self.encode(table, fields), fields
@@ -116,18 +117,18 @@ class RowEncoder:
             raise _damaged(row, error) from None
 
     def check_stored_counters(self) -> None:
-        """Raise `DamagedMessage` for a counter of a stored session that its rows contradict."""
+        """Raise `DamagedMessage` if a counter of a stored session contradicts its rows."""
         try:
             self.check_counters()
         except InvalidValue as error:
             raise _damaged(self._session, error) from None
 
     def corrections(self) -> dict[str, Any]:
-        """Return the counters of the session that its rows contradict, with their correct values."""
+        """Return the correct values of the counters that contradict the session's rows."""
         return counters.corrections(self._session, self._counted)
 
     def check_counters(self) -> None:
-        """Raise `InvalidValue` for a counter of the session that its rows contradict."""
+        """Raise `InvalidValue` if a counter of the session contradicts its rows."""
         for name, counted in sorted(self.corrections().items()):
             raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {counted}")
 

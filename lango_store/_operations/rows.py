@@ -1,6 +1,7 @@
-"""Encode sessions, messages and turns as rows for the driver, and decode rows.
+"""Rows: encode sessions, messages and turns for the database driver, and decode stored rows.
 
-`InvalidValue` names the field that cannot be stored, `DamagedMessage` the one that cannot be read.
+Encoding raises `InvalidValue` with the field that cannot be stored. Decoding raises `DamagedMessage` with the field
+that cannot be read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ def decode_session(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def stored_time(key: str, name: str, stored: Any) -> datetime:
-    """Decode a time of a session; `DamagedMessage` if it is not one."""
+    """Decode a time of a session; raise `DamagedMessage` if the stored value is not a time."""
     try:
         return decode_time(stored)
     except ValueError as error:
@@ -102,7 +103,7 @@ Info = TypeVar("Info", bound=SessionInfo)
 
 
 def session_value(kind: type[Info], value: dict[str, Any]) -> Info:
-    """Return the value of a decoded row of a session."""
+    """Build a `SessionInfo` or a subclass from a decoded row; raise `DamagedMessage` if a field is invalid."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -111,7 +112,7 @@ def session_value(kind: type[Info], value: dict[str, Any]) -> Info:
 
 
 def whole_number(key: str, name: str, stored: Any) -> int:
-    """Return a stored counter of a session; `DamagedMessage` if it is not a whole number."""
+    """Return a stored counter of a session; raise `DamagedMessage` if it is not a whole number."""
     if type(stored) is not int:
         raise DamagedMessage(key, 0, name, f"{quoted(stored)} is not a whole number")
     return stored
@@ -157,7 +158,7 @@ def encode_message(message: Message) -> dict[str, Any]:
         raise InvalidMessage("tokens", f"{quoted(tokens)} is not a count: give 0 or more, or None")
     try:
         text, content = encode_content(message.content)
-        return {  # most fields are None, and a test is cheaper than a call
+        return {  # most fields are None, and the test is cheaper than the call
             "id": None if message.id is None else encode_id(message.id),
             "role": encode_role(message.role),
             "author": None if message.author is None else encode_text(message.author, "author"),
@@ -186,16 +187,16 @@ def _encoded_calls(calls: Sequence[ToolCall]) -> str:
     plain = [_plain_call(call) for call in calls]
     try:
         return encode_json(plain, "tool_calls")
-    except InvalidValue:  # each value alone may use all levels, and the error names its field
+    except InvalidValue:  # encode each value alone: each may use all nesting levels, and an error names its field
         return "[" + ",".join(_encoded_call(call, f"tool_calls[{n}]") for n, call in enumerate(plain)) + "]"
 
 
 def _plain_call(call: ToolCall) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": call.id, "name": call.name}
-    given = call.model_fields_set
-    if "arguments" in given:
+    fields_set = call.model_fields_set
+    if "arguments" in fields_set:
         plain["arguments"] = call.arguments
-    if "output" in given:
+    if "output" in fields_set:
         plain["output"] = call.output
     if call.extra:
         plain["extra"] = call.extra
@@ -208,7 +209,7 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 
 
 def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
-    """Decode rows of `MESSAGE_COLUMNS`, all in one validation; `DamagedMessage` names the first that cannot be read."""
+    """Decode rows of `MESSAGE_COLUMNS` in one validation; raise `DamagedMessage` for the first damaged row."""
     values: list[dict[str, Any]] = []
     if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
         raise DamagedMessage(key, 0, "seq", f"{quoted(rows[-1][0])} is not a number")
@@ -252,7 +253,7 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
 
 
 def decode_each(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
-    """Decode rows of `MESSAGE_COLUMNS`, a damaged one as the error that names it."""
+    """Decode rows of `MESSAGE_COLUMNS`; return a `DamagedMessage` in place of each damaged row."""
     try:
         return list(decode_messages(key, rows))
     except DamagedMessage as error:
@@ -263,7 +264,7 @@ def decode_each(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | Damag
 
 
 def seq_or_zero(seq: Any) -> int:
-    """Return a stored seq for an error to name: 0 for what is not a number."""
+    """Return a stored seq for an error message, or 0 if it is not a whole number."""
     return seq if type(seq) is int else 0
 
 
@@ -275,7 +276,7 @@ _TURN_JSON: Final = ("usage", "metadata")
 
 
 def encode_object(value: Mapping[str, Any] | None, field: str) -> str | None:
-    """Encode a dict, an empty one as none; `InvalidValue` for anything else."""
+    """Encode a dict, an empty dict as NULL; raise `InvalidValue` for any other type."""
     if value is not None and not isinstance(value, dict):
         raise InvalidValue(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
     return encode_json(value, field) if value else None
@@ -303,7 +304,7 @@ Position = TypeVar("Position", int, str, tuple[str, str])
 
 
 def next_start(after: Position, last: Position) -> Position:
-    """Return the position after which the next page begins; a damaged index must not cause an endless loop."""
+    """Return the start of the next page; raise if it does not advance, because a damaged index would cause a loop."""
     if type(last) is not type(after) or last <= after:
         raise DatabaseUnavailable(
             f"the database returned rows out of order ({quoted(last)} after {quoted(after)}), it is damaged: "

@@ -1,4 +1,4 @@
-"""Full-text search over an open connection: one page of hits, and the state of the index."""
+"""Full-text search: read one page of hits, and report or update the state of the search index."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
@@ -30,7 +30,7 @@ _LONGEST: Final = 100
 
 
 class SearchFilters(TypedDict, total=False):
-    """The conditions by which messages are searched, as a caller names them; see `conditions`."""
+    """The keyword arguments of `conditions`: the filters of a search."""
 
     user_id: str | None
     agent_id: str | None
@@ -50,7 +50,7 @@ def conditions(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> tuple[list[sa.ColumnElement[bool]], list[sa.ColumnElement[bool]]]:
-    """Return the conditions on sessions, and on messages, whose columns these are; of a role with what counts as it."""
+    """Return the conditions on sessions and on messages; `message` has the columns. Aliases of a role match too."""
     sessions: list[sa.ColumnElement[bool]] = []
     messages: list[sa.ColumnElement[bool]] = []
     if user_id is not None:
@@ -89,7 +89,7 @@ def page(
     limit: int,
     offset: int,
 ) -> SearchPage:
-    """Return a page of the matching messages of live sessions, or of one session, the best first."""
+    """Return a page of matching messages of live sessions, or of one session, best match first."""
     if not wanted.wanted:
         return SearchPage(items=[])
     dialect = dialect_of(connection)
@@ -99,8 +99,8 @@ def page(
     if rows is None and _is_small(connection):  # the machine is busy, or its caches are cold
         rows = _ranked(connection, now, wanted, key, which, limit + 1, offset)
     if rows is None:
-        places, newest = _newest(connection, now, wanted, key, which, offset + limit + 1)
-        rows = _rows(connection, places[offset:])
+        matches, newest = _newest(connection, now, wanted, key, which, offset + limit + 1)
+        rows = _rows(connection, matches[offset:])
     shown = rows[:limit]
     texts = _texts(connection, [(row.key, row.seq) for row in shown])
     find = finder(wanted)
@@ -113,7 +113,7 @@ def page(
 
 
 def _is_small(connection: sa.Connection) -> bool:
-    """Return whether the store has so few messages that all of them can be ranked in any case."""
+    """Return whether the store has so few messages that ranking all of them is always fast."""
     with suppress(TimeoutError), dialect_of(connection).time_limit(connection, _COMPARING):
         one_more = sa.select(sa.literal(1)).select_from(MESSAGE).limit(1).offset(_NEWEST)
         return connection.execute(one_more).first() is None
@@ -129,7 +129,7 @@ def _ranked(
     limit: int,
     offset: int,
 ) -> Sequence[sa.Row[Any]]:
-    """Find all matches in the index, and return some of them, the best first."""
+    """Rank all matches in the index, and return a page of them, best match first."""
     source, message, rank = dialect_of(connection).search_index.matches(wanted)
     of_sessions, of_messages = conditions(message, **which)
     query = _select_hits(source, message, rank).where(LIVE, *of_sessions, *of_messages)
@@ -142,21 +142,22 @@ def _ranked(
 def _newest(
     connection: sa.Connection, now: datetime, wanted: SearchQuery, key: str | None, which: SearchFilters, number: int
 ) -> tuple[list[MessageKey], int | None]:
-    """Find matches among the newest messages, those of the session that was changed last first.
+    """Compare the newest messages with the query, starting with the most recently updated session.
 
-    Needs no index, so that its time does not depend on the number of matches. Ends with enough matches, or when its
-    bounds of messages and time are reached. Returns the number of messages compared too, None if these are all.
+    The index is not used, so the time does not depend on the number of matches. The search ends when it has enough
+    matches, or reaches its limit of messages or time. Also returns the number of compared messages, or None if all
+    messages were compared.
     """
     of_sessions, of_messages = conditions(MESSAGE, **which)
-    # Outer, with all that concerns messages in it: else SQLite begins with them, and sorts all. A session without any
-    # has a row of NULLs.
+    # An outer join with all conditions on messages. With an inner join, SQLite would read the messages first, and sort
+    # all of them. For a session without matching messages, the join returns one row of NULLs.
     own = sa.and_(of_session(MESSAGE, SESSION.c.key), ~IS_RECORD, *of_messages)
     chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).join_from(SESSION, MESSAGE, own, isouter=True)
     chosen = chosen.where(LIVE, *of_sessions, *([] if key is None else [of_session(SESSION, key)]))
     order = (SESSION.c.updated_at.desc(), SESSION.c.key.desc(), MESSAGE.c.seq.desc())
     chosen = chosen.order_by(*order).limit(_NEWEST).execution_options(yield_per=_PAGE)
     is_match, deadline = matcher(wanted), monotonic() + _COMPARING
-    found: list[MessageKey] = []
+    matches: list[MessageKey] = []
     compared = 0
     with (
         suppress(TimeoutError),
@@ -167,18 +168,18 @@ def _newest(
             if seq is not None:
                 compared += 1
                 if is_match(texts):
-                    found.append((owner, seq))
-            if len(found) == number or number_read == _NEWEST or monotonic() > deadline:
-                return found, compared
-        return found, None
-    return found, compared
+                    matches.append((owner, seq))
+            if len(matches) == number or number_read == _NEWEST or monotonic() > deadline:
+                return matches, compared
+        return matches, None
+    return matches, compared
 
 
-def _rows(connection: sa.Connection, places: Sequence[MessageKey]) -> list[sa.Row[Any]]:
-    """Read hits without a rank, in this order."""
-    query = _select_hits(MESSAGE, MESSAGE, sa.literal(0.0)).where(dialect_of(connection).search_index.one_of(places))
+def _rows(connection: sa.Connection, keys: Sequence[MessageKey]) -> list[sa.Row[Any]]:
+    """Read the hits for these message keys, in the order of the keys; their rank is 0."""
+    query = _select_hits(MESSAGE, MESSAGE, sa.literal(0.0)).where(dialect_of(connection).search_index.one_of(keys))
     rows = {(row.key, row.seq): row for row in connection.execute(query)}
-    return [rows[place] for place in places if place in rows]
+    return [rows[key] for key in keys if key in rows]
 
 
 def _select_hits(source: sa.FromClause, message: sa.FromClause, rank: sa.ColumnElement[float]) -> sa.Select[Any]:
@@ -207,7 +208,7 @@ def _hit(row: Any, parts: Sequence[str], find: Callable[[str], Places]) -> Searc
         raise DamagedMessage(str(row.key), seq_or_zero(row.seq), "created_at", str(error)) from None
 
 
-# The index itself
+# Search index
 
 
 def drain(
@@ -242,7 +243,7 @@ def status(connection: sa.Connection) -> SearchStatus:
 
 
 def faults(connection: sa.Connection) -> list[str]:
-    """Return what is wrong with the index: that it is unusable, or differs from the messages that are not queued."""
+    """Return descriptions of index faults: it is unusable, or it differs from the messages that are not queued."""
     index = dialect_of(connection).search_index
     if (fault := index.fault(connection)) is not None:
         return [fault] if index.exists(connection) else []
@@ -257,7 +258,7 @@ def faults(connection: sa.Connection) -> list[str]:
 
 
 def _unreadable(connection: sa.Connection, error: sa.exc.DBAPIError) -> str:
-    """Return what is wrong with an index that caused an error; raise any other error."""
+    """Return a description of a damaged index; raise the error again if it has another cause."""
     if error.orig is None or not dialect_of(connection).search_index.is_damage(error.orig):
         raise error
     return f"it cannot be read ({error.orig}): {REBUILD}"
@@ -270,12 +271,12 @@ def _missed(connection: sa.Connection) -> int:
     query = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(MESSAGE.c.role != MessageRole.RECORD, not_queued)
     sample = connection.execute(query.order_by(sa.func.random()).limit(_SAMPLE))
     missed = 0
-    for place, parts in _texts(connection, [(key, seq) for key, seq in sample]).items():
-        # Databases disagree on where a word with letters beyond ASCII ends, and a query is cut at very long words.
+    for message_key, parts in _texts(connection, [(key, seq) for key, seq in sample]).items():
+        # Only ASCII words: databases split other words differently. Only short words: a query cuts very long words.
         words = (word for text in parts for word in text.split() if len(word) <= _LONGEST)
         if longest := max((word for word in words if word.isascii() and word.isalnum()), key=len, default=""):
             source, message, _ = index.matches(parse_query(longest))
-            found = sa.select(sa.literal(1)).select_from(source)
-            found = found.where(sa.tuple_(message.c.session_key, message.c.seq) == place)
-            missed += connection.execute(found).first() is None
+            lookup = sa.select(sa.literal(1)).select_from(source)
+            lookup = lookup.where(sa.tuple_(message.c.session_key, message.c.seq) == message_key)
+            missed += connection.execute(lookup).first() is None
     return missed

@@ -1,4 +1,4 @@
-"""Rows of whole sessions as a database stores them: read page by page, and inserted unchanged into another database."""
+"""Transfer: read all rows of a session as stored, and insert them unchanged into another database."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -30,11 +30,11 @@ from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
 
 Row = dict[str, Any]
-"""A row by its columns' names: JSON as text, times as aware datetimes."""
+"""A row as a dict by column name: JSON as text, times as aware datetimes."""
 
 _TABLES: Final = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
 _ASSIGNED: Final = ("incarnation", "revision")
-"""Columns that a session gets when it is inserted."""
+"""Columns that get new values when a session is inserted."""
 
 COLUMNS: Final = {table.name: [each for each in table.c if each.name not in _ASSIGNED] for table in _TABLES}
 _NAMES: Final = {table: [each.name for each in columns] for table, columns in COLUMNS.items()}
@@ -46,7 +46,7 @@ def _stored(table: sa.Table) -> list[sa.ColumnElement[Any]]:
 
 
 def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
-    """Return a row as read; `DamagedMessage` for bytes or a time that cannot be decoded."""
+    """Return a row as a dict; raise `DamagedMessage` for text or a time that cannot be decoded."""
     row = dict(zip(_NAMES[table.name], values, strict=True))
     if bytes in map(type, values):
         raise damaged(row, next(name for name, value in row.items() if type(value) is bytes), "is bytes, not text")
@@ -60,7 +60,7 @@ def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
 
 
 def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
-    """Return the error for a row that cannot be read, by its session or shared scope."""
+    """Return the error for a row that cannot be read; it names the session or the shared scope."""
     key = str(row.get("session_key") or row.get("key") or row.get("scope") or "")
     where = f"value {quoted(row['name'])}, {field}" if "value" in row else field
     return DamagedMessage(key, row.get("seq", 0), where, reason)
@@ -84,7 +84,7 @@ def exists(connection: sa.Connection, key: str) -> bool:
 
 
 def heads(connection: sa.Connection, after: str, limit: int) -> list[tuple[str, int]]:
-    """List sessions that sort after this key: the key of each, and by its counters how many rows it has."""
+    """List sessions with higher keys: each key, and the number of rows according to the session's counters."""
     counted = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count
     query = sa.select(SESSION.c.key, counted).where(SESSION.c.key > after).order_by(SESSION.c.key).limit(limit)
     return [(key, rows) for key, rows in connection.execute(query)]
@@ -97,7 +97,7 @@ _READ_AHEAD: Final = 50  # rows, each of which may have megabytes
 def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[tuple[sa.Table, Row]]:
     """Yield the rows of sessions in the order of their keys, each session's own row first.
 
-    Needs a snapshot. Rows are read from one cursor a table.
+    Needs a snapshot, because each table is read with a separate cursor.
     """
     with ExitStack() as stack:
 
@@ -122,7 +122,7 @@ _STREAMED: Final = {"yield_per": _READ_AHEAD}
 
 
 def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Table, list[Row]]]:
-    """Yield the rows of a session page by page, its own first; nothing if it does not exist."""
+    """Yield the rows of a session page by page, the session row first; yield nothing if it does not exist."""
     if rows := sessions(connection, [key]):
         yield SESSION, rows
         for table in _CHILDREN:
@@ -157,7 +157,7 @@ _shared_page: Final = Statement(
 
 
 def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
-    """Read all shared values; a damaged one is yielded as the error that names it."""
+    """Read all shared values; yield a `DamagedMessage` in place of each damaged one."""
     after = "", ""
     while True:
         found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
@@ -173,13 +173,13 @@ def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
 
 
 def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
-    """Read a shared value, None if there is none."""
+    """Read a shared value, or None."""
     query = sa.select(*_stored(SHARED_VALUE)).where(SHARED_VALUE.c.scope == scope, SHARED_VALUE.c.name == name)
     values = connection.execute(query).first()
     return None if values is None else stored_row(SHARED_VALUE, values)
 
 
-# Writes
+# Write
 
 
 def _insert(table: sa.Table, dialect: Dialect) -> Any:
@@ -189,8 +189,8 @@ def _insert(table: sa.Table, dialect: Dialect) -> Any:
     arrays: list[Any] = [
         sa.bindparam(name, type_=postgresql.ARRAY(kind), required=True) for name, kind in kinds.items()
     ]
-    given = sa.func.unnest(*arrays).table_valued(*kinds).render_derived(name="given")
-    columns = [sa.cast(given.c[each.name], each.type) for each in table.c]
+    bound = sa.func.unnest(*arrays).table_valued(*kinds).render_derived(name="given")
+    columns = [sa.cast(bound.c[each.name], each.type) for each in table.c]
     return dialect.insert(table).from_select(list(kinds), sa.select(*columns))
 
 
@@ -207,7 +207,7 @@ _insert_sessions: Final = Statement(
 
 
 def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows."""
+    """Insert rows, on PostgreSQL with arrays in one statement."""
     encoded = [_encoded(connection, table, row) for row in rows]
     if dialect_of(connection).takes_arrays and encoded:
         encoded = [_arrays(table, encoded)]
@@ -215,7 +215,7 @@ def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> N
 
 
 def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
-    """Insert the rows of sessions whose keys are not taken; return the keys of the inserted ones."""
+    """Insert session rows whose keys do not exist yet; return the inserted keys."""
     encoded = [_encoded(connection, SESSION, row) for row in rows]
     if dialect_of(connection).takes_arrays and encoded:
         encoded = [_arrays(SESSION, encoded)]
