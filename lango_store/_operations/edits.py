@@ -142,7 +142,7 @@ class _Edit:
         self.row = dict(zip(MESSAGE_FIELDS, row, strict=True))
 
     def message(self) -> Message:
-        """Return the message as it is after the edit; after a delete, as it was before."""
+        """Return the edited message, or the message that was deleted."""
         return decode_messages(self._key, [list(self.row.values())])[0]
 
     def last_seq_of_log(self) -> int | None:

@@ -54,8 +54,8 @@ def _distribution(connection: sa.Connection) -> Iterator[Fault]:
 def _missing_indexes(connection: sa.Connection) -> Iterator[Fault]:
     schema, tables = dialect_of(connection).schema(connection), Base.metadata.tables
     with reflected():
-        found = sa.inspect(connection).get_multi_indexes(schema=schema, filter_names=[*tables])
-    existing = {index["name"] for indexes in found.values() for index in indexes}
+        by_table = sa.inspect(connection).get_multi_indexes(schema=schema, filter_names=[*tables])
+    existing = {index["name"] for indexes in by_table.values() for index in indexes}
     for name in sorted({str(index.name) for table in tables.values() for index in table.indexes} - existing):
         yield name, f"index {name} is missing", "doctor --repair creates it"
 

@@ -142,8 +142,8 @@ def _chosen(
 def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str]) -> list[str]:
     """Lock sessions one by one, and return those that are still due."""
     one = due.where(of_session(SESSION, session_key("key")))
-    found = (connection.execute(one, {"key": each}).scalar() for each in keys)
-    return [key for key in found if key is not None]
+    locked = (connection.execute(one, {"key": each}).scalar() for each in keys)
+    return [key for key in locked if key is not None]
 
 
 def preview(

@@ -1,4 +1,4 @@
-"""The pace of long changes, which are done in batches so that other writers get a turn."""
+"""The pace of long changes: choose the size of batches, and rest between them, so that other writers can commit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

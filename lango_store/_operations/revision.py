@@ -1,4 +1,4 @@
-"""Which revision of the schema a database is at, asked without Alembic."""
+"""Schema revision: read a database's migration revision and features without Alembic."""
 
 import sqlalchemy as sa
 
@@ -8,7 +8,7 @@ from lango_store.tables import FEATURE_TABLE, KNOWN_FEATURES, SCHEMA_REVISION, V
 
 
 def found(connection: sa.Connection) -> str | None:
-    """Return the revision of the schema in which tables are created, None if it has none of the store's."""
+    """Return the migration revision of the schema in which tables are created, or None without the store's tables."""
     dialect = dialect_of(connection)
     table = sa.table(VERSION_TABLE, schema=dialect.schema(connection))
     versions = connection.dialect.identifier_preparer.format_table(table)

@@ -80,13 +80,13 @@ def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
 
 
 def row_with_incarnation(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
-    """Return which life of its key a live session is, and its row."""
+    """Return the incarnation and the row of a live session; each session created with a key gets a new incarnation."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
     return decode_live_row(key, _select.run(connection, values))
 
 
 def decode_live_row(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str, Any]]:
-    """Decode the row that was looked up; `SessionNotFound` or `SessionExpired` if there is none that lives."""
+    """Decode the selected row; raise `SessionNotFound` or `SessionExpired` if the session is not live."""
     if not rows:
         raise SessionNotFound(key)
     live, incarnation, *row = rows[0]
@@ -209,10 +209,10 @@ def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
 
     Other columns get the table's defaults, which cost an append less than bound values.
     """
-    given: dict[str, Any] = {name: column(SESSION.c[name]) for name in _BOUND}
-    expires_at = dialect.next_expiry(NOW, given["ttl_seconds"])
+    bound: dict[str, Any] = {name: column(SESSION.c[name]) for name in _BOUND}
+    expires_at = dialect.next_expiry(NOW, bound["ttl_seconds"])
     computed = {"created_at": NOW, "updated_at": NOW, "expires_at": expires_at}
-    values: dict[str, Any] = {**given, **computed, **counts}
+    values: dict[str, Any] = {**bound, **computed, **counts}
     row = sa.select(*values.values())
     return dialect.insert(SESSION).from_select(list(values), row, include_defaults=False)
 
@@ -313,12 +313,12 @@ def update(
 ) -> SessionInfo:
     """Replace only these fields of a live session; `updated_at` changes only with `activity`."""
     check_fields(fields, SessionChanges)
-    given = encode_session(fields)
-    consolidated = given.get("last_consolidated")
+    encoded = encode_session(fields)
+    consolidated = encoded.get("last_consolidated")
     if consolidated is not None and not (type(consolidated) is int and 0 <= consolidated < 2**63):
         raise ValueError(f"last_consolidated={quoted(consolidated)} is not a count of messages: give 0 or more")
-    statement = _update(tuple(sorted(given)), activity, expected.revision is not None)
-    values = {f"new_{name}": value for name, value in given.items()}
+    statement = _update(tuple(sorted(encoded)), activity, expected.revision is not None)
+    values = {f"new_{name}": value for name, value in encoded.items()}
     values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}
     tries = MAX_TRIES
     while not (rows := _written(connection, statement, values)):

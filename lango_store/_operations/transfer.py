@@ -103,8 +103,8 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
 
         def rows_of(table: sa.Table) -> Iterator[Row]:
             query = sa.select(*_stored(table)).where(of_sessions(table, keys)).order_by(*table.primary_key)
-            found = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
-            return (stored_row(table, values) for values in found)
+            result = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
+            return (stored_row(table, values) for values in result)
 
         children = [(table, rows_of(table)) for table in _CHILDREN]
         waiting = [next(rows, None) for _, rows in children]
@@ -160,15 +160,15 @@ def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
     """Read all shared values; yield a `DamagedMessage` in place of each damaged one."""
     after = "", ""
     while True:
-        found = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
-        for values in found:
+        page = _shared_page.run(connection, {"scope": after[0], "name": after[1], "limit": paging.ROWS})
+        for values in page:
             try:
                 yield stored_row(SHARED_VALUE, values)
             except DamagedMessage as error:
                 yield error
-        if len(found) < paging.ROWS:
+        if len(page) < paging.ROWS:
             return
-        scope, name, *_ = found[-1]
+        scope, name, *_ = page[-1]
         after = next_start(after, (scope, name))
 
 

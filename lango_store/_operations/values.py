@@ -1,4 +1,4 @@
-"""JSON values by name: those of a session, which are deleted with it, and those of a scope, which sessions share."""
+"""Named JSON values of a session or of a shared scope. The values of a session are deleted with the session."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
