@@ -246,6 +246,8 @@ class AsyncConversation:
     set_values = awaited(Conversation.set_values)
     drop_values = awaited(Conversation.drop_values)
 
+    child = opening(Conversation.child)
+    children = awaited(Conversation.children)
     fork = opening(Conversation.fork)
     compactions = awaited(Conversation.compactions)
     history = awaited(Conversation.history)

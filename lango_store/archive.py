@@ -17,11 +17,19 @@ import sqlalchemy as sa
 
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
-from lango_store._operations import edits, transfer
+from lango_store._operations import edits, levels, transfer
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, TURN, VALUE
+from lango_store._operations.expiry import MAX_BATCH
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
-from lango_store._rows.encoding import NO_CONTENT, decode_json, encode_role, encode_time_text, json_of_content
+from lango_store._rows.encoding import (
+    NO_CONTENT,
+    decode_json,
+    encode_role,
+    encode_time_text,
+    end_of_prefix,
+    json_of_content,
+)
 from lango_store._values.content_blocks import parts_of
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import (
@@ -136,15 +144,19 @@ class Archive:
             now: The time to store as `archived_at`.
         """
         with _our_errors(self._path), self._transaction():
-            incarnations = transfer.incarnations(connection, keys)
-            for row in transfer.sessions(connection, keys):
-                added = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
-                self._drop("key = ? AND incarnation = ?", [row["key"], added["incarnation"]])
-                session_id = self._insert("sessions", [_archived(SESSION, row) | added])
-                for name, (table, _, _) in _PARTS.items():
-                    for rows in transfer.parts(connection, table, row["key"]):
-                        self._insert(name, [{"session_id": session_id, **_archived(table, each)} for each in rows])
+            for part in levels.chunks(keys, MAX_BATCH):
+                self._keep(connection, part, now)
             yield
+
+    def _keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
+        incarnations = transfer.incarnations(connection, keys)
+        for row in transfer.sessions(connection, keys):
+            added = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
+            self._drop("key = ? AND incarnation = ?", [row["key"], added["incarnation"]])
+            session_id = self._insert("sessions", [_archived(SESSION, row) | added])
+            for name, (table, _, _) in _PARTS.items():
+                for rows in transfer.parts(connection, table, row["key"]):
+                    self._insert(name, [{"session_id": session_id, **_archived(table, each)} for each in rows])
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -272,22 +284,41 @@ class Archive:
         row |= redacted | {"tokens": archived["tokens"]}
         return decode_messages(key, [[row[name] for name in MESSAGE_FIELDS]])[0]
 
-    def restore(self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None) -> None:
+    def restore(
+        self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None, children: bool = False
+    ) -> None:
         """Copy the latest incarnation of a session back into a store; `Store.restore` calls it.
 
-        The session also stays in the archive.
+        The session also stays in the archive. With `children`, the descendants that were archived since the previous
+        incarnation of the session are restored too.
 
         Args:
             connection: A connection to the store.
             key: The key of the session.
             now: The time to store as `updated_at`.
             ttl: The TTL in seconds; None for a session that never expires.
+            children: Restore the descendants of the session too. Default: False.
 
         Raises:
             SessionNotFound: The archive has no session with this key.
-            SessionExists: The store has a session with this key.
-            InvalidFile: A row of the session is damaged; nothing was restored.
+            SessionExists: The store has a session with this key, or with the key of a descendant.
+            InvalidFile: A row of a session is damaged; nothing was restored.
         """
+        self._restore(connection, key, now, ttl)
+        for descendant in self._descendants(key) if children else ():
+            self._restore(connection, descendant, now, ttl)
+
+    def _descendants(self, key: str) -> list[str]:
+        previous = "SELECT archived_at FROM sessions WHERE key = ? ORDER BY id DESC LIMIT 1 OFFSET 1"
+        query = (
+            "SELECT DISTINCT key FROM sessions WHERE key >= ? AND key < ? "
+            f"AND archived_at > coalesce(({previous}), '') ORDER BY key"
+        )
+        prefix = levels.below(key)
+        with _our_errors(self._path):
+            return [row[0] for row in self._connection.execute(query, [prefix, end_of_prefix(prefix), key])]
+
+    def _restore(self, connection: sa.Connection, key: str, now: datetime, ttl: float | None) -> None:
         with _our_errors(self._path):
             rows = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
             if not rows:

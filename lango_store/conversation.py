@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import edits, removals, sessions, turns
+from lango_store._operations import edits, levels, lists, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
+from lango_store._operations.lists import Filter
 from lango_store._operations.messages import Damaged, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
@@ -328,9 +329,18 @@ class Conversation:
         """Count the turns and compactions."""
         return self.info().turn_count
 
-    def total_usage(self) -> dict[str, Any]:
-        """Return the usage of all turns, compacted ones too: the sum of numbers, the last of all other values."""
-        return self._read_part(lambda connection, key: total(turns.usages(connection, key)))
+    def total_usage(self, *, children: bool = False) -> dict[str, Any]:
+        """Return the usage of all turns, compacted ones too: the sum of numbers, the last of all other values.
+
+        With `children`, the turns of all live descendants are added.
+        """
+
+        def read(connection: sa.Connection, now: Moment) -> dict[str, Any]:
+            sessions.row_of(connection, now, self.key)
+            descendants = lists.keys(connection, now, Filter(key_prefix=levels.below(self.key))) if children else []
+            return total(usage for key in (self.key, *descendants) for usage in turns.usages(connection, key))
+
+        return self._context.read_together(read)
 
     # Values
 
@@ -346,7 +356,50 @@ class Conversation:
         """Delete values of the session by name, or all of them; return how many there were."""
         return self._context.remove(named_values.drop, self.key, names)
 
-    # Branches and summaries
+    # Children, branches and summaries
+
+    def child(
+        self,
+        name: str,
+        *,
+        ttl: timedelta | None | Unset = UNSET,
+        renew: bool = False,
+        **fields: Unpack[SessionFields],
+    ) -> Conversation:
+        """Return a `Conversation` for a child session, and create the child session if it does not exist.
+
+        Use a child session for a subagent. Its key is the key of this session, "/" and the name.
+
+        Args:
+            name: The name of the child, without "/".
+            ttl: The TTL of a new child session, as in `Store.create`. Defaults to the TTL of this session.
+            renew: Replace an expired child session by a new one instead of raising `SessionExpired`.
+            **fields: Fields of a new child session, as in `Store.create`. `user_id` defaults to that of this session.
+
+        Raises:
+            SessionNotFound: This session does not exist; nothing was written.
+            SessionExpired: This session has expired, or the child session has and `renew` is False; nothing was
+                written.
+            InvalidKey: `name` is empty or contains "/", or the key would be too long; nothing was written.
+        """
+        key = lifecycle.open_child(self._context, self.key, name, ttl, fields, renew=renew)
+        return Conversation(self._context, key)
+
+    def children(self) -> list[SessionInfo]:
+        """List the live child sessions in the order of their keys, without their own children.
+
+        `Store.iter_sessions(key_prefix=f"{key}/")` lists all descendants.
+        """
+        chosen = Filter(level=self.key.count("/") + 1, key_prefix=levels.below(self.key))
+
+        def read(connection: sa.Connection, now: Moment) -> list[SessionInfo]:
+            sessions.row_of(connection, now, self.key)
+            pages = lists.pages(
+                lambda after: lists.walk(connection, now, chosen, after, lists.MAX_PAGE), lists.MAX_PAGE
+            )
+            return [info for page in pages for info in page]
+
+        return self._context.read_together(read)
 
     def fork(
         self,

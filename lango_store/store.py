@@ -298,22 +298,24 @@ class Store:
         """
         return self._context.write(sessions.touch, key, ttl)
 
-    def delete(self, key: str, *, expect: int | None = None) -> bool:
+    def delete(self, key: str, *, expect: int | None = None, children: bool = False) -> bool:
         """Delete a session, live or expired, with its messages, turns and values.
 
         Args:
             key: The session to delete.
             expect: Delete the session only if its `revision` equals this value.
+            children: Delete all descendants of the session in the same transaction. Without `expect`, descendants are
+                deleted even if the session itself does not exist.
 
         Returns:
-            True if the session was deleted, False if there was none.
+            True if a session was deleted, False if there was none.
 
         Raises:
             Conflict: The session's `revision` is not `expect`; nothing was deleted.
-            SessionHeld: A row of another table refers to the session by a foreign key without ON DELETE; nothing was
-                deleted.
+            SessionHeld: A row of another table refers to the session, or to the descendant in `key`, by a foreign key
+                without ON DELETE; nothing was deleted.
         """
-        return lifecycle.delete(self._context, key, Expected(revision=expect))
+        return lifecycle.delete(self._context, key, Expected(revision=expect), children=children)
 
     # Messages
 
@@ -431,8 +433,9 @@ class Store:
             cursor: The `next` of the previous page. None (default) reads the first page.
             **which: List only sessions that match all of these filters: `agent_id`, `user_id`, `key_prefix`, `title`
                 (a part of the title; A to Z match a to z), `updated_since`, `created_since`, `created_before`
-                (exclusive), `message_id` (a message with this id is in the log), and `expired`: False (default) for
-                live sessions, True for expired ones, None for both. Times are aware datetimes.
+                (exclusive), `message_id` (a message with this id is in the log), `top_level` (True for sessions that
+                are not child sessions), and `expired`: False (default) for live sessions, True for expired ones, None
+                for both. Times are aware datetimes.
 
         Returns:
             A page: `items`, and `next`, the cursor of the next page or None.
@@ -582,6 +585,7 @@ class Store:
         archive: str | Path | None = None,
         on_batch: Callable[[ExpiryReport], None] | None = None,
         dry_run: bool = False,
+        children: bool = False,
     ) -> ExpiryReport:
         """Purge sessions: permanently delete those whose TTL has passed.
 
@@ -602,6 +606,8 @@ class Store:
                 its copy is on disk.
             on_batch: A function that is called after each batch with the report so far.
             dry_run: Purge nothing, and report what would be purged.
+            children: With each session also purge all its descendants, live or expired, in the same transaction. They
+                are counted in the report, but not for `batch_size` and `limit`.
 
         Returns:
             The numbers of purged sessions and messages.
@@ -610,7 +616,7 @@ class Store:
             InvalidFile: `archive` is not an archive, or cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
-        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix)
+        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=children)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             searching.drain(self._context)
@@ -623,6 +629,7 @@ class Store:
         agent_id: str | None = None,
         key_prefix: str | None = None,
         batch_size: int = 500,
+        children: bool = False,
     ) -> int:
         """Delete all sessions of a user, an agent or a key prefix, live and expired.
 
@@ -634,6 +641,8 @@ class Store:
             agent_id: Delete only sessions of this agent.
             key_prefix: Delete only sessions whose key starts with this text.
             batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
+            children: With each session also delete all its descendants, whatever their user and agent, in the same
+                transaction. They are not counted for `batch_size`.
 
         Returns:
             The number of deleted sessions.
@@ -647,14 +656,16 @@ class Store:
             raise ValueError(
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
-        policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True)
+        policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, children=children)
         report = lifecycle.purge(self._context, policy, None, batch_size)
         if report.held:
             raise SessionHeld(*next(iter(report.held.items())))
         searching.drain(self._context)
         return report.sessions
 
-    def restore(self, archive: str | Path, key: str, *, ttl: timedelta | None = None) -> Session:
+    def restore(
+        self, archive: str | Path, key: str, *, ttl: timedelta | None = None, children: bool = False
+    ) -> Session:
         """Restore a session from an archive. The archive keeps its copy.
 
         If the archive has several purged sessions with this key, the latest is restored.
@@ -663,16 +674,19 @@ class Store:
             archive: The SQLite file that `expire(archive=…)` wrote.
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
+            children: Also restore the descendants of the session, with the same TTL, in the same transaction. Those
+                that were archived together with an earlier session of the same key, or before it, are left out.
 
         Returns:
             The restored session with its window.
 
         Raises:
             SessionNotFound: The archive has no session with this key.
-            SessionExists: The store has a session with this key, live or expired; nothing was written.
+            SessionExists: The store has a session with this key or a restored descendant's key, live or expired;
+                nothing was written.
             InvalidFile: The file does not exist or is not an archive.
         """
-        return maintenance.restore(self._context, archive, key, ttl)
+        return maintenance.restore(self._context, archive, key, ttl, children=children)
 
     # Transactions and snapshots
 

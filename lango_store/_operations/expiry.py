@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store._dialect import Dialect, Moment, dialect_of
+from lango_store._operations import levels
 from lango_store._operations.binds import SESSION, of_session, of_sessions, session_key
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store._operations.sessions import MAX_TTL
@@ -24,10 +25,11 @@ ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[N
 
 
 class Purged(NamedTuple):
-    """The numbers of sessions and messages that one batch deleted."""
+    """The numbers of sessions and messages that one batch deleted, and of sessions that count for the limit."""
 
     sessions: int
     messages: int
+    limited: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Policy:
     """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before a time.
 
     `agent_id`, `user_id` and `key_prefix` restrict the purge. With `everything`, all sessions that match these
-    restrictions are purged.
+    restrictions are purged. With `children`, the descendants of each purged session are purged with it.
     """
 
     older_than: timedelta | None = None
@@ -52,6 +54,7 @@ class Policy:
     user_id: str | None = None
     key_prefix: str | None = None
     everything: bool = False
+    children: bool = False
 
     def reasons(self, now: datetime) -> list[Reason]:
         """Return one reason per condition, so that each query can use an index."""
@@ -90,12 +93,14 @@ def purge(
     archive_batch: ArchiveBatch | None,
     *,
     waits: bool,
+    children: bool,
 ) -> Purged:
     """Delete one batch of sessions that are due for one reason, with everything that belongs to them.
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
     chosen: an append that commits first keeps its session, and a later append does not find the session. Sessions
-    that another transaction has locked are skipped, or waited for with `waits`.
+    that another transaction has locked are skipped, or waited for with `waits`. With `children`, all descendants are
+    locked and deleted too, in addition to the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:
@@ -106,10 +111,15 @@ def purge(
             due.with_for_update(skip_locked=not waits),
             _chosen(connection, due, reason, max_sessions, max_rows),
         )
-    batch = sa.delete(SESSION).where(of_sessions(SESSION, keys))
+    families = levels.first_families(keys, None)[1]
+    if children:
+        keys = _locked_families(connection, keys)
+    counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
-        counts = connection.execute(batch.returning(SESSION.c.message_count)).scalars().all()
-    return Purged(len(counts), sum(counts))
+        for part in levels.chunks(keys, MAX_BATCH):
+            batch = sa.delete(SESSION).where(of_sessions(SESSION, part))
+            counts += connection.execute(batch.returning(SESSION.c.message_count)).scalars()
+    return Purged(len(counts), sum(counts), families if children else len(counts))
 
 
 def keys(
@@ -146,6 +156,14 @@ def _locked(connection: sa.Connection, due: sa.Select[Any], keys: Sequence[str])
     return [key for key in locked if key is not None]
 
 
+def _locked_families(connection: sa.Connection, keys: Sequence[str]) -> list[str]:
+    """Lock sessions with all their descendants, and return the keys of those that still exist."""
+    query = sa.select(SESSION.c.key)
+    if dialect_of(connection).locks_many:
+        return [key for (key,) in levels.families(connection, query.with_for_update(), keys)]
+    return _locked(connection, query.with_for_update(), [key for (key,) in levels.families(connection, query, keys)])
+
+
 def preview(
     connection: sa.Connection,
     now: Moment,
@@ -153,14 +171,22 @@ def preview(
     filters: Sequence[sa.ColumnElement[bool]],
     limit: int | None,
     shown: int,
+    *,
+    children: bool,
 ) -> tuple[int, int, list[SessionInfo]]:
     """Return what would be purged, in the order in which it would go: sessions, messages, and the first of them."""
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
     chosen = sa.select(*SESSION_COLUMNS).where(due, *filters).order_by(number, order).limit(limit)
-    counts = chosen.with_only_columns(SESSION.c.message_count).subquery()
-    totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(counts.c.message_count), 0))
-    sessions, messages = connection.execute(totals).one()
+    if children:
+        due_keys = connection.execute(chosen.with_only_columns(SESSION.c.key).limit(None)).scalars()
+        first_keys, _ = levels.first_families(due_keys, limit)
+        counted = levels.families(connection, sa.select(SESSION.c.key, SESSION.c.message_count), first_keys)
+        sessions, messages = len(counted), sum(row.message_count for row in counted)
+    else:
+        counts = chosen.with_only_columns(SESSION.c.message_count).subquery()
+        totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(counts.c.message_count), 0))
+        sessions, messages = connection.execute(totals).one()
     first = connection.execute(chosen.limit(shown if limit is None else min(shown, limit)))
     return sessions, int(messages), [session_value(SessionInfo, decode_session(row)) for row in first]

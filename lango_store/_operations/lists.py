@@ -40,26 +40,32 @@ class Filters(TypedDict, total=False):
     created_since: datetime | None
     created_before: datetime | None
     message_id: str | None
+    top_level: bool
     expired: bool | None
 
 
 class Filter:
-    """A filter of sessions. `expired` selects live sessions (False), expired sessions (True) or both (None)."""
+    """A filter of sessions. `expired` selects live sessions (False), expired sessions (True) or both (None).
 
-    def __init__(self, **which: Unpack[Filters]) -> None:
+    `level` is the number of "/" in the key; `top_level=True` means level 0.
+    """
+
+    def __init__(self, *, level: int | None = None, **which: Unpack[Filters]) -> None:
         sessions.check_fields(which, Filters)
         self._values: dict[str, Any] = {
-            name: value for name, value in which.items() if name != "expired" and value is not None
+            name: value for name, value in which.items() if name not in ("expired", "top_level") and value is not None
         }
+        self._level = 0 if which.get("top_level") else level
         self._expired = which.get("expired", False)
 
     def named(self) -> tuple[str, ...]:
         """Return the names of the conditions that this filter sets."""
-        return (*sorted(self._values), *{False: ("live",), True: ("expired",), None: ()}[self._expired])
+        level = () if self._level is None else ("level",)
+        return (*sorted(self._values), *level, *{False: ("live",), True: ("expired",), None: ()}[self._expired])
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values to bind for these conditions."""
-        values: dict[str, Any] = {"now": dialect.time(now)}
+        values: dict[str, Any] = {"now": dialect.time(now), "level": self._level}
         for name, value in self._values.items():
             is_time = name.endswith(("_since", "_before"))
             values[name] = dialect.time(aware(value)) if is_time else encode_text(value, name)
@@ -82,6 +88,7 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
     "created_since": SESSION.c.created_at >= time("created_since"),
     "created_before": SESSION.c.created_at < time("created_before"),
     "message_id": sa.exists().where(of_session(MESSAGE, SESSION.c.key), MESSAGE.c.id == text("message_id")),
+    "level": sa.func.length(SESSION.c.key) - sa.func.length(sa.func.replace(SESSION.c.key, "/", "")) == number("level"),
     "live": LIVE,
     "expired": expired_at(NOW),
     "after": SESSION.c.key > session_key("after"),

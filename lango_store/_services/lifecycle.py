@@ -12,13 +12,15 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._operations import appends, expiry, forks, messages, sessions
+from lango_store._operations import appends, expiry, forks, levels, lists, messages, sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.expiry import ArchiveBatch, Policy, Purged, Reason
+from lango_store._operations.lists import Filter
 from lango_store._operations.pace import Pace
 from lango_store._operations.sessions import Expected, New
-from lango_store._values.model import Unset
+from lango_store._services import appending
+from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
 from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound
@@ -68,8 +70,13 @@ def fork(
     context.trying(run)
 
 
-def find_or_create(context: Context, new: New, first: Batch, find: Find[R], *, renew: bool) -> Session | R:
-    """Find a live session, or create it with its first messages; with `renew` in the place of an expired one."""
+def find_or_create(
+    context: Context, new: New, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
+) -> Session | R:
+    """Find a live session, or create it with its first messages; with `renew` in the place of an expired one.
+
+    A `parent` is locked before the session is created, so that it is not deleted at the same time.
+    """
 
     def run() -> Session | R:
         try:
@@ -82,11 +89,26 @@ def find_or_create(context: Context, new: New, first: Batch, find: Find[R], *, r
             pass
         with context.transaction() as connection:
             now = context.now(connection)
+            if parent is not None:
+                sessions.lock(connection, now, parent)
             if renew:
                 sessions.delete_expired(connection, now, new.key)
             return _insert_or_find(connection, now, new, first, find)
 
     return context.trying(run)
+
+
+def open_child(
+    context: Context, parent: str, name: str, ttl: timedelta | None | Unset, fields: SessionFields, *, renew: bool
+) -> str:
+    """Open or create a child session, by default with the user and the TTL of its parent, and return its key."""
+    key = levels.child_key(parent, name)
+    info = context.on_primary().read(sessions.info, parent)
+    if ttl is UNSET:
+        ttl = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
+    new = appending.new_session(context, key, ttl, SessionFields(**{"user_id": info.user_id, **fields}))
+    find_or_create(context, new, Batch([]), sessions.row_of, renew=renew, parent=parent)
+    return key
 
 
 def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
@@ -121,19 +143,32 @@ def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> S
 # Delete
 
 
-def delete(context: Context, key: str, expected: Expected) -> bool:
-    """Delete a session and all that belongs to it; `SessionHeld` names what keeps it."""
+def delete(context: Context, key: str, expected: Expected, *, children: bool) -> bool:
+    """Delete a session and all that belongs to it, with `children` its descendants too.
+
+    `SessionHeld` names the session that cannot be deleted, and what keeps it.
+    """
     # A foreign key that refuses ends the caller's transaction on PostgreSQL, unless there is a savepoint.
-    get_connection = context.transaction if context.in_callers_transaction else context.single_write
+    get_connection = context.transaction if children or context.in_callers_transaction else context.single_write
+    current = key
 
     def run() -> bool:
+        nonlocal current
         with get_connection() as connection:
-            return sessions.delete(connection, key, expected)
+            current = key
+            # The session is deleted first: `open_child` locks it, so every child is committed by now, or never.
+            deleted = sessions.delete(connection, key, expected)
+            if children and (deleted or not expected.needs_session):
+                descendants = Filter(key_prefix=levels.below(key), expired=None)
+                for current in lists.keys(connection, None, descendants):
+                    deleted = sessions.delete(connection, current) or deleted
+            current = key
+            return deleted
 
     try:
         return context.trying(run, if_lost=False)
     except SessionHeld as error:
-        raise SessionHeld(key, error.constraint) from error
+        raise SessionHeld(current, error.constraint) from error
 
 
 # Purge
@@ -160,7 +195,9 @@ def purge(
     reasons, filters = policy.reasons(now), policy.filters(dialect_of(context.engine))
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
-        preview = context.on_primary().read_together(expiry.preview, reasons, filters, limit, _SHOWN)
+        preview = context.on_primary().read_together(
+            expiry.preview, reasons, filters, limit, _SHOWN, children=policy.children
+        )
         report.sessions, report.messages, report.oldest = preview
         reasons = []
     with ExitStack() as stack:
@@ -170,8 +207,8 @@ def purge(
 
             archive_batch = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
         pace = Pace(dialect_of(context.engine))
-        while reasons and (limit is None or report.sessions < limit):
-            max_sessions = batch_size if limit is None else min(batch_size, limit - report.sessions)
+        while reasons and (limit is None or limit > 0):
+            max_sessions = batch_size if limit is None else min(batch_size, limit)
             held = len(report.held)
             with pace.batch():
                 done = _purge_batch(
@@ -183,10 +220,12 @@ def purge(
                     archive_batch,
                     report.held,
                     waits=policy.everything,
+                    children=policy.children,
                 )
             if not done.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
+            limit = None if limit is None else limit - done.limited
             report.sessions += done.sessions
             report.messages += done.messages
             report.batches += 1
@@ -207,24 +246,25 @@ def _purge_batch(
     held: dict[str, str],
     *,
     waits: bool,
+    children: bool,
 ) -> Purged:
     """Purge a batch; if a foreign key refuses it, session by session, noting those that are `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
         raise LangoStoreError(f"{len(held):,} sessions stay because of {constraint}: give that key ON DELETE SET NULL")
     conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
+    options = {"waits": waits, "children": children}
     try:
-        return context.transact(expiry.purge, reason, conditions, max_sessions, max_rows, archive_batch, waits=waits)
+        return context.transact(expiry.purge, reason, conditions, max_sessions, max_rows, archive_batch, **options)
     except SessionHeld:
         keys = context.on_primary().read_together(expiry.keys, reason, conditions, max_sessions, max_rows)
-    purged_sessions = purged_messages = 0
+    total = Purged(0, 0, 0)
     for key in keys:
         conditions = [*filters, of_session(SESSION, key)]
         try:
-            done = context.transact(expiry.purge, reason, conditions, 1, max_rows, archive_batch, waits=waits)
+            done = context.transact(expiry.purge, reason, conditions, 1, max_rows, archive_batch, **options)
         except SessionHeld as error:
             held[key] = error.constraint
         else:
-            purged_sessions += done.sessions
-            purged_messages += done.messages
-    return Purged(purged_sessions, purged_messages)
+            total = Purged(*map(sum, zip(total, done, strict=True)))
+    return total

@@ -39,14 +39,14 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
         return message
 
 
-def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None) -> Session:
-    """Restore a session from an archive."""
+def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, children: bool) -> Session:
+    """Restore a session, with `children` its descendants too, from an archive."""
     from lango_store.archive import Archive  # sqlite-utils, which only archives need
 
     with Archive(archive) as opened:
 
         def restore_archived(connection: sa.Connection, now: datetime) -> Session:
-            opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl))
+            opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl), children=children)
             return messages.load(connection, now, key)
 
         return context.transact(restore_archived)

@@ -24,6 +24,7 @@ def prepare(store: Store, cold: Path) -> None:
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=messages(2, tokens=1))
+    store.create("k/child")
     store.conversation("k").save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
 
 
@@ -47,7 +48,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "exists": [lambda: store.exists("k")],
             "update": [lambda: store.update("k", title="new")],
             "touch": [lambda: store.touch("k")],
-            "delete": [lambda: store.delete("k")],
+            "delete": [lambda: store.delete("k"), lambda: store.delete("k", children=True)],
             "append_message": [
                 lambda: store.append_message("k", message()),
                 lambda: store.append_message("new", message(), create=True),
@@ -70,9 +71,20 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "search": [lambda: store.search("hello")],
             "stats": [store.stats],
             "examine": [store.examine],
-            "expire": [lambda: store.expire(older_than=timedelta(0)), lambda: store.expire(dry_run=True)],
-            "delete_where": [lambda: store.delete_where(key_prefix="k")],
-            "restore": [lambda: store.restore(cold, "old")],
+            "expire": [
+                lambda: store.expire(older_than=timedelta(0)),
+                lambda: store.expire(dry_run=True),
+                lambda: store.expire(older_than=timedelta(0), children=True),
+                lambda: store.expire(dry_run=True, children=True),
+            ],
+            "delete_where": [
+                lambda: store.delete_where(key_prefix="k"),
+                lambda: store.delete_where(key_prefix="k", children=True),
+            ],
+            "restore": [
+                lambda: store.restore(cold, "old"),
+                lambda: store.restore(cold, "old", children=True),
+            ],
         },
         Conversation: {
             "get": [k.get],
@@ -97,10 +109,12 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "find_turn": [lambda: k.find_turn("turn")],
             "messages_of": [lambda: k.messages_of(turn)],
             "event_count": [k.event_count],
-            "total_usage": [k.total_usage],
+            "total_usage": [k.total_usage, lambda: k.total_usage(children=True)],
             "values": [k.values],
             "set_values": [lambda: k.set_values({"a": 1})],
             "drop_values": [k.drop_values],
+            "child": [lambda: k.child("new"), lambda: k.child("child")],
+            "children": [k.children],
             "fork": [k.fork],
             "compactions": [k.compactions],
             "history": [k.history, lambda: k.history(max_tokens=1)],
