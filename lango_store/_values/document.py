@@ -47,11 +47,18 @@ def document(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
     """Yield the document in pieces: first the session, then its messages and turns."""
-    turns = list(turns)
     yield start_page(session.title or session.key)
+    yield from render_session(session, messages, turns)
+    yield END
+
+
+def render_session(
+    session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
+) -> Iterator[str]:
+    """Yield the part of a document for one session."""
+    turns = list(turns)
     yield render_header(session, total(turn.usage for turn in turns))
     yield from render_log(session, messages, turns)
-    yield END
 
 
 def start_page(title: str, policy: str | None = None) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from lango_store import interchange
 from lango_store._engine.engine import database_file
-from lango_store.cli.options import JsonOption, UrlOption, User, open_store
+from lango_store.cli.options import ChildrenOption, JsonOption, UrlOption, User, open_store
 from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
@@ -93,6 +93,7 @@ def export(
     url: UrlOption = None,
     user: User = None,
     all_: Annotated[bool, typer.Option("--all", help="Export all sessions.")] = False,
+    children: ChildrenOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that have other content.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -130,6 +131,7 @@ def export(
             keys=keys or (),
             user_id=user,
             everything=all_,
+            children=children,
             replace=force,
             on_file=on_file,
         )

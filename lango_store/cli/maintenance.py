@@ -18,6 +18,7 @@ from lango_store._values.reports import ExpiryReport
 from lango_store.archive import Archive
 from lango_store.cli.options import (
     Agent,
+    ChildrenOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -73,6 +74,7 @@ def expire(
     archive: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Copy sessions to this SQLite file before they are purged.")
     ] = None,
+    children: ChildrenOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -88,6 +90,7 @@ def expire(
         "user_id": user,
         "key_prefix": prefix,
         "limit": limit,
+        "children": children,
     }
     announcement = None if json_ else "looking at" if dry_run else "purging on"
     has_bar = sys.stderr.isatty() and not json_

@@ -12,10 +12,11 @@ import typer
 from rich.console import Capture
 
 from lango_store._operations.lists import Order
-from lango_store._values.document import document
+from lango_store._values import document
 from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.cli.options import (
     Agent,
+    ChildrenOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -67,6 +68,12 @@ WIDE: Final = ("agent", "user", "message tokens", "turns", "expires (UTC)")
 """The columns that only a wide terminal shows."""
 
 
+def _family(store: Store, parent: SessionInfo, *, expired: bool | None) -> list[SessionInfo]:
+    """Return a session and its descendants, each session before its own descendants."""
+    descendants = store.iter_sessions(key_prefix=f"{parent.key}/", expired=expired)
+    return sorted([parent, *descendants], key=lambda info: info.key.split("/"))
+
+
 @app.command("list", epilog=example("sessions list --url sqlite:///agent.db --user ann"))
 def list_(
     url: UrlOption = None,
@@ -102,6 +109,10 @@ def list_(
         bool, typer.Option("--expired", help="List expired sessions that are not purged yet, instead of live ones.")
     ] = False,
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of sessions to list.")] = 50,
+    tree: Annotated[
+        bool,
+        typer.Option("--tree", help="List sessions without a parent, each followed by its descendants, indented."),
+    ] = False,
     cursor: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue a list at the cursor that it printed at its end.")
     ] = None,
@@ -129,10 +140,13 @@ def list_(
                 created_before=created_before,
                 expired=expired,
                 order=order,
+                top_level=tree,
                 limit=min(500, remaining),
                 cursor=cursor,
             )
-            yield page.items
+            yield (
+                [each for info in page.items for each in _family(store, info, expired=expired)] if tree else page.items
+            )
             remaining -= len(page.items)
             cursor = page.next
             if cursor is None:
@@ -144,7 +158,9 @@ def list_(
                 for info in (info for page in pages(store) for info in page):
                     print_json(info)
             else:
-                print_table(COLUMNS, pages(store), wide=WIDE)
+                is_indented = tree and sys.stdout.isatty()
+                key = {"key": lambda info: "  " * info.key.count("/") + info.key} if is_indented else {}
+                print_table({**COLUMNS, **key}, pages(store), wide=WIDE)
     except InvalidCursor as error:
         raise typer.BadParameter(
             f"{quoted(cursor)} is not a cursor: copy the cursor from the end of a list", param_hint="--cursor"
@@ -169,6 +185,7 @@ def show(
     expired: Annotated[
         bool, typer.Option("--expired", help="Show the session even if its TTL has passed. This does not revive it.")
     ] = False,
+    children: ChildrenOption = False,
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long contents.")] = False,
     no_pager: Annotated[bool, typer.Option("--no-pager", help="Never open a pager.")] = False,
     html: Annotated[
@@ -176,13 +193,17 @@ def show(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show a session with its messages, tool calls and total usage."""
+    """Show a session with its messages, tool calls and total usage.
+
+    With --children, the descendants follow. Their usage is not included
+    in the usage of the session.
+    """
     if last is None and sys.stdout.isatty() and not (json_ or all_ or html):
         last = LAST
     is_damaged = False
     text: Capture | None = None
 
-    def messages(store: Store) -> Iterator[Message | DamagedMessage]:
+    def messages(store: Store, key: str) -> Iterator[Message | DamagedMessage]:
         nonlocal is_damaged
         read = partial(store.conversation(key).all_messages, expired=expired, damaged="return")
         after, part = 0, read(last=last, limit=None if last else 500)
@@ -196,32 +217,38 @@ def show(
 
     with open_store(url) as store:
         info = store.info(key, expired=expired)
+        infos = _family(store, info, expired=None if expired else False) if children else [info]
         if html is not None:
-            turns = [] if expired else store.conversation(key).turns()
             with atomic_writer(html, replace=True) as file:
-                for piece in document(info, messages(store), turns):
-                    file.write(piece.encode())
+                file.write(document.start_page(info.title or key).encode())
+                for info in infos:
+                    turns = [] if expired else store.conversation(info.key).turns()
+                    for piece in document.render_session(info, messages(store, info.key), turns):
+                        file.write(piece.encode())
+                file.write(document.END.encode())
             print(f"written: {html}")
         elif json_:
-            print_json(info)
-            for each in messages(store):
-                if isinstance(each, DamagedMessage):
-                    print(json.dumps({"seq": each.seq, "damaged": each.field, "reason": str(each)}))
-                else:
-                    print_json(each)
+            for info in infos:
+                print_json(info)
+                for each in messages(store, info.key):
+                    if isinstance(each, DamagedMessage):
+                        print(json.dumps({"seq": each.seq, "damaged": each.field, "reason": str(each)}))
+                    else:
+                        print_json(each)
         else:
-            usage: dict[str, Any] = {}
-            try:
-                usage = {} if expired else store.conversation(key).total_usage()
-            except DamagedMessage as error:
-                is_damaged = True
-                print_error(error)
             out = console()
-            omitted = max(info.message_count + info.record_count - last, 0) if last else 0
             with captured(out, no_pager=no_pager) as text:
-                out.print(render_session(info, usage, omitted=omitted))
-                for each in messages(store):
-                    out.print(render_message(each, full=full))
+                for info in infos:
+                    usage: dict[str, Any] = {}
+                    try:
+                        usage = {} if expired else store.conversation(info.key).total_usage()
+                    except DamagedMessage as error:
+                        is_damaged = True
+                        print_error(error)
+                    omitted = max(info.message_count + info.record_count - last, 0) if last else 0
+                    out.print(render_session(info, usage, omitted=omitted))
+                    for each in messages(store, info.key):
+                        out.print(render_message(each, full=full))
     if text is not None:
         page(out, text.get())
     if is_damaged:
@@ -235,6 +262,7 @@ def delete(
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
+    children: ChildrenOption = False,
     yes: YesOption = False,
 ) -> None:
     """Delete sessions by key, or all sessions of a user, an agent or a key prefix.
@@ -246,11 +274,12 @@ def delete(
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
     with open_store(url) as store:
         count = len(set(keys)) if keys else store.count(**filters, expired=None)
-        confirm(f"deleting {quantity(count, 'session')} on {store.engine.url}", yes=yes)
+        descendants = " with all descendants" if children else ""
+        confirm(f"deleting {quantity(count, 'session')}{descendants} on {store.engine.url}", yes=yes)
         if not keys:
-            print(f"deleted {quantity(store.delete_where(**filters), 'session')}")
+            print(f"deleted {quantity(store.delete_where(**filters, children=children), 'session')}")
             return
-        missing = [key for key in keys if not store.delete(key)]
+        missing = [key for key in keys if not store.delete(key, children=children)]
     print(f"deleted {quantity(len(keys) - len(missing), 'session')}")
     for key in missing:
         print_error(LangoStoreError(f"no session {quoted(key)}"))

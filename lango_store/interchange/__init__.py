@@ -5,11 +5,11 @@ system converts its files to a `Draft`, and writes files from a `Draft`. A copy 
 backup, without a file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
-from lango_store._operations import lists
+from lango_store._operations import levels, lists
 from lango_store._operations.lists import Filter
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
@@ -159,6 +159,7 @@ def export(
     keys: Sequence[str] = (),
     user_id: str | None = None,
     everything: bool = False,
+    children: bool = False,
     replace: bool = False,
     on_file: Callable[[Exported], None] | None = None,
 ) -> list[Exported]:
@@ -178,6 +179,7 @@ def export(
         keys: The keys of the sessions to export.
         user_id: Export all sessions of this user.
         everything: Export all sessions, and as `jsonl` also the values of shared scopes.
+        children: Export the descendants of each chosen session too. Default: False.
         replace: Replace existing files that have other content.
         on_file: Called with each result when the session is finished.
 
@@ -199,7 +201,9 @@ def export(
         raise ValueError(f"{format} can only be imported: export to one of {', '.join(writable())}")
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
-    session_keys = keys or _keys(store, user_id, expired=chosen.exports_expired)
+    session_keys = keys or _keys(store, expired=chosen.exports_expired, user_id=user_id)
+    if children and not everything:
+        session_keys = list(dict.fromkeys(_with_descendants(store, session_keys, expired=chosen.exports_expired)))
     for each in chosen.export(store, session_keys, target, shared=everything, replace=replace):
         done.append(each)
         if on_file is not None:
@@ -207,9 +211,15 @@ def export(
     return done
 
 
-def _keys(store: Store, user_id: str | None, *, expired: bool) -> list[str]:
+def _with_descendants(store: Store, keys: Sequence[str], *, expired: bool) -> Iterator[str]:
+    for key in keys:
+        yield key
+        yield from _keys(store, expired=expired, key_prefix=levels.below(key))
+
+
+def _keys(store: Store, *, expired: bool, **which: Any) -> list[str]:
     with store.context.snapshot(allow_replica=True) as connection:
-        sessions = Filter(user_id=user_id, expired=None if expired else False)
+        sessions = Filter(expired=None if expired else False, **which)
         return lists.keys(connection, store.context.moment(connection), sessions)
 
 

@@ -236,3 +236,54 @@ def test_json_escapes_terminal_control_characters(url: str) -> None:
     assert "漢字" in out
     info, stored = map(json.loads, out.splitlines())
     assert (info["key"], stored["content"]) == (controls, f"漢字{controls}")
+
+
+@pytest.fixture
+def family_url(make_sqlite: MakeDatabase) -> str:
+    """The URL of a store with two top-level sessions, and descendants of the older one."""
+    where = make_sqlite()
+    for n, key in enumerate(["k/b", "k/a!", "k", "k/a/x", "k/a", "other"]):
+        made = NOW + timedelta(minutes=n)
+        with Store(where, clock=lambda made=made: made) as store:  # type: ignore[misc]
+            store.create(key, messages=[message(f"said in {key}")])
+    return where
+
+
+FAMILY = ["k", "k/a", "k/a/x", "k/a!", "k/b"]
+
+
+def test_list_tree_puts_descendants_below_their_parent(family_url: str) -> None:
+    piped = run("sessions", "list", "--tree", "--url", family_url).stdout
+    assert [line.partition("\t")[0] for line in piped.splitlines()] == ["other", *FAMILY]
+    shown, code = run_on_terminal("sessions", "list", "--tree", "--url", family_url)
+    assert code == 0, shown
+    lines = [re.sub(r"\x1b\[\d*m", "", line) for line in shown.splitlines()]
+    starts = [re.match(r" *\S+", line) for line in lines[1:]]
+    indented = ["other", "k", "  k/a", "    k/a/x", "  k/a!", "  k/b"]
+    assert [start[0] for start in starts if start] == indented
+
+
+def test_show_children_follow_their_parent(family_url: str, tmp_path: Path) -> None:
+    options = ("--children", "--url", family_url)
+    lines = [json.loads(line) for line in run("sessions", "show", "k", "--json", *options).stdout.splitlines()]
+    assert [line["key"] for line in lines if "key" in line] == FAMILY
+    assert [line["content"] for line in lines if "content" in line] == [f"said in {key}" for key in FAMILY]
+    html = tmp_path / "k.html"
+    assert run("sessions", "show", "k", "--html", str(html), *options).returncode == 0
+    for text in (run("sessions", "show", "k", *options).stdout, html.read_text()):
+        assert re.findall(r"said in (k[\w/!]*)", text) == FAMILY
+    assert run("sessions", "show", "k", "--url", family_url).stdout.count("said in") == 1
+
+
+def test_commands_with_children_take_descendants_along(family_url: str, tmp_path: Path) -> None:
+    done = run("export", "k/a", "k", "--children", "--to", str(tmp_path / "k.jsonl"), "--json", "--url", family_url)
+    exported = ["k/a", "k/a/x", "k", "k/a!", "k/b"]
+    assert [json.loads(line)["key"] for line in done.stdout.splitlines()] == exported
+    done = run("expire", "--older-than", "0s", "--prefix", "k/a", "--children", "--json", "--url", family_url)
+    assert json.loads(done.stdout)["sessions"] == 3
+    done = run("sessions", "delete", "k", "--children", "--yes", "--url", family_url)
+    assert (done.returncode, done.stderr.count("with all descendants")) == (0, 1)
+    assert run("sessions", "list", "--url", family_url).stdout.partition("\t")[0] == "other"
+    assert run("import", str(tmp_path / "k.jsonl"), "--url", family_url).returncode == 0
+    with Store(family_url) as store:
+        assert [info.key for info in store.iter_sessions()] == sorted([*FAMILY, "other"])

@@ -81,10 +81,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
                 lambda: store.delete_where(key_prefix="k"),
                 lambda: store.delete_where(key_prefix="k", children=True),
             ],
-            "restore": [
-                lambda: store.restore(cold, "old"),
-                lambda: store.restore(cold, "old", children=True),
-            ],
+            "restore": [lambda: store.restore(cold, "old", children=True)],
         },
         Conversation: {
             "get": [k.get],
