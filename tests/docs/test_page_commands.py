@@ -36,6 +36,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
         "docs/index.md",
         "docs/frameworks/",
         "docs/why/design.md",
+        "docs/howto/subagents.md",
         "docs/howto/usage.md",
         "docs/production/migrations.md",
         "docs/reference/formats.md",

@@ -34,8 +34,8 @@ class LangoSessionStore(Adapter):
 
     Pass it to the SDK as `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
 
-    A transcript is stored as a session with the key `project_key:session_id`; the transcript of a subagent as
-    `project_key:session_id:subpath`. The store works with asyncio and with trio.
+    A transcript is stored as a session with the key `project_key:session_id`; the transcript of a subagent as its child
+    session `project_key:session_id/subpath`. The store works with asyncio and with trio.
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
@@ -106,7 +106,7 @@ class LangoSessionStore(Adapter):
             The id of each session and the time of its last write, in milliseconds since 1970.
         """
         project = self._project(project_key)
-        infos = await self._run(lambda store: list(transcripts.children(store, project)))
+        infos = await self._run(lambda store: list(transcripts.sessions(store, project)))
         return [{"session_id": transcripts.last_part(info), "mtime": transcripts.milliseconds(info)} for info in infos]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
@@ -132,7 +132,7 @@ class LangoSessionStore(Adapter):
             key: The project, the session and, to delete only one subagent's transcript, the subpath.
         """
         name, whole = self._key(key), key.get("subpath") is None
-        await self._run(lambda store: store.transact(lambda tx: _delete(tx, name, whole=whole)))
+        await self._run(lambda store: store.delete(name, children=whole))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """List the subpaths of a session, which are the live transcripts of its subagents.
@@ -141,8 +141,7 @@ class LangoSessionStore(Adapter):
             key: The project and the session.
         """
         session = self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
-        infos = await self._run(lambda store: list(transcripts.children(store, session)))
-        return [transcripts.last_part(info) for info in infos]
+        return await self._run(lambda store: list(transcripts.subpaths(store, session)))
 
     async def close(self) -> None:
         """Close the adapter's threads, and its store if the adapter opened it for a URL."""
@@ -153,8 +152,8 @@ class LangoSessionStore(Adapter):
 
     def _key(self, key: SessionKey) -> str:
         subpath = key.get("subpath")
-        parts = [] if subpath is None else [subpath]
-        return joined_key(key["project_key"], key["session_id"], *parts, prefix=self._prefix)
+        session = joined_key(key["project_key"], key["session_id"], prefix=self._prefix)
+        return session if subpath is None else joined_key(subpath, prefix=f"{session}/")
 
     def _project(self, project_key: str) -> str:
         return joined_key(project_key, prefix=self._prefix)
@@ -171,10 +170,3 @@ def _runs_asyncio() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _delete(tx: Store, key: str, *, whole: bool) -> None:
-    tx.delete(key)
-    if whole:
-        for info in list(tx.iter_sessions(key_prefix=f"{key}:", expired=None)):
-            tx.delete(info.key)

@@ -134,13 +134,20 @@ def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Ent
     return entries
 
 
-def children(store: Store, key: str, *, expired: bool | None = False) -> Iterator[SessionInfo]:
-    """Yield the sessions of a project, or the transcripts of subagents of a session."""
-    # The parts of a key are joined with ":", so the key of a grandchild has one more of them.
+def sessions(store: Store, key: str) -> Iterator[SessionInfo]:
+    """Yield the sessions of a project, without the transcripts of subagents."""
     prefix = f"{key}:"
-    for info in store.iter_sessions(key_prefix=prefix, expired=expired):
-        if ":" not in info.key[len(prefix) :]:
+    for info in store.iter_sessions(key_prefix=prefix):
+        if not {":", "/"} & set(info.key[len(prefix) :]):
             yield info
+
+
+def subpaths(store: Store, key: str) -> Iterator[str]:
+    """Yield the subpaths of the transcripts of subagents of a session, which may not exist itself."""
+    prefix = f"{key}/"
+    for info in store.iter_sessions(key_prefix=prefix):
+        if "/" not in info.key[len(prefix) :]:
+            yield split_key(info.key, prefix)[0]
 
 
 def milliseconds(info: SessionInfo) -> int:
@@ -155,7 +162,7 @@ def last_part(info: SessionInfo) -> str:
 
 def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
     """Yield the summary of each session of a project, including the entries appended since the last call."""
-    for info in children(store, key):
+    for info in sessions(store, key):
         names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
         try:
             data = _folded(store, info, names)

@@ -115,7 +115,7 @@ async def test_title_is_set_with_first_entries(store: Store, sessions: LangoSess
 async def test_message_of_subagent_has_subagent_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
     said = block("a", "1", isSidechain=True, agentId="a7f")
     await sessions.append(SUB, [said, block("b", "2", isSidechain=False, agentId="a7f")])
-    first, second = store.messages(f"{NAME}:subagents%2Fagent-1")
+    first, second = store.messages(f"{NAME}/subagents%2Fagent-1")
     assert (first.author, second.author) == ("a7f", None)
     assert (await sessions.load(SUB) or [])[0] == said
 
@@ -126,7 +126,7 @@ async def test_sessions_get_configured_user_and_key_prefix(store: Store) -> None
     await sessions.append(SUB, [entry()])
     assert {(info.key, info.user_id) for info in store.iter_sessions()} == {
         (f"claude/{NAME}", "ann"),
-        (f"claude/{NAME}:subagents%2Fagent-1", "ann"),
+        (f"claude/{NAME}/subagents%2Fagent-1", "ann"),
     }
     assert [found["session_id"] for found in await sessions.list_sessions(PROJECT)] == [KEY["session_id"]]
     assert await sessions.list_subkeys(KEY) == [SUB["subpath"]]
@@ -184,7 +184,7 @@ async def test_session_is_deleted_with_all_subpaths_or_not_at_all(store: Store, 
         await sessions.append(key, [entry(uuid="a")])
     with store.engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE note (session TEXT REFERENCES lango_session (key))"))
-        connection.execute(sa.text("INSERT INTO note VALUES (:key)"), {"key": f"{NAME}:subagents%2Fagent-2"})
+        connection.execute(sa.text("INSERT INTO note VALUES (:key)"), {"key": f"{NAME}/subagents%2Fagent-2"})
     with pytest.raises(LangoStoreError, match="is held by"):
         await sessions.delete(KEY)
     assert await sessions.load(KEY) == [entry(uuid="a")]

@@ -1,0 +1,15 @@
+"""The program on the page about child sessions for subagents."""
+
+from pathlib import Path
+from typing import Final
+
+from support.pages import blocks
+from support.processes import run_program
+
+PAGE: Final = "docs/howto/subagents.md"
+
+
+def test_program_prints_the_text_on_the_page(tmp_path: Path) -> None:
+    (program,), (printed,) = blocks(PAGE, "python"), blocks(PAGE, "text")
+    done = run_program(program, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
