@@ -452,6 +452,8 @@ class Conversation:
         *,
         last: int | None = None,
         max_tokens: int | None = None,
+        step: int | None = None,
+        step_tokens: int | None = None,
         from_consolidated: bool = False,
         nested: bool = True,
         unanswered: Literal["close", "keep"] = "close",
@@ -466,9 +468,7 @@ class Conversation:
         it is not stored, and counts in neither bound. With `unanswered="keep"` none is added. See `window.as_prompt`
         for what else a chat API refuses. ValueError if `max_tokens` meets a message without a count.
         """
-        for name, value in (("last", last), ("max_tokens", max_tokens)):
-            if value is not None and value < 0:
-                raise ValueError(f"{name}={value} is negative: give 0 or more")
+        budget = log.Budget(last, max_tokens, step, step_tokens)
         if unanswered not in ("close", "keep"):
             raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
@@ -476,8 +476,7 @@ class Conversation:
         chosen = read(
             log.history,
             self.key,
-            last=last,
-            max_tokens=max_tokens,
+            budget,
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
         )
