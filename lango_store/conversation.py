@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import edits, levels, lists, removals, sessions, turns
+from lango_store._operations import edits, levels, lists, prompts, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.lists import Filter
@@ -468,13 +468,13 @@ class Conversation:
         it is not stored, and counts in neither bound. With `unanswered="keep"` none is added. See `window.as_prompt`
         for what else a chat API refuses. ValueError if `max_tokens` meets a message without a count.
         """
-        budget = log.Budget(last, max_tokens, step, step_tokens)
+        budget = prompts.Budget(last, max_tokens, step, step_tokens)
         if unanswered not in ("close", "keep"):
             raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
         chosen = read(
-            log.history,
+            prompts.history,
             self.key,
             budget,
             from_consolidated=from_consolidated,

@@ -3,12 +3,10 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store import window
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
@@ -31,9 +29,8 @@ from lango_store.errors import DatabaseBusy, quoted
 
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
-_ALL: Final = 2**62  # leaves room to add the length of a summary
-_FIRST_PAGE: Final = 64
-_INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
+ALL: Final = 2**62
+"""A limit above any number of messages; it leaves room to add the length of a summary."""
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
@@ -270,7 +267,7 @@ def tail(
 
     With `newest`, only that many of the newest messages of the log are used.
     """
-    values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, _ALL)}
+    values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, ALL)}
     rows = _tail[records].run(connection, values)
     if not rows:
         sessions.raise_unmatched(connection, now, key)
@@ -279,121 +276,3 @@ def tail(
     by_seq = list(reversed(rows[:newest]))
     shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
     return decode_messages(key, [row[:-1] for row in shown[max(len(shown) - last, 0) :]]), summary_turn
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The limits of a prompt: `last` messages and `max_tokens` tokens, and the steps in which its start moves."""
-
-    last: int | None = None
-    max_tokens: int | None = None
-    step: int | None = None
-    step_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        check_count("last", self.last)
-        check_count("max_tokens", self.max_tokens)
-        for name, value, bound in (("step", self.step, "last"), ("step_tokens", self.step_tokens, "max_tokens")):
-            if value is None:
-                continue
-            if value < 1:
-                raise ValueError(f"{name}={value} is not positive: give 1 or more")
-            if getattr(self, bound) is None:
-                raise ValueError(f"{name} moves the start of a limited prompt in steps: give {bound} as well")
-        if self.max_tokens is not None and self.step_tokens is not None and self.step_tokens > self.max_tokens:
-            raise ValueError(
-                f"step_tokens={self.step_tokens} exceeds max_tokens={self.max_tokens}: give max_tokens or less"
-            )
-
-    def most(self) -> int:
-        """Return the number of messages to read at most; with a step, one more shows that the window is longer."""
-        return _ALL if self.last is None else min(self.last + (self.step or 0), _ALL)
-
-
-def history(
-    connection: AnyConnection,
-    now: Moment,
-    key: str,
-    budget: Budget,
-    *,
-    from_consolidated: bool,
-    count: window.Count | None,
-) -> list[Message]:
-    """Return the end of a live session's window within a budget, fit for a model.
-
-    With `max_tokens` or `from_consolidated` it takes several statements.
-    """
-    newest = stored_tokens = None
-    if from_consolidated or budget.step_tokens is not None:
-        info = sessions.info(connection, now, key)
-        stored_tokens = info.token_count
-        newest = info.message_count - info.last_consolidated if from_consolidated else None
-    most, max_tokens = budget.most(), budget.max_tokens
-    size = most if max_tokens is None else min(_FIRST_PAGE, most)
-    while True:
-        read, summary_turn = tail(connection, now, key, size, newest=newest)
-        fitting = read if max_tokens is None else window.tail_within(read, max_tokens, count=count)
-        if len(fitting) < len(read) or len(read) < size or size == most:
-            break
-        size = min(4 * size, most)
-    limited = _limit_messages(read, summary_turn, budget)
-    if len(fitting) >= len(limited):
-        return _legal(limited, summary_turn)
-    if budget.step_tokens is not None and stored_tokens is not None:
-        fitting = _move_to_token_step(fitting, summary_turn, stored_tokens, budget.step_tokens)
-    return _legal(fitting, summary_turn)
-
-
-def _limit_messages(read: list[Message], summary_turn: int | None, budget: Budget) -> list[Message]:
-    """Return the last messages: with a step, back to the previous multiple of it.
-
-    The steps count seqs, so that neither an append nor a removal before the window moves the start. A summary is
-    removed as a whole.
-    """
-    last = budget.last
-    if last is None or len(read) <= last:
-        return read
-    later = _after_summary(read, summary_turn)
-    if budget.step is None or not last or not later:
-        return read[len(read) - last :]
-    start = (later[-last:][0].seq - 1) // budget.step * budget.step
-    return [message for message in later if message.seq > start]
-
-
-def _move_to_token_step(
-    fitting: list[Message], summary_turn: int | None, stored_tokens: int, step: int
-) -> list[Message]:
-    """Remove messages from the front up to the next multiple of `step`, counted in tokens from the session's start."""
-    later = _after_summary(fitting, summary_turn)
-    end = stored_tokens - sum(_stored_count(message) for message in later)
-    start = -(-end // step) * step
-    for position, message in enumerate(later):
-        end += _stored_count(message)
-        if end > start:
-            return later[position:]
-    return later
-
-
-def _after_summary(messages: list[Message], summary_turn: int | None) -> list[Message]:
-    return [message for message in messages if summary_turn is None or message.turn_no != summary_turn]
-
-
-def _stored_count(message: Message) -> int:
-    if message.tokens is None:
-        raise ValueError(
-            f"message {message.seq} has no token count, and step_tokens needs one of each message: "
-            "append with Store(token_counter=…), or give step instead"
-        )
-    return message.tokens
-
-
-def _legal(found: list[Message], summary_turn: int | None) -> list[Message]:
-    """Remove from the front the messages that a model would refuse or misunderstand."""
-    summary = [message for message in found if summary_turn is not None and message.turn_no == summary_turn]
-    later = found[len(summary) :]
-    if summary:  # it covers everything that came before
-        asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
-        called = {call.id for message in asking for call in message.tool_calls}
-        return [*window.without_orphans(summary), *window.without_orphans(later, called)]
-    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, later))
-    return [*system, *window.legal_suffix(later[len(system) :])]

@@ -1,0 +1,160 @@
+"""Prompts: the end of a window within a budget, starting at a message that a provider accepts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from lango_store import window
+from lango_store._dialect import AnyConnection, Moment
+from lango_store._operations import sessions
+from lango_store._operations.messages import ALL, check_count, tail
+from lango_store._values.model import Message, MessageRole
+
+_FIRST_PAGE: Final = 64
+_INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of a prompt, and the steps in which its start moves when a limit is reached."""
+
+    last: int | None = None
+    max_tokens: int | None = None
+    step: int | None = None
+    step_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("last", self.last)
+        check_count("max_tokens", self.max_tokens)
+        _check_step("step", self.step, "last", self.last)
+        _check_step("step_tokens", self.step_tokens, "max_tokens", self.max_tokens)
+        if self.step_tokens is not None and self.max_tokens is not None and self.step_tokens > self.max_tokens:
+            raise ValueError(f"step_tokens={self.step_tokens} exceeds max_tokens={self.max_tokens}: give a smaller one")
+
+    @property
+    def most(self) -> int:
+        """The number of messages to read at most; with a step, one more shows that the window is longer."""
+        return ALL if self.last is None else min(self.last + (self.step or 0), ALL)
+
+
+def _check_step(name: str, step: int | None, limit_name: str, limit: int | None) -> None:
+    if step is not None and step < 1:
+        raise ValueError(f"{name}={step} is not positive: give 1 or more")
+    if step is not None and limit is None:
+        raise ValueError(f"{name} moves the start of a limited prompt: give {limit_name} as well")
+
+
+def history(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    budget: Budget,
+    *,
+    from_consolidated: bool,
+    count: window.Count | None,
+) -> list[Message]:
+    """Return the end of a live session's window within a budget, fit for a model.
+
+    With `max_tokens` or `from_consolidated` it takes several statements.
+    """
+    newest, stored_tokens = None, 0
+    if from_consolidated or budget.step_tokens is not None:
+        info = sessions.info(connection, now, key)
+        stored_tokens = info.token_count
+        newest = info.message_count - info.last_consolidated if from_consolidated else None
+    size = budget.most if budget.max_tokens is None else min(_FIRST_PAGE, budget.most)
+    while True:
+        messages, summary_turn = tail(connection, now, key, size, newest=newest)
+        fitting = _fitting(messages, budget, count)
+        if len(fitting) < len(messages) or len(messages) < size or size == budget.most:
+            return prompt(messages, fitting, summary_turn, budget, stored_tokens)
+        size = min(4 * size, budget.most)
+
+
+def simulated(
+    messages: Sequence[Message],
+    summary_turn: int | None,
+    budget: Budget,
+    stored_tokens: int,
+    count: window.Count | None,
+) -> Iterator[list[Message]]:
+    """Yield the prompt of each model call of a window: before each message of an assistant, and after the last one."""
+    stored_tokens -= sum(message.tokens or 0 for message in messages)
+    for position, message in enumerate([*messages, None]):
+        if message is None or message.role.canonical is MessageRole.ASSISTANT:
+            read = messages[max(position - budget.most, 0) : position]
+            yield prompt(read, _fitting(read, budget, count), summary_turn, budget, stored_tokens)
+        stored_tokens += (message and message.tokens) or 0
+
+
+def prompt(
+    messages: Sequence[Message],
+    fitting: Sequence[Message],
+    summary_turn: int | None,
+    budget: Budget,
+    stored_tokens: int,
+) -> list[Message]:
+    """Return the prompt that ends with these messages, of which the `fitting` ones are within `max_tokens`."""
+    limited = _last_messages(messages, summary_turn, budget)
+    if len(fitting) >= len(limited):
+        return _legal(limited, summary_turn)
+    if budget.step_tokens is not None:
+        fitting = _from_token_step(_without_summary(fitting, summary_turn), stored_tokens, budget.step_tokens)
+    return _legal(fitting, summary_turn)
+
+
+def _fitting(messages: Sequence[Message], budget: Budget, count: window.Count | None) -> Sequence[Message]:
+    return messages if budget.max_tokens is None else window.tail_within(messages, budget.max_tokens, count=count)
+
+
+def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
+    """Return the last messages, with a step from the multiple of it that precedes them.
+
+    Steps are counted in seqs: no later append and no removal elsewhere moves the start. A summary does not count, and
+    is removed as a whole.
+    """
+    last = budget.last
+    if last is None or len(messages) <= last:
+        return messages
+    later = _without_summary(messages, summary_turn)
+    if budget.step is None or not last or not later:
+        return messages[len(messages) - last :]
+    start = (later[-last:][0].seq - 1) // budget.step * budget.step
+    return [message for message in later if message.seq > start]
+
+
+def _from_token_step(messages: Sequence[Message], stored_tokens: int, step: int) -> Sequence[Message]:
+    """Return the messages from the next multiple of `step`, in tokens counted from the start of the session."""
+    end = stored_tokens - sum(_stored_count(message) for message in messages)
+    start = -(-end // step) * step
+    for position, message in enumerate(messages):
+        end += _stored_count(message)
+        if end > start:
+            return messages[position:]
+    return messages
+
+
+def _without_summary(messages: Sequence[Message], summary_turn: int | None) -> Sequence[Message]:
+    return [message for message in messages if summary_turn is None or message.turn_no != summary_turn]
+
+
+def _stored_count(message: Message) -> int:
+    if message.tokens is None:
+        raise ValueError(
+            f"message {message.seq} has no token count, and step_tokens needs one of each message: "
+            "append with Store(token_counter=…), or give step instead"
+        )
+    return message.tokens
+
+
+def _legal(messages: Sequence[Message], summary_turn: int | None) -> list[Message]:
+    """Remove from the front the messages that a model would refuse or misunderstand."""
+    summary = [message for message in messages if summary_turn is not None and message.turn_no == summary_turn]
+    later = messages[len(summary) :]
+    if summary:  # it covers everything that came before
+        asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
+        called = {call.id for message in asking for call in message.tool_calls}
+        return [*window.without_orphans(summary), *window.without_orphans(later, called)]
+    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, later))
+    return [*system, *window.legal_suffix(later[len(system) :])]
