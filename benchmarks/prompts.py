@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +23,7 @@ from lango_store import Conversation, Message, Store
 
 CACHE_SECONDS = 300
 CACHED_PRICE = 0.1
-SETTINGS = (
+SETTINGS: tuple[dict[str, Any], ...] = (
     {"last": 120},
     {"last": 120, "step": 8},
     {"last": 120, "step": 32},
@@ -32,7 +33,7 @@ SETTINGS = (
 )
 
 
-def prompts(messages: Sequence[Message], conversation: Conversation, **settings: int) -> Iterator[str]:
+def prompts(messages: Sequence[Message], conversation: Conversation, **settings: Any) -> Iterator[str]:
     """Append the messages to an empty session, and yield the prompt of each model call as JSON."""
     for message in messages:
         if message.role.canonical == "assistant":
@@ -73,7 +74,7 @@ def read_ratio(conversation: Conversation, rounds: int = 201) -> float:
         times: dict[int, float] = {}
         for step in (0, 32) if number % 2 else (32, 0):
             start = time.perf_counter()
-            conversation.history(last=120, **({"step": step} if step else {}))
+            conversation.history(last=120, step=step or None)
             times[step] = time.perf_counter() - start
         ratios.append(times[32] / times[0])
     return statistics.median(ratios)

@@ -46,14 +46,14 @@ def is_prefix(before: list[Any], after: list[Any]) -> bool:
 
 @given(session=st.lists(turns(), min_size=1, max_size=8), budget=budgets, nested=st.booleans())
 def test_history_starts_with_previous_history_unless_a_step_moved_its_start(
-    store: Store, session: list[list[Message]], budget: dict[str, int], nested: bool
+    store: Store, session: list[list[Message]], budget: dict[str, Any], nested: bool
 ) -> None:
     conversation = store.open()
     prompts: list[list[dict[str, Any]]] = []
     seq = tokens = 0
     for new in (new for turn in session for new in turn):
         if new.role == "assistant":
-            prompts.append(conversation.history(**budget, nested=nested))  # type: ignore[arg-type]
+            prompts.append(conversation.history(**budget, nested=nested))
             assert prompts[-1], "a prompt is never empty"
         seq, tokens = conversation.append_message(new).seq, tokens + (new.tokens or 0)
     moves = sum(not is_prefix(before, after) for before, after in pairwise(prompts))
@@ -62,13 +62,13 @@ def test_history_starts_with_previous_history_unless_a_step_moved_its_start(
 
 @given(session=st.lists(turns(), min_size=1, max_size=4), budget=budgets)
 def test_history_is_equal_in_another_database(
-    store: Store, make_sqlite: MakeDatabase, session: list[list[Message]], budget: dict[str, int]
+    store: Store, make_sqlite: MakeDatabase, session: list[list[Message]], budget: dict[str, Any]
 ) -> None:
     conversation = store.open(messages=[new for turn in session for new in turn])
     with Store(make_sqlite()) as other:
         copy(store, other)
-        copied = other.conversation(conversation.key).history(**budget)  # type: ignore[arg-type]
-    assert json.dumps(copied) == json.dumps(conversation.history(**budget))  # type: ignore[arg-type]
+        copied = other.conversation(conversation.key).history(**budget)
+    assert json.dumps(copied) == json.dumps(conversation.history(**budget))
     store.delete(conversation.key)  # the next example copies all sessions
 
 
@@ -138,9 +138,9 @@ def test_history_with_step_is_one_statement(url: str) -> None:
         ({"max_tokens": 5, "step_tokens": 6}, "exceeds max_tokens=5"),
     ],
 )
-def test_history_refuses_steps_that_have_no_meaning(store: Store, options: dict[str, int], reason: str) -> None:
+def test_history_refuses_steps_that_have_no_meaning(store: Store, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        store.open().history(**options)  # type: ignore[arg-type]
+        store.open().history(**options)
 
 
 def test_history_with_step_tokens_needs_stored_token_counts(store: Store) -> None:
