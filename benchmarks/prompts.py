@@ -11,6 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def shared(before: str, after: str) -> int:
 
 def reuse(texts: Sequence[str]) -> float:
     """Return the share of all characters that the previous prompt already had in the same position."""
-    hits = sum(shared(before, after) for before, after in zip(texts, texts[1:], strict=False))
+    hits = sum(shared(before, after) for before, after in pairwise(texts))
     return hits / sum(len(text) for text in texts)
 
 
@@ -58,7 +59,7 @@ def cost(texts: Sequence[str], source: random.Random) -> float:
     A prefix is cached until 300 seconds after its last use. Model calls follow each other after 2 to 60 seconds, and
     every tenth after 10 minutes. Cached characters cost a tenth.
     """
-    now, used, before, price = 0.0, -CACHE_SECONDS, "", 0.0
+    now, used, before, price = 0.0, -1e9, "", 0.0
     for text in texts:
         now += 600 if source.random() < 0.1 else source.uniform(2, 60)
         hit = shared(before, text) if now - used <= CACHE_SECONDS else 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli import db, demo, interchange, maintenance, search, serve, sessions
+from lango_store.cli import db, demo, interchange, maintenance, prompt, search, serve, sessions
 from lango_store.cli.options import example
 from lango_store.cli.output import print_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, LangoStoreError, NotPermitted
@@ -31,6 +31,9 @@ app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("demo --file demo.db"))(demo.demo)
+sessions.app.command(epilog=example("sessions prompt telegram:42 --last 120 --step 32 --url sqlite:///agent.db"))(
+    prompt.prompt
+)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(search.app, name="search")
 app.add_typer(maintenance.archive_app, name="archive")
