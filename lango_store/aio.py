@@ -231,6 +231,7 @@ class AsyncConversation:
     update_message = awaited(Conversation.update_message)
     delete_message = awaited(Conversation.delete_message)
     redact_message = awaited(Conversation.redact_message)
+    drop_sent = awaited(Conversation.drop_sent)
     search = awaited(Conversation.search)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)

@@ -79,9 +79,8 @@ class Archive:
     """
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
-        from sqlite_utils import (
-            Database,
-        )  # imported here and in `_our_errors`, because the import is slow and few commands need it
+        # Imported here and in `_our_errors`, because the import is slow and few commands need it.
+        from sqlite_utils import Database
 
         if not create and not Path(path).exists():
             raise InvalidFile(path, "does not exist: check the path of the archive")
@@ -93,9 +92,8 @@ class Archive:
         self._path = path
         try:
             with _our_errors(path):
-                self._connection.execute(
-                    "PRAGMA synchronous = FULL"
-                )  # a purge deletes sessions once the archive is on disk
+                # A purge deletes sessions once the archive is on disk.
+                self._connection.execute("PRAGMA synchronous = FULL")
                 self._db = Database(self._connection, execute_plugins=False)
                 if create:
                     self._create_tables()
@@ -106,7 +104,7 @@ class Archive:
             raise
 
     def _create_tables(self) -> None:
-        if self._db["messages_fts"].exists() and self._parts().keys() == _PARTS.keys():
+        if self._db["messages_fts"].exists() and self._parts().keys() == _PARTS.keys() and not self._missing():
             return
         with self._transaction():
             sessions = self._db.table("sessions")
@@ -119,8 +117,20 @@ class Archive:
                 self._db.table(name).create(
                     columns, pk=("session_id", column), foreign_keys=foreign_keys, if_not_exists=True
                 )
+            for table_name, column_name, kind in self._missing():
+                self._db.table(table_name).add_column(column_name, kind)
             if not self._db["messages_fts"].exists():
                 self._db.table("messages").enable_fts(["text"], create_triggers=True)
+
+    def _missing(self) -> list[tuple[str, str, type]]:
+        """Return the columns that a file of an earlier release lacks, by table, with their types."""
+        existing = {name: self._db.table(name).columns_dict for name in self._parts()}
+        return [
+            (name, column, kind)
+            for name in existing
+            for column, kind in _columns(_PARTS[name][0]).items()
+            if column not in existing[name]
+        ]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -273,7 +283,8 @@ class Archive:
                 if row is None:
                     return None
                 redacted = edits.redacted(reason, in_summary=bool(row["in_summary"]))
-                archived = redacted | {"content": json_of_content(redacted["text"], redacted["content"]), "text": ""}
+                archived = {name: value for name, value in redacted.items() if name in row}
+                archived |= {"content": json_of_content(redacted["text"], redacted["content"]), "text": ""}
                 if row["role"] != _RECORD:  # the session does not count the tokens of records
                     spent = "UPDATE sessions SET token_count = token_count - ? WHERE id = ?"
                     self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
@@ -282,7 +293,7 @@ class Archive:
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
         row |= redacted | {"tokens": archived["tokens"]}
-        return decode_messages(key, [[row[name] for name in MESSAGE_FIELDS]])[0]
+        return decode_messages(key, [[row.get(name) for name in MESSAGE_FIELDS]])[0]
 
     def restore(
         self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None, children: bool = False

@@ -239,6 +239,17 @@ class Conversation:
         searching.drain(self._context)
         return message
 
+    def drop_sent(self, *, before: int) -> int:
+        """Delete the `sent` of earlier messages, so that later prompts have their `content` instead.
+
+        Args:
+            before: Messages with a lower `seq` lose their `sent`, in the log and not only in the window.
+
+        Returns:
+            The number of messages that had a `sent`.
+        """
+        return self._context.remove(edits.drop_sent, self.key, before)
+
     def truncate(self, *, after: int) -> int:
         """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
 

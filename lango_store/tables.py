@@ -14,7 +14,7 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store._values.model import Message, MessageRole, SessionInfo
 
-SCHEMA_REVISION: Final = "0101"
+SCHEMA_REVISION: Final = "0102"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -177,6 +177,7 @@ class MessageRow(Base, table=True):
     tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     created_at: datetime = Field(sa_type=TimeColumn)
+    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
 
     def to_message(self) -> Message:
         """Convert the row to the value that `Store.messages` returns."""

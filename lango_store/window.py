@@ -298,9 +298,10 @@ def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
     covered = {call.id for call in outputs}
     if not _is_result(message) or not outputs or (message.tool_call_id and message.tool_call_id not in covered):
         calls = [call for call in message.tool_calls if not (_is_result(message) and call.answered)]
+        content = message.content if message.sent is None else message.sent
         yield _entry(
             message.role.canonical,
-            message.content if nested else _flat_content(message.content),
+            content if nested else _flat_content(content),
             tool_calls=[call.to_openai() if nested else _flat(call) for call in calls],
             tool_call_id=message.tool_call_id,
             name=message.name,

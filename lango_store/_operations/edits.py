@@ -15,7 +15,7 @@ from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import removals, sessions
 from lango_store._operations.binds import IS_RECORD, MESSAGE, SESSION, TURN, column, number, of_session
-from lango_store._operations.messages import MAX_SEQ
+from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_FIELDS,
@@ -32,7 +32,7 @@ from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
 
-_REDACTED: Final = ("text", "content", "tool_calls", "extra")
+_REDACTED: Final = ("text", "content", "sent", "tool_calls", "extra")
 _REDACTED_SUMMARY: Final = "(redacted)"
 
 
@@ -101,6 +101,18 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     new = redacted(reason, in_summary=edit.is_in_summary())
     edit.replace("redact", new if edit.row["tokens"] is None else new | {"tokens": 0})
     return edit.message()
+
+
+def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
+    """Delete the `sent` of the messages of a live session before a seq; return the number of messages."""
+    check_seq("before", before)
+    last_seq = sessions.lock(connection, now, key).last_seq
+    those = (of_session(MESSAGE, key), MESSAGE.c.seq < before, MESSAGE.c.sent.is_not(None))
+    dropped = connection.execute(sa.update(MESSAGE).where(*those).values(sent=sa.null())).rowcount
+    if dropped:
+        removals.count(connection, now, key, removals.Removed())
+        removals.explain(connection, now, key, last_seq + 1, "drop_sent", before)
+    return dropped
 
 
 def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def decrease_counters(connection: sa.Connection, now: datetime, key: str, remove
     sessions.change(connection, key, values | changes)
 
 
-Change = Literal["truncate", "clear", "pop", "delete", "update", "redact", "compact", "discard", "fork"]
+Change = Literal["truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "fork"]
 
 _insert_change: Final = Statement(
     lambda _: sa.insert(CHANGE).values({each.name: column(each) for each in CHANGE.c if each.name != "changed_by"})

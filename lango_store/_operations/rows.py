@@ -128,6 +128,7 @@ MESSAGE_INPUT_FIELDS: Final = (
     "tool_call_id",
     "text",
     "content",
+    "sent",
     "tool_calls",
     "tokens",
     "extra",
@@ -166,6 +167,7 @@ def encode_message(message: Message) -> dict[str, Any]:
             "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
             "text": text,
             "content": content,
+            "sent": None if message.sent is None else encode_json(message.sent, "sent"),
             "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
             "tokens": tokens,
             "extra": encode_json(message.extra, "extra") if message.extra else None,
@@ -213,7 +215,22 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     values: list[dict[str, Any]] = []
     if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
         raise DamagedMessage(key, 0, "seq", f"{quoted(rows[-1][0])} is not a number")
-    for seq, turn_no, id_, role, author, name, call_id, text, content, tool_calls, tokens, extra, created_at in rows:
+    for (
+        seq,
+        turn_no,
+        id_,
+        role,
+        author,
+        name,
+        call_id,
+        text,
+        content,
+        sent,
+        tool_calls,
+        tokens,
+        extra,
+        created_at,
+    ) in rows:
         value = {"role": _ROLES.get(role, role), "seq": seq}
         if content is None and type(text) is str:
             value["content"] = text
@@ -221,6 +238,8 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
             raise DamagedMessage(key, seq_or_zero(seq), *damaged)
         elif content != NO_CONTENT:
             value["content"] = stored_json(key, seq, "content", content)
+        if sent is not None:
+            value["sent"] = stored_json(key, seq, "sent", sent)
         if tool_calls is not None:
             value["tool_calls"] = stored_json(key, seq, "tool_calls", tool_calls)
         if extra is not None:

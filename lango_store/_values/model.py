@@ -129,6 +129,7 @@ class MessageFields(TypedDict, total=False):
     id: str | None
     extra: dict[str, Any]
     created_at: datetime | None
+    sent: Any
 
 
 _STORED_FIELDS: Final = frozenset({"seq", "created_at"})
@@ -155,6 +156,9 @@ class Message(Value):
         extra: Further fields of a provider or of yours, as a dict of JSON. Default: empty.
         created_at: The time of the message, with a time zone. Default: None; then the store sets the time at which it
             stores the message.
+        sent: The content as the model received it, if that differs from `content`, for example with context that your
+            program added: any JSON. `history` and `window.as_prompt` use it in place of `content`; search, documents
+            and exports to other systems do not. Default: None, the model receives `content`.
         seq: The position in the session's log, which the store assigns; 0 before the message is stored.
         turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
         replayed: True if an append found a stored message with this id, returned that one and wrote nothing. The flag
@@ -179,6 +183,7 @@ class Message(Value):
     id: Annotated[str, Field(min_length=1)] | None = Field(default=None, exclude_if=absent)
     extra: JsonObject = Field(default_factory=dict, exclude_if=absent)
     created_at: AwareDatetime | None = Field(default=None, exclude_if=absent)
+    sent: Json = Field(default=None, exclude_if=absent)
     seq: int = Field(default=0, ge=0, exclude_if=absent)
     turn_no: int | None = Field(default=None, exclude_if=absent)
     replayed: bool = Field(default=False, exclude=True, repr=False)
@@ -234,6 +239,8 @@ class Message(Value):
             values["content"] = copied(values["content"])
         if values["extra"]:
             values["extra"] = copied(values["extra"])
+        if values["sent"] is not None:
+            values["sent"] = copied(values["sent"])
         if values["tool_calls"]:
             values["tool_calls"] = [call.copied() for call in values["tool_calls"]]
         if turn_no is not None:

@@ -68,6 +68,6 @@ def prompt(
 
 
 def _texts(session: Session, budget: Budget) -> list[str]:
-    """Return the prompts of a session as JSON without its closing bracket, so that a longer one starts with a shorter."""
+    """Return the prompts of a session as JSON, without the closing bracket so that one can start with another."""
     calls = simulated(session.messages, session.summary_turn, budget, session.token_count, None)
     return [json.dumps(window.as_prompt(window.close_calls(messages)))[:-1] for messages in calls]

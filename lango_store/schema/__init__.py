@@ -173,7 +173,7 @@ def current(database: Database) -> str | None:
         database: A URL, an engine or a connection.
 
     Returns:
-        The revision, such as "0101"; None if the database has no tables of lango_store.
+        The revision, such as "0102"; None if the database has no tables of lango_store.
     """
     with reading(database) as connection:
         return revisions.found(connection)

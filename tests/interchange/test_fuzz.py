@@ -147,7 +147,9 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
     assert planned.keys == report.keys or report.error
     with store.engine.begin() as connection:
         counted = connection.execute(
-            sa.text("SELECT count(*), coalesce(sum(message_count), 0), coalesce(max(last_seq), 0) FROM lango_session")
+            sa.text(
+                "SELECT count(*), coalesce(sum(message_count + record_count), 0), coalesce(max(last_seq), 0) FROM lango_session"
+            )
         ).one()
         messages = connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar()
     assert (counted[0], counted[1]) == (report.sessions, messages) == (len(report.keys), report.messages)

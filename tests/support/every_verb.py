@@ -98,6 +98,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "update_message": [lambda: k.update_message(1, message())],
             "delete_message": [lambda: k.delete_message(1)],
             "redact_message": [lambda: k.redact_message(1)],
+            "drop_sent": [lambda: k.drop_sent(before=3)],
             "search": [lambda: k.search("hello")],
             "truncate": [lambda: k.truncate(after=1)],
             "clear": [k.clear],

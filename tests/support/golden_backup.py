@@ -20,7 +20,9 @@ def fill(store: Store) -> None:
     """Write sessions in which every column says something."""
     said = {"agent_id": "support", "user_id": "ann", "title": "Oslo", "model": "gpt-x"}
     store.create("plain", **said, settings={"thinking": "high"}, metadata={"é": [1, 2.5]}, tools=[{"name": "f"}])  # type: ignore[arg-type]
-    store.append_message("plain", Message.user("Weather in Oslo?", id="m-1", tokens=5))
+    store.append_message(
+        "plain", Message.user("Weather in Oslo?", id="m-1", tokens=5, sent=["Weather in Oslo?", "Ann"])
+    )
     call = ToolCall(id="call_1", name="get_weather", output={"celsius": -3})
     answer = Message.tool(author="lango-orchestrator", tool_call_id="call_1", tool_calls=[call], extra={"x": "\n"})
     store.append_messages("plain", [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)])
