@@ -147,9 +147,7 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
     assert planned.keys == report.keys or report.error
     with store.engine.begin() as connection:
         counted = connection.execute(
-            sa.text(
-                "SELECT count(*), coalesce(sum(message_count + record_count), 0), coalesce(max(last_seq), 0) FROM lango_session"
-            )
+            sa.text("SELECT count(*), coalesce(sum(message_count + record_count), 0) FROM lango_session")
         ).one()
         messages = connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar()
     assert (counted[0], counted[1]) == (report.sessions, messages) == (len(report.keys), report.messages)
@@ -157,7 +155,9 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
         assert report.sessions == 0
     comes_out_again(store, report.keys, name, folder)
     for key in report.keys:
-        assert all(isinstance(each, Message) for each in store.conversation(key).all_messages(damaged="return"))
+        assert all(
+            isinstance(each, Message) for each in store.conversation(key).all_messages(expired=True, damaged="return")
+        )
         store.delete(key)
     return not report.error
 
@@ -165,9 +165,10 @@ def comes_in_whole_or_not_at_all(store: Store, path: Path, name: str, seed: int,
 def comes_out_again(store: Store, keys: list[str], name: str, folder: Path) -> None:
     if name not in interchange.writable():
         return
-    for each in interchange.export(store, folder / "out", name, keys=keys) if keys else ():
+    reports = list(interchange.export(store, folder / "out", name, keys=keys)) if keys else []
+    for each in reports:
         assert (each.path is None) is bool(each.error)  # a key may make a name that no folder takes
-        if each.path is not None:
-            (again,) = interchange.import_path(store, each.path, format=name)
-            assert again.already_there == [each.key], again
-            Path(each.path).unlink()
+    for path in {each.path for each in reports if each.path is not None}:  # a backup has all sessions in one file
+        (again,) = interchange.import_path(store, path, format=name)
+        assert sorted(again.already_there) == sorted(each.key for each in reports if each.path == path), again
+        Path(path).unlink()
