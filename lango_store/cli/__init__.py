@@ -31,9 +31,7 @@ app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("demo --file demo.db"))(demo.demo)
-sessions.app.command(epilog=example("sessions prompt telegram:42 --last 120 --step 32 --url sqlite:///agent.db"))(
-    prompt.prompt
-)
+sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(search.app, name="search")
 app.add_typer(maintenance.archive_app, name="archive")

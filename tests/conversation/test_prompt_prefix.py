@@ -21,7 +21,8 @@ LONGEST_TURN: Final = 8
 @st.composite
 def turns(draw: st.DrawFn) -> list[Message]:
     """A user's message, tool calls with their results, an answer, and records in between."""
-    turn = [Message.user(draw(json_values()), tokens=draw(st.integers(1, 9)))]
+    sent = draw(st.none() | json_values())
+    turn = [Message.user(draw(json_values()), sent=sent, tokens=draw(st.integers(1, 9)))]
     for number in range(draw(st.integers(0, 2))):
         ids = [f"{number}{letter}" for letter in draw(st.sampled_from(["", "a", "ab"]))]
         calls = [ToolCall(id=each, name="search", arguments=draw(json_values())) for each in ids]

@@ -174,3 +174,23 @@ async def test_archived_session_is_found_and_restored(
         assert {hit["key"] for hit in archive.search("Oslo")} == {framework.key}
     store.restore(tmp_path / "cold.db", framework.key)
     assert await load(framework, url) == written
+
+
+async def test_loaded_session_starts_with_the_previous_one(framework: Framework, url: str) -> None:
+    previous: list[Any] = []
+    for text in ("first", "second", "third"):
+        async with framework.make(url) as adapter:  # as after a restart
+            await framework.say(adapter, text)
+        with Store(url) as store:
+            history = store.conversation(framework.key).history()
+        assert json.dumps(history).startswith(json.dumps(previous)[:-1])
+        assert len(history) > len(previous)
+        previous = history
+    before = ""
+    async with framework.make(url) as adapter:
+        await framework.fill(adapter) if not previous else None
+        for text in ("fourth", "fifth"):
+            texts = json.dumps(await framework.texts(adapter))
+            assert texts.startswith(before)
+            before = texts[:-1]
+            await framework.say(adapter, text)
