@@ -110,8 +110,8 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
     those = (of_session(MESSAGE, key), MESSAGE.c.seq < before, MESSAGE.c.sent.is_not(None))
     dropped = connection.execute(sa.update(MESSAGE).where(*those).values(sent=sa.null())).rowcount
     if dropped:
-        removals.count(connection, now, key, removals.Removed())
-        removals.explain(connection, now, key, last_seq + 1, "drop_sent", before)
+        removals.decrease_counters(connection, now, key, removals.Removed())
+        removals.insert_change(connection, now, key, last_seq + 1, "drop_sent", before)
     return dropped
 
 
