@@ -23,6 +23,9 @@ ALL_SESSIONS = {
     "Store.examine": "looks through all rows",
     "Store.expire": "looks for expired sessions",
     "Store.delete_where": "looks for sessions that match a filter",
+    "Store.delete": "deletes children if asked to",
+    "Conversation.children": "lists children",
+    "Conversation.total_usage": "reads the turns of children if asked to",
 }
 """Methods that concern more than one session and query every server, each with the reason."""
 
