@@ -1,7 +1,4 @@
-"""One session as an agent holds it: its key is all it remembers, so that any number of handles see the same.
-
-All its verbs are in this file, where they are looked for.
-"""
+"""A handle for one session. It stores only the session's key, and reads everything else from the database."""
 
 from __future__ import annotations
 
@@ -49,10 +46,29 @@ R = TypeVar("R")
 
 
 class Conversation:
-    """A handle of one session. `Store.open` gives it; it holds no copy of anything.
+    """One session: the methods of `Store` for it without the `key`, and methods for its log, turns and branches.
 
-    Whatever it gives is yours: changing it changes nothing that is stored. Everything may raise `SessionNotFound` and
-    `SessionExpired`, and what `Store` says of its verbs.
+    `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
+    be used for one session. Returned objects are independent copies: changing them does not change stored data.
+
+    Attributes:
+        key: The session's key.
+
+    The following exceptions apply to all methods, and most methods do not list them again. Every method raises
+    `SessionNotFound` if there is no such session, and `SessionExpired` if its TTL has passed. Every method that uses
+    the database raises `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable`, `NotPermitted` or `DatabaseBusy` if
+    the database cannot do its part. Every method that reads messages raises `DamagedMessage` if a stored one cannot be
+    read.
+
+    Example:
+        ```python
+        from lango_store import Message, Store
+
+        with Store("sqlite:///agent.db", migrate=True) as store:
+            conversation = store.open("telegram:42", user_id="ann")
+            conversation.append_message(Message.user("Hello"))
+            prompt = conversation.history(last=50)
+        ```
     """
 
     __slots__ = ("_context", "key")
@@ -67,20 +83,47 @@ class Conversation:
     # The session
 
     def get(self, *, expired: bool = False, records: bool = False) -> Session:
-        """Load the session and the messages of its window; with `expired`, past its TTL too, and it stays so.
+        """Load the session with the messages of its window.
 
-        With `records`, the records between the messages are loaded too.
+        Args:
+            expired: Also load the session if it has expired and is not purged yet. This does not revive it.
+            records: Also load the records between the messages.
+
+        Returns:
+            The session. After a compaction, its `messages` begin with the summary.
         """
         return self._reading(expired).read(log.load, self.key, records=records)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
-        """Load the session without its messages: title, settings, counters, times; `expired` as in `get`."""
+        """Load the session without its messages: fields, counters and times.
+
+        Args:
+            expired: Also load the session if it has expired and is not purged yet. This does not revive it.
+        """
         return self._reading(expired).read(sessions.info, self.key)
 
     def update(
         self, *, activity: bool = False, expect: int | None = None, **changes: Unpack[SessionChanges]
     ) -> SessionInfo:
-        """Change fields of the session; omitted ones stay, None clears one. See `Store.update`."""
+        """Change fields of the session.
+
+        Fields that you do not pass keep their values. A JSON field is replaced as a whole, not merged.
+
+        Args:
+            activity: Also set `updated_at` to now, so that the session moves to the front of lists and its idle time
+                starts again. False by default. Neither way changes `expires_at`.
+            expect: Change the session only if its `revision` equals this value.
+            **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
+                `last_consolidated`. None clears a field.
+
+        Returns:
+            The changed session without its messages.
+
+        Raises:
+            Conflict: The session's `revision` is not `expect`; nothing was changed.
+            InvalidValue: A value cannot be stored losslessly; nothing was changed.
+            ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
+        """
         expected = Expected(revision=expect)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
 
@@ -96,7 +139,29 @@ class Conversation:
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> Message:
-        """Append a message, and return it with its `seq` and `created_at`; see `Store.append_message`."""
+        """Append a message to the session.
+
+        When this method returns, the message is committed. The session's expiry moves to its TTL from now.
+
+        Args:
+            message: The message to store. A message whose `id` is already stored in the session is not stored again;
+                the stored one is returned with `replayed=True`.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            expect: Append only if the session's `revision` equals this value.
+            create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
+            ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
+            **fields: Fields of the session that `create=True` creates: `agent_id`, `user_id`, `title`, `model`,
+                `settings`, `metadata` and `tools`. They do not change an existing session.
+
+        Returns:
+            The stored message with its `seq` and `created_at`.
+
+        Raises:
+            Conflict: `after` or `expect` does not match; nothing was written.
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
+            SessionNotFound: There is no such session, and `create` is False.
+            SessionExpired: The session's TTL has passed, and `create` is False.
+        """
         new = appending.append(self._context, self.key, [message], None, after, expect, create, ttl, fields)
         return new[0]
 
@@ -111,19 +176,46 @@ class Conversation:
         ttl: timedelta | None | Unset = UNSET,
         **fields: Unpack[SessionFields],
     ) -> list[Message]:
-        """Append messages, all or none; `replace_after` first deletes everything after that `seq`.
+        """Append messages to the session, all or none.
 
-        The log then holds the messages up to it (see `truncate`) and these. Sent again with ids, a message that
-        is already at its place is returned as `replayed`. Ids of deleted messages are free again; a message whose id
-        remains in the log is not moved, and returned as `replayed`. A retry deletes messages that others appended in
-        between; with `after` it raises `Conflict` instead.
+        With `replace_after`, an id of a deleted message can be used again. If the call is repeated with the same ids,
+        messages that are already stored in the same order are returned as `replayed`. A repeated call also deletes
+        messages that other writers appended in the meantime, unless you pass `after`: then it raises `Conflict`.
+
+        Args:
+            messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
+                the stored one is returned with `replayed=True`.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            replace_after: First delete the messages with a `seq` above this value, as `truncate` does, in the same
+                transaction, for example to regenerate an answer. Cannot be combined with `create`.
+            expect: Append only if the session's `revision` equals this value.
+            create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
+            ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
+            **fields: Fields of the session that `create=True` creates, as in `append_message`.
+
+        Returns:
+            The stored messages, in the order of `messages`.
+
+        Raises:
+            Conflict: `after` or `expect` does not match; nothing was written.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidCut: The messages before `replace_after` were discarded by a compaction; nothing was written.
+            SessionNotFound: There is no such session, and `create` is False.
+            SessionExpired: The session's TTL has passed, and `create` is False.
         """
         return appending.append(self._context, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
     def messages(self, *, last: int | None = None, records: bool = False) -> list[Message]:
-        """Read the window: the summary if there is one, then every later message; or the last messages of it.
+        """Read the messages of the session's window: the messages that a model should see.
 
-        With `records`, the records between them too, which count for `last`.
+        `all_messages` reads the whole log, and `history` a prompt.
+
+        Args:
+            last: Read only this many messages, from the end of the window. By default the whole window.
+            records: Also read the records between the messages. They count for `last`.
+
+        Returns:
+            The messages. After a compaction, the summary comes first.
         """
         if last is None:
             return self.get(records=records).messages
@@ -164,46 +256,96 @@ class Conversation:
         expired: bool = False,
         damaged: Damaged = "raise",
     ) -> Any:
-        """Read the log, records too: messages with `after < seq < before`, of these the first `limit` or the `last`.
+        """Read the session's log, or a part of it: all messages, summaries and records.
 
-        With `damaged="return"`, the list holds a `DamagedMessage` for each row that cannot be read, and every other
-        message. By default the first such row raises it. `expired` as in `get`.
+        Args:
+            last: Read only this many entries, from the end. Cannot be combined with `limit`.
+            after: Read only entries with a `seq` above this value. Defaults to 0, the start of the session.
+            before: Read only entries with a `seq` below this value. By default up to the end.
+            limit: Read only this many entries, from the start.
+            expired: Also read a session that has expired and is not purged yet. This does not revive it.
+            damaged: `"raise"` (default) raises `DamagedMessage` for the first entry that cannot be read. `"return"`
+                puts the exception into the list instead, and reads all other entries.
+
+        Returns:
+            The entries in the order of their `seq`.
+
+        Raises:
+            DamagedMessage: An entry cannot be read, and `damaged` is `"raise"`.
+            ValueError: `limit` is combined with `last`, or a number is negative.
         """
         chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
         return self._reading(expired).read(log.read, self.key, chosen, damaged)
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
-        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        """Iterate over the log, entry by entry. Logs of any length fit in memory.
+
+        One page is in memory at a time, and no connection is held between pages.
+
+        Args:
+            after: Read only entries with a `seq` above this value. Defaults to 0, the start of the session.
+            before: Read only entries with a `seq` below this value. By default up to the end.
+            page_size: The number of entries to read per statement, at least 1. Defaults to 500.
+        """
         return (message for page in self._message_pages(after, before, page_size) for message in page)
 
     def find_message(self, id: str) -> Message | None:
-        """Return the message with an `id`; None if the session has none."""
+        """Return the message with this `id`, from the whole log; None if the session has no such message.
+
+        Args:
+            id: The id that the message was stored with.
+        """
         return self._context.read(log.find, self.key, id)
 
     def last_message(self, role: MessageRole | str | None = None) -> Message | None:
-        """Return the last message, or the last one of a role (`model` counts as assistant, `function` as tool).
+        """Return the last message of the session, or the last message of a role.
 
-        Summaries and records are skipped. None if no message has that role. Messages are read from the end until one is
-        found: without that role in a session of a million messages, it takes about a second.
+        Summaries and records are skipped. Messages are read from the end until one matches: in a session of a million
+        messages without the role, this takes about a second.
+
+        Args:
+            role: The role to look for: `model` counts as assistant, `function` as tool. None (default) is any role.
+
+        Returns:
+            The message, or None if no message has this role.
         """
         wanted = None if role is None else MessageRole(encode_role(role))
         return self._context.read_together(log.last_of, self.key, wanted)
 
     def pop_message(self, *, records: bool = False) -> Message | None:
-        """Remove the last message of the window and return it; None if there is none.
+        """Remove the last message of the window, and return it.
 
-        With `records`, the last of the log, whether it is a message or a record. When the last message of a summary
-        goes, what it replaced is in the window again, unless `compact` discarded that.
+        If this removes the last message of a summary, the messages that the summary replaced are in the window again,
+        unless the compaction discarded them.
+
+        Args:
+            records: Remove the last entry of the log, even if it is a record. By default records are skipped.
+
+        Returns:
+            The removed message, or None if there is none.
         """
         return self._context.remove(edits.pop, self.key, records=records)
 
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
-        """Put a message in the place of the one with this `seq` or id, and return it as stored.
+        """Replace a message of the log.
 
-        It has the other's `seq` and turn, and its id and `created_at` unless it brings its own. `MessageNotFound` if
-        there is no such message, `InvalidMessage` if another one has its id, or if a message of a summary would become
-        a record. An id that it had before is free again: a late retry of the append that wrote it is written. `expect`
-        as in `update`.
+        The new message gets the `seq` and the turn of the old one. It also gets its `id` and `created_at`, unless it
+        has its own. If the id changes, the old id can be stored again, so a late retry of the old append would store
+        its message.
+
+        Args:
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to replace.
+            message: The new message.
+            expect: Replace the message only if the session's `revision` equals this value.
+
+        Returns:
+            The new message as stored.
+
+        Raises:
+            MessageNotFound: The session has no such message; nothing was changed.
+            InvalidMessage: The message cannot be stored losslessly, another message has its `id`, or a message of a
+                summary would become a record; nothing was changed.
+            Conflict: The session's `revision` is not `expect`; nothing was changed.
         """
         message = self._context.counted(message)
         try:
@@ -213,10 +355,18 @@ class Conversation:
             raise InvalidMessage("id", reason) from error
 
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
-        """Delete the message with this `seq` or id, wherever in the log it is; `MessageNotFound` if there is none.
+        """Delete a message anywhere in the log.
 
-        Its turn keeps its usage, and summaries that cover the message stay. The last message of a summary goes as by
-        `pop_message`. The id is free again. `expect` as in `update`.
+        The usage of the message's turn does not change, and summaries that cover the message stay. Deleting the last
+        message of a summary has the effect that `pop_message` describes. The message's `id` can be stored again.
+
+        Args:
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to delete.
+            expect: Delete the message only if the session's `revision` equals this value.
+
+        Raises:
+            MessageNotFound: The session has no such message; nothing was deleted.
+            Conflict: The session's `revision` is not `expect`; nothing was deleted.
         """
         self._context.remove(edits.delete, self.key, seq_or_id, Expected(revision=expect))
 
@@ -227,13 +377,24 @@ class Conversation:
         reason: str | None = None,
         archive: str | Path | None = None,
     ) -> Message:
-        """Remove content, tool calls and extra from the message with this `seq` or id, and return the redacted message.
+        """Remove the content, the tool calls and `extra` of a message.
 
-        The content of a summary becomes the text `(redacted)`, since providers refuse a prompt with an empty message.
-        Position, role, names, id and times stay; a `reason` is kept in `extra`, as `redacted`. In an `archive` the
-        message is redacted too: in the life of the session that the store has, or, if it is not in the store, in the
-        latest one that has it. `SessionNotFound` or `MessageNotFound` if it is in neither. Forks, summaries, backups
-        and other archives keep their copies.
+        Its `seq`, role, names, id and times stay. The content of a summary becomes the text `(redacted)`, because
+        providers refuse a prompt with an empty message. Forks, summaries, backups and other archives keep their copies.
+
+        Args:
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact.
+            reason: A reason to store in the message's `extra`, as `redacted`.
+            archive: An archive in which to redact the message too. A key can have several sessions in an archive: the
+                one that is also in the store is redacted, otherwise the latest one that has the message.
+
+        Returns:
+            The redacted message.
+
+        Raises:
+            SessionNotFound: Neither the store nor the archive has the session; nothing was changed.
+            MessageNotFound: Neither of them has the message; nothing was changed.
+            InvalidFile: `archive` does not exist or is not an archive.
         """
         message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
         searching.drain(self._context)
@@ -251,18 +412,32 @@ class Conversation:
         return self._context.remove(edits.drop_sent, self.key, before)
 
     def truncate(self, *, after: int) -> int:
-        """Delete the messages with a `seq` above `after` and the turns that began there; return how many messages.
+        """Delete all messages with a `seq` above a value, and the turns that began after it.
 
-        Records above `after` are deleted too, and not counted. A summary is deleted, whole, only if it covers messages
-        above `after`, whatever its own `seq`; the messages up to `after` are then in the window again. If they were
-        discarded, `InvalidCut` is raised and nothing changes. 0 deletes everything.
+        Records above the value are deleted too. A summary is deleted, as a whole, if it covers deleted messages; the
+        messages that it replaced and that remain are then in the window again.
+
+        Args:
+            after: The `seq` of the last message to keep; 0 deletes everything.
+
+        Returns:
+            The number of deleted messages, without records.
+
+        Raises:
+            InvalidCut: A compaction discarded the messages up to `after`; nothing was deleted.
         """
         return self._context.remove(removals.truncate, self.key, after)
 
     def clear(self, *, keep_system: bool = False) -> int:
-        """Delete the messages, with `keep_system` all but those of role system; return how many.
+        """Delete all messages of the session, with its turns, records and summary.
 
-        Turns, records and the summary are deleted too, `last_consolidated` is 0 again, and `seq` is not reset.
+        `last_consolidated` becomes 0. `seq` continues: a later message gets a higher number than the deleted ones.
+
+        Args:
+            keep_system: Keep the messages with the role system.
+
+        Returns:
+            The number of deleted messages.
         """
         return self._context.remove(removals.clear, self.key, keep_system=keep_system)
 
@@ -276,7 +451,25 @@ class Conversation:
         limit: int = 20,
         offset: int = 0,
     ) -> SearchPage:
-        """Find messages of the session by their words, the best first; see `Store.search`."""
+        """Find messages of the session by their words, best matches first.
+
+        Needs a search index: see `schema.enable_search`.
+
+        Args:
+            words: The words to find. A message must contain all of them, in any order and case. `"two words"` in quotes
+                is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
+            role: Search only messages of this role: `model` counts as assistant, `function` as tool.
+            since: Search only messages from this time on, an aware datetime.
+            until: Search only messages before this time, an aware datetime.
+            limit: The number of hits per page, 1 to 1,000. Defaults to 20.
+            offset: The `next` of the previous page.
+
+        Returns:
+            A page of hits, as from `Store.search`.
+
+        Raises:
+            SearchUnavailable: The search index is missing, incomplete or damaged.
+        """
         which: SearchFilters = {"role": role, "since": since, "until": until}
         return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which, self.key))
 

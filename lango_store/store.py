@@ -485,7 +485,7 @@ class Store:
             `newest` is their number.
 
         Raises:
-            SearchUnavailable: There is no search index, or it is incomplete or damaged.
+            SearchUnavailable: The search index is missing, incomplete or damaged.
         """
         return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
 
