@@ -489,16 +489,38 @@ class Conversation:
         session_metadata: dict[str, Any] | None = None,
         **fields: Unpack[OwnFields],
     ) -> Turn:
-        """Append the messages of a turn and what it cost, all or nothing; a turn may have no messages.
+        """Append the messages of a turn together with its usage, all or nothing.
 
-        A question that was stored before, and is given again with its id in front of the answer, becomes part of the
-        turn if it is the last message of the log and belongs to no turn; other stored messages stay outside.
+        A turn that is saved again is not stored again: the stored turn is returned with `replayed=True`. The store
+        recognizes the turn by its `id`, or, without one, by the ids of all its messages. If those messages were
+        appended outside a turn before, the first call stores a turn without messages that has the usage.
 
-        `usage` is any dict of JSON, stored unchanged. A turn whose `id` is stored is not written again: the stored turn
-        is returned as `replayed`, and so is a turn without an id if the ids of all its messages are stored. If these
-        messages were appended outside a turn, the first call writes a turn without messages that has their usage and
-        an id made from theirs. `after`, `expect` and `create` are those of `append_message`; the session's metadata is
-        `session_metadata` here.
+        Args:
+            messages: The messages of the turn; may be empty. A stored question may be passed again, with its id, in
+                front of the answer: it becomes part of the turn if it is the last message of the log and belongs to no
+                turn.
+            usage: Any dict of JSON, for example the token usage that the provider reported. Stored unchanged.
+            id: Your id of the turn; 1 to 512 bytes in UTF-8. Defaults to no id.
+            metadata: Further JSON of the turn.
+            after: Save only if the session's `last_seq` equals this value.
+            expect: Save only if the session's `revision` equals this value.
+            create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
+            ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
+            session_metadata: The `metadata` of the session that `create=True` creates.
+            **fields: Other fields of the session that `create=True` creates, as in `append_message`.
+
+        Returns:
+            The stored turn with its messages.
+
+        Raises:
+            Conflict: `after` or `expect` does not match; nothing was written.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+            InvalidValue: `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
+
+        Example:
+            ```python
+            conversation.save_turn([question, answer], {"input_tokens": 20, "output_tokens": 9}, id="turn-1")
+            ```
         """
         about = SessionFields(**fields, metadata=session_metadata)
         make = appending.missing(self._context, self.key, create, ttl, about)
@@ -522,11 +544,22 @@ class Conversation:
         return self._read_part(turns.read)
 
     def find_turn(self, id: str) -> Turn | None:
-        """Return the turn with an `id`, without its messages; None if the session has none."""
+        """Return the turn with this id, without its messages.
+
+        Args:
+            id: The id that was passed to `save_turn`.
+
+        Returns:
+            The turn, or None if the session has no turn with this id.
+        """
         return self._read_part(turns.find, id)
 
     def messages_of(self, turn: Turn) -> list[Message]:
-        """Read the messages of a turn or of a compaction, without those that were deleted."""
+        """Read the messages of a turn or a compaction, without those that were deleted.
+
+        Args:
+            turn: A turn that `turns`, `find_turn` or `save_turn` returned.
+        """
         return self._read_part(turns.messages_of, turn)
 
     def event_count(self) -> int:
@@ -534,9 +567,13 @@ class Conversation:
         return self.info().turn_count
 
     def total_usage(self, *, children: bool = False) -> dict[str, Any]:
-        """Return the usage of all turns, compacted ones too: the sum of numbers, the last of all other values.
+        """Add up the usage of all turns and compactions.
 
-        With `children`, the turns of all live descendants are added.
+        Args:
+            children: Also add the turns of all live descendants of the session.
+
+        Returns:
+            For each field of the usages the sum, if it is a number, or else the latest value.
         """
 
         def read(connection: sa.Connection, now: Moment) -> dict[str, Any]:
@@ -549,15 +586,36 @@ class Conversation:
     # Values
 
     def values(self, prefix: str | None = None) -> dict[str, Any]:
-        """Return the session's values by name, in the order of their names; with a `prefix`, those that begin so."""
+        """Read the values of the session.
+
+        Args:
+            prefix: Only values whose name starts with this text. Defaults to all values.
+
+        Returns:
+            The values by name, in the order of their names.
+        """
         return self._context.read(named_values.read, self.key, prefix)
 
     def set_values(self, values: dict[str, Any]) -> None:
-        """Set values of the session by name, all or none; see `Store.set_values`."""
+        """Set values of the session, all or none.
+
+        Args:
+            values: Any JSON by name. A name has 1 to 512 bytes in UTF-8. Values with other names are not changed.
+
+        Raises:
+            InvalidValue: A value or a name cannot be stored losslessly; nothing was written.
+        """
         self._context.write(named_values.write, self.key, named_values.encode_values(self.key, values))
 
     def drop_values(self, names: Sequence[str] | None = None) -> int:
-        """Delete values of the session by name, or all of them; return how many there were."""
+        """Delete values of the session.
+
+        Args:
+            names: The names of the values to delete. Defaults to all values.
+
+        Returns:
+            The number of deleted values.
+        """
         return self._context.remove(named_values.drop, self.key, names)
 
     # Children, branches and summaries
@@ -612,23 +670,45 @@ class Conversation:
         upto: int | None = None,
         ttl: timedelta | None | Unset = UNSET,
     ) -> Conversation:
-        """Copy the session to another key, whole or up to a `seq`.
+        """Copy the session to another key.
 
-        The database makes the copy. It includes the turns that end by `upto`, names its origin in `forked_from` and
-        starts a new TTL, of the same length unless given. Without a key it gets a new UUIDv7. A summary is copied under
-        the conditions by which `truncate` keeps one. `SessionExists` if the key is taken.
+        The database makes the copy, including turns and values. `SessionInfo.forked_from` of the copy names this
+        session.
+
+        Args:
+            key: The key of the copy. Defaults to a new UUIDv7.
+            upto: Copy only messages with a `seq` up to this value, and turns that end by then. A summary is copied
+                only if it covers no later message. Defaults to the whole session.
+            ttl: The TTL of the copy, which starts now. Defaults to the TTL of this session.
+
+        Returns:
+            The copy.
+
+        Raises:
+            SessionExists: A session with this key exists; nothing was written.
+            InvalidCut: `upto` is among messages that a compaction discarded; nothing was written.
         """
         new = self._context.new_id() if key is None else key
         lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
-        """Replace the window with a summary; None if the window is empty.
+        """Replace the messages of the window with a summary.
 
-        `summarizer` takes the window's messages and returns those of the summary; it may be a coroutine function.
-        Nothing is locked while it runs: messages appended in the meantime stay in the window, after the summary.
-        `Conflict` if the session was compacted, cut or cleared in the meantime; then, and if `summarizer` raises,
-        nothing changes. The replaced messages stay in the log; `discard` deletes them, but no records.
+        Nothing is locked while `summarizer` runs. Messages appended in the meantime stay in the window, after the
+        summary.
+
+        Args:
+            summarizer: A function, or a coroutine function, that gets the messages of the window and returns the
+                summary: one message or several.
+            discard: Delete the replaced messages from the log. Records and the usage of turns are kept. By default the
+                replaced messages stay in the log.
+
+        Returns:
+            The compaction, or None if the window is empty.
+
+        Raises:
+            Conflict: The session was compacted, cut or cleared while `summarizer` ran; nothing was changed.
         """
         pending = self.begin_compaction()
         if pending is None:
@@ -636,12 +716,32 @@ class Conversation:
         return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
 
     def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
-        """Read the window, the first half of `compact`; None if it is empty. `records` as in `get`."""
+        """Read the window for a compaction: the first half of `compact`, for programs that summarize elsewhere.
+
+        Args:
+            records: Also read the records between the messages.
+
+        Returns:
+            The pending compaction with the messages in `window`, or None if the window is empty.
+        """
         pending = self._context.on_primary().read(turns.begin_compaction, self.key, records=records)
         return pending if pending.session.messages else None
 
     def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
-        """Replace the window that was read with a summary, the second half of `compact`."""
+        """Replace a window with a summary: the second half of `compact`.
+
+        Args:
+            pending: The result of `begin_compaction`.
+            summary: One message or several.
+            discard: Delete the replaced messages from the log, as in `compact`.
+
+        Returns:
+            The compaction.
+
+        Raises:
+            Conflict: The session was compacted, cut or cleared since `begin_compaction`; nothing was changed.
+            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
+        """
         new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
         return self._context.transact(turns.finish_compaction, pending, new, discard=discard)
 
@@ -662,15 +762,30 @@ class Conversation:
         nested: bool = True,
         unanswered: Literal["close", "keep"] = "close",
     ) -> list[dict[str, Any]]:
-        """Return the end of the window as a model takes it: role, content, tool_calls, tool_call_id and name only.
+        """Return the last part of the window in the form that chat APIs take.
 
-        At most `last` messages and `max_tokens` tokens, the smaller of the two; `from_consolidated` leaves out the
-        first `last_consolidated` messages of the session. It never begins with a tool's result whose call is missing,
-        and begins with a user's message if it has one, apart from a summary and system messages in front. `nested` is
-        OpenAI's form, with lists of blocks unchanged; else tool calls are flat, and blocks of text only become text.
-        A tool call without a result, which chat APIs refuse, is followed by one that says that the tool did not finish;
-        it is not stored, and counts in neither bound. With `unanswered="keep"` none is added. See `window.as_prompt`
-        for what else a chat API refuses. ValueError if `max_tokens` meets a message without a count.
+        The prompt starts with a user message if it has one, apart from a summary and leading system messages, and
+        never with a tool result without its call. See `window.as_prompt` for what a chat API may still refuse.
+
+        Args:
+            last: The maximum number of messages. Defaults to no limit.
+            max_tokens: The maximum number of tokens. Each message needs `tokens`, or the store a `token_counter`.
+                Defaults to no limit.
+            step: With `last`: move the start of the prompt only at multiples of this many seqs, so that a provider's
+                cache recognizes the prompt. The prompt then has up to `last + step - 1` messages.
+            step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens.
+            from_consolidated: Leave out the first `last_consolidated` messages of the session.
+            nested: Return tool calls in OpenAI's nested form, and contents unchanged. If False, tool calls are flat,
+                and contents that are blocks of text become text.
+            unanswered: "close" adds a result to each tool call that has none, which says that the tool did not finish.
+                The added results are not stored and count in no limit. "keep" adds none.
+
+        Returns:
+            One dict for each message with `role`, `content`, and, if set, `tool_calls`, `tool_call_id` and `name`. The
+            content is the `sent` of the message, if it has one.
+
+        Raises:
+            ValueError: A limit or a step is invalid, or a message has no token count.
         """
         budget = prompts.Budget(last, max_tokens, step, step_tokens)
         if unanswered not in ("close", "keep"):
@@ -686,7 +801,7 @@ class Conversation:
         )
         return window.as_prompt(window.close_calls(chosen) if unanswered == "close" else chosen, nested=nested)
 
-    # Steps of more than one verb
+    # Helpers
 
     def _message_pages(self, after: int, before: int | None, size: int) -> Iterator[list[Message]]:
         chosen = Range(after, log.MAX_SEQ if before is None else before)
