@@ -1,1 +1,1 @@
-"""The connection of an operation: providers, transactions, retries, replicas, threads and the schema check."""
+"""Connections for operations: from the pool or the caller, to primary or replica, with retries and schema checks."""

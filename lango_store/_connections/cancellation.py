@@ -1,4 +1,4 @@
-"""Cancellation of calls that run in worker threads."""
+"""Lets a cancelled call stop before its first write; a call that has begun to write cannot be stopped."""
 
 import threading
 import time
@@ -9,23 +9,23 @@ R = TypeVar("R")
 
 
 class Cancelled(BaseException):
-    """Raised in the thread of a cancelled call when it is about to write."""
+    """Raised in the worker thread when a cancelled call is about to write."""
 
 
 class Cancellation:
-    """The state of one call: whether it has begun to write, and whether it was cancelled.
+    """The state of one call, shared by its worker thread and the thread that cancels it.
 
-    A cancelled call either has written nothing and never will, or must be waited for.
+    Once `cancel` returns False, the call never writes. If `cancel` returns True, wait for the call to end.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writes = False
+        self._has_begun_write = False
         self._cancelled = False
         self._pause: threading.Event | None = None
 
     def run(self, call: Callable[[], R]) -> R:
-        """Run the call in this thread."""
+        """Run the call in this thread, where `begin_write` and `pause` refer to this object."""
         _CURRENT.cancellation = self
         try:
             return call()
@@ -33,22 +33,22 @@ class Cancellation:
             _CURRENT.cancellation = None
 
     def begin_write(self) -> None:
-        """Note that a transaction is about to write; raise `Cancelled` if the call was cancelled."""
+        """Record that the call is about to write; raise `Cancelled` if it was cancelled."""
         with self._lock:
             if self._cancelled:
                 raise Cancelled
-            self._writes = True
+            self._has_begun_write = True
 
     def cancel(self) -> bool:
-        """Prevent further writes, and return whether the call has begun one."""
+        """Cancel the call; return True if it has already begun to write."""
         with self._lock:
             self._cancelled = True
             if self._pause is not None:
                 self._pause.set()
-            return self._writes
+            return self._has_begun_write
 
     def pause(self, seconds: float) -> bool:
-        """Wait before a retry; return False on cancellation."""
+        """Sleep before a retry; return False as soon as the call is cancelled."""
         with self._lock:
             if self._cancelled:
                 return False
@@ -64,7 +64,7 @@ _CURRENT: Final = _CurrentCall()
 
 
 def pause(seconds: float) -> bool:
-    """Wait before a retry of the call in this thread; return False if it was cancelled."""
+    """Sleep before a retry of the call in this thread; return False as soon as the call is cancelled."""
     if _CURRENT.cancellation is not None:
         return _CURRENT.cancellation.pause(seconds)
     time.sleep(seconds)
@@ -72,6 +72,6 @@ def pause(seconds: float) -> bool:
 
 
 def begin_write() -> None:
-    """Note that the call in this thread is about to write, if it can be cancelled."""
+    """Record that the call in this thread is about to write; raise `Cancelled` if it was cancelled."""
     if _CURRENT.cancellation is not None:
         _CURRENT.cancellation.begin_write()

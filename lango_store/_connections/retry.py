@@ -1,4 +1,4 @@
-"""Retries after transient errors: which calls, how often and for how long."""
+"""Decides which calls are repeated after a transient error, how often and for how long."""
 
 import logging
 import random
@@ -24,17 +24,20 @@ R = TypeVar("R")
 
 logger = logging.getLogger("lango_store")
 
-_LOCK_TIMEOUT: Final = 30.0  # SQLite waits as long for its lock
-_SHORTEST_PAUSE: Final = 0.01
-_LONGEST_PAUSE: Final = 1.0
-_DOUBLINGS: Final = 7
+_LOCK_TIMEOUT: Final = 30.0  # as long as SQLite waits for its lock
+_MIN_PAUSE: Final = 0.01
+_MAX_PAUSE: Final = 1.0
+_MAX_DOUBLINGS: Final = 7
 
 _REPEAT_ERRORS: Final = (SessionExists, MessageNotFound, Conflict)
-"""Errors that a repeated call may raise because the first one was committed."""
+"""Errors that a retry may raise because an earlier try was committed."""
 
 
 class Retry:
-    """Retries calls for a number of seconds, and always those that other transactions aborted."""
+    """Repeats failed calls for up to `seconds`.
+
+    Calls that the database rolled back, as after a deadlock, are repeated even if `seconds` is 0.
+    """
 
     def __init__(self, engine: sa.Engine, seconds: float) -> None:
         self._engine = engine
@@ -42,42 +45,43 @@ class Retry:
 
     @property
     def is_on(self) -> bool:
-        """True if more is retried than calls that other transactions aborted."""
+        """True if calls are also repeated after errors other than a rollback by the database."""
         return self._seconds > 0
 
     def retry_after(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool) -> R:
-        """Retry a call that failed with this error until it succeeds or the time is up.
+        """Repeat a call that failed with this error until it succeeds or the time is up.
 
-        A call whose connection was lost may have been committed: it is retried only `if_lost`. Unless a second call is
-        `detects_repeats` from the first, the retry raises `DatabaseUnavailable` if it finds the result of the first.
+        A try whose connection was lost may have been committed. Such a call is repeated only with `if_lost`. If the
+        retry then raises one of `_REPEAT_ERRORS`, the outcome is unknown, and `DatabaseUnavailable` is raised instead.
+        With `detects_repeats`, the call recognizes its own earlier commit, and its error is raised unchanged.
         """
-        first, since, calls, lost = error, monotonic(), 1, False
+        first, start, tries, lost = error, monotonic(), 1, False
         while True:
             reason = self._reason(error)
             lost = lost or reason is TransientReason.LOST
-            left = since + self._wait_for(reason) - monotonic()
-            pause = random.uniform(0, min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(calls, _DOUBLINGS)))
-            if left <= 0 or (lost and not if_lost) or not cancellation.pause(min(pause, left)):
+            remaining = start + self._time_limit(reason) - monotonic()
+            pause = random.uniform(0, min(_MAX_PAUSE, _MIN_PAUSE * 2 ** min(tries, _MAX_DOUBLINGS)))
+            if remaining <= 0 or (lost and not if_lost) or not cancellation.pause(min(pause, remaining)):
                 break
-            calls += 1
+            tries += 1
             try:
-                done = call()
+                result = call()
             except (DatabaseBusy, DatabaseUnavailable) as failed:
                 error = failed
-            except _REPEAT_ERRORS as refusal:
+            except _REPEAT_ERRORS as repeated:
                 if not lost or detects_repeats:
                     raise
                 raise DatabaseUnavailable(
-                    f"the connection was lost, and a second try found: {refusal.fact}; it may have been this call that "
-                    "did it: look what is stored"
-                ) from refusal
+                    f"the connection was lost, and the retry failed: {repeated.fact}. "
+                    "An earlier try may have succeeded: check what is stored"
+                ) from repeated
             except cancellation.Cancelled:
                 break
             else:
-                logger.warning("done after %d tries in %.1f s; the first failed: %s", calls, monotonic() - since, first)
-                return done
-        if calls > 1:
-            logger.warning("given up after %d tries in %.1f s: %s", calls, monotonic() - since, error)
+                logger.warning("done after %d tries in %.1f s; the first failed: %s", tries, monotonic() - start, first)
+                return result
+        if tries > 1:
+            logger.warning("given up after %d tries in %.1f s: %s", tries, monotonic() - start, error)
         raise error
 
     def _reason(self, error: LangoStoreError) -> TransientReason | None:
@@ -85,7 +89,7 @@ class Retry:
             return TransientReason.ROLLED_BACK
         return None if error.driver_error is None else dialect_of(self._engine).transient_reason(error.driver_error)
 
-    def _wait_for(self, reason: TransientReason | None) -> float:
+    def _time_limit(self, reason: TransientReason | None) -> float:
         if reason is None:
             return 0
         return max(self._seconds, _LOCK_TIMEOUT) if reason is TransientReason.ROLLED_BACK else self._seconds

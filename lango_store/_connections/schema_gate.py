@@ -1,4 +1,4 @@
-"""The checks before a store's first call: the database's settings, and its schema."""
+"""Checks an engine's database settings and schema once, before the first call of a store."""
 
 import logging
 import threading
@@ -17,11 +17,11 @@ from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
 logger = logging.getLogger("lango_store")
 
 _UNCHECKED: Final = object()
-_PING_FIRST: Final = "call ping() at the start, as a store with migrate=True does not migrate in your transaction"
+_PING_FIRST: Final = "call ping() at startup: a store with migrate=True does not migrate inside your transaction"
 
 
 class SchemaGate:
-    """Checks the schema of each engine once, and upgrades it if allowed."""
+    """Checks the settings and schema of each engine once; with `migrate`, upgrades the schema first."""
 
     def __init__(self, *, migrate: bool) -> None:
         self._migrate = migrate
@@ -31,9 +31,9 @@ class SchemaGate:
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check the schema, the first time, and the database's file; return that file.
+        """Check the schema on first use, and on later calls that SQLite's file was not replaced; return that file.
 
-        A write checks the file once more when it has SQLite's lock, for which it may have waited.
+        Callers check the file again once they hold SQLite's lock: it may be replaced while they wait for the lock.
         """
         file: Any = self._passed.get(engine, _UNCHECKED)
         if file is _UNCHECKED:
@@ -47,7 +47,7 @@ class SchemaGate:
         return file  # type: ignore[no-any-return]
 
     def check_connection(self, connection: sa.Connection) -> None:
-        """Check the schema of a caller's connection, the first time, and the database's file."""
+        """Do the checks of `check_engine` on a caller's connection; never migrate."""
         file: Any = self._passed.get(connection.engine, _UNCHECKED)
         if file is _UNCHECKED:
             self._reject_closed()
@@ -61,21 +61,21 @@ class SchemaGate:
             file.check()
 
     def check_again(self, connection: sa.Connection) -> None:
-        """Check the schema, the tables and the database's file, checked before or not."""
+        """Check the schema, the tables and the file even if they were checked before."""
         try:
             file = self._check(connection, tables=True)
         except LangoStoreError:
-            self.reset(connection.engine)  # other threads' calls check it as well
+            self.reset(connection.engine)  # so that calls in other threads check it again, too
             raise
         if file is not None:
             file.check()
 
     def reset(self, engine: sa.Engine) -> None:
-        """Check the schema again the next time."""
+        """Forget the result, so that the next call checks the schema again."""
         self._passed.pop(engine, None)
 
     def close(self) -> None:
-        """Refuse all connections from now on."""
+        """Refuse all later calls."""
         with self._lock:
             self._closed = True
             self._passed.clear()
@@ -85,7 +85,7 @@ class SchemaGate:
         if self._migrate:
             with engine.connect() as connection, dialect.snapshot(connection):
                 self._reject_incompatible(connection)
-            from lango_store import schema  # Alembic: only a store that migrates should wait for its import
+            from lango_store import schema  # imported late: it imports Alembic, which is slow
 
             schema.upgrade(engine)
         with engine.connect() as connection, dialect.snapshot(connection):
@@ -93,21 +93,21 @@ class SchemaGate:
 
     def _reject_closed(self) -> None:
         if self._closed:
-            raise LangoStoreError("this store is closed: make a new one")
+            raise LangoStoreError("this store is closed: create a new one")
 
     def _check(self, connection: sa.Connection, *, tables: bool = False) -> DatabaseFile | None:
         self._reject_incompatible(connection)
-        found = revision.required(connection)
+        stored = revision.required(connection)
         if tables and (missing := revision.missing_tables(connection)):
             raise LangoStoreError(
                 f"{', '.join(missing)} missing, although {VERSION_TABLE} says that the schema is complete: restore "
                 "a backup, or, in a new database, run `lango-store db stamp base` and `lango-store db upgrade`"
             )
         revision.reject_unknown_features(connection)
-        if found > SCHEMA_REVISION:
+        if stored > SCHEMA_REVISION:
             logger.warning(
-                "the database is at revision %s, newer than %s, which this release was made for: upgrade the package",
-                found,
+                "the schema is at revision %s, newer than %s, the revision of this release: upgrade the package",
+                stored,
                 SCHEMA_REVISION,
             )
         detect_dialect(connection)
@@ -126,10 +126,10 @@ class SchemaGate:
 
 
 def reject_translated(connection: sa.Connection) -> None:
-    """Raise `LangoStoreError` if a connection names other schemas than its statements."""
+    """Raise `LangoStoreError` if the connection has a `schema_translate_map`."""
     if connection.get_execution_options().get("schema_translate_map"):
         raise LangoStoreError(
-            "schema_translate_map is not supported, as not every statement would follow it: "
-            "name the schema in the search path, on PostgreSQL "
-            "create_engine(url, connect_args={'options': '-csearch_path=tenant'}), and give SQLite a file for each"
+            "schema_translate_map is not supported, because some statements would ignore it. "
+            "On PostgreSQL, set the search path: "
+            "create_engine(url, connect_args={'options': '-csearch_path=tenant'}). On SQLite, use a file per schema."
         )

@@ -1,4 +1,4 @@
-"""Calls in worker threads, awaited. The threads serve several event loops."""
+"""Run the calls of an async store in worker threads, which any number of event loops can share."""
 
 import asyncio
 import contextvars
@@ -15,13 +15,13 @@ from lango_store.errors import LangoStoreError
 
 R = TypeVar("R")
 
-_MOST: Final = 32
+_MAX_THREADS: Final = 32
 
 
 class Threads:
-    """The threads in which a store's calls run, at most as many as its engine's pool has connections.
+    """A thread pool with at most one thread per connection of the engine's pool.
 
-    `at_end` is called when all have ended.
+    `wait` calls `at_end` after the last call.
     """
 
     def __init__(self, engine: sa.Engine, *, at_end: Callable[[], None] | None = None) -> None:
@@ -32,40 +32,40 @@ class Threads:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._executor = ThreadPoolExecutor(_connections(self._engine), thread_name_prefix="lango_store")
+        self._executor = ThreadPoolExecutor(_max_connections(self._engine), thread_name_prefix="lango_store")
 
     async def run(self, call: Callable[[], R]) -> R:
-        """Run a call and return what it returns; cancelled, it leaves at once unless the call is writing."""
+        """Run a call and return its result; on cancellation, wait for the call only if it has begun to write."""
         work, cancellation = self.submit(call)
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError as cancelled:
             if not work.cancel() and cancellation.cancel():
-                raise cancelled from await _ended(work)
+                raise cancelled from await _wait_until_ended(work)
             raise
 
     def submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
-        """Begin a call, to be waited for under any event loop."""
+        """Start a call; return its future, which any event loop can await, and its `Cancellation`."""
         if self.is_closed:
-            raise LangoStoreError("this store is closed: make a new one")
-        if self._process != os.getpid():  # a forked child has none of its parent's threads
+            raise LangoStoreError("this store is closed: create a new one")
+        if self._process != os.getpid():  # a forked child process has no worker threads
             self._start()
         cancellation, context = Cancellation(), contextvars.copy_context()
         return self._executor.submit(context.run, cancellation.run, call), cancellation
 
     def close(self) -> None:
-        """Begin no more calls."""
+        """Refuse new calls; running calls continue."""
         self.is_closed = True
 
     def wait(self) -> None:
-        """Wait for the calls under way, then close what the threads worked with."""
+        """Wait for the running calls, then call `at_end`."""
         self._executor.shutdown()
         if self._at_end is not None:
             self._at_end()
 
 
-async def _ended(work: Future[Any]) -> BaseException | None:
-    """Wait until a call has ended, however often the wait is cancelled; return its error if it had one."""
+async def _wait_until_ended(work: Future[Any]) -> BaseException | None:
+    """Wait for a call even if the wait is cancelled, once or several times; return the error of the call, if any."""
     ended = asyncio.wrap_future(work)
     while not ended.done():
         with suppress(asyncio.CancelledError):
@@ -74,10 +74,10 @@ async def _ended(work: Future[Any]) -> BaseException | None:
     return None if isinstance(error, Cancelled) else error
 
 
-def _connections(engine: sa.Engine) -> int:
-    """Return how many connections the engine's pool opens at once: more threads would only wait for them."""
+def _max_connections(engine: sa.Engine) -> int:
+    """Return the most connections that the pool opens at once; more threads would only wait for a connection."""
     pool: Any = engine.pool
     if not isinstance(pool, sa.QueuePool):
-        return 1 if isinstance(pool, sa.StaticPool) else _MOST
+        return 1 if isinstance(pool, sa.StaticPool) else _MAX_THREADS
     overflow = pool._max_overflow
-    return _MOST if overflow < 0 else min(_MOST, pool.size() + overflow)
+    return _MAX_THREADS if overflow < 0 else min(_MAX_THREADS, pool.size() + overflow)
