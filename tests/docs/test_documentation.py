@@ -1,5 +1,6 @@
 """The reference names everything that is public, and pages refer only to things that exist."""
 
+import pydoc
 import re
 import tomllib
 from pathlib import Path
@@ -119,8 +120,12 @@ def test_links_have_targets() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    """Return the anchors of a page: its headings, and the members of the classes that mkdocstrings documents there."""
+    text = path.read_text()
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    documented = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    members = {f"{name}.{member}" for name in documented for member in dir(pydoc.locate(name))}
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings} | members
 
 
 def test_promises_name_existing_tests() -> None:
