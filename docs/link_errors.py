@@ -8,8 +8,8 @@ from typing import Any
 import griffe
 
 
-class LinkErrors(griffe.Extension):
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+class LinkErrors(griffe.Extension):  # noqa: D101
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: D102
         if obj.docstring is None or obj.package.name != "lango_store":
             return
         errors = obj.package["errors"]
