@@ -14,7 +14,7 @@ from lango_store._values.model import MessageRole
 
 
 class _PostgresText(sa.types.UserDefinedType[str]):
-    """PostgreSQL's TEXT, for bound parameters too.
+    """TEXT on PostgreSQL, which also casts bound parameters to TEXT.
 
     SQLAlchemy binds text as VARCHAR. PostgreSQL has no operators for TEXT and VARCHAR and uses those for two TEXTs,
     unless another role has created such an operator in a schema of the search path, which would then run.

@@ -48,7 +48,7 @@ def encode_text(text: str | None, field: str) -> str | None:
 
 
 def encode_id(text: str | None) -> str | None:
-    """Return a message id if it is text of 1 to 512 bytes in UTF-8, which an index can hold."""
+    """Return a message id unchanged; `InvalidValue` unless it has 1 to 512 bytes in UTF-8."""
     if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
         raise InvalidValue(
             "id", f"has {len(str(text).encode())} bytes; an id has 1 to {MAX_ID_BYTES}: use a digest of it"

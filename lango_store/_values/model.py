@@ -389,24 +389,26 @@ class SessionInfo(Value):
         title: The title, or None.
         model: The name of the model, or None.
         settings: Settings of the session, a dict of JSON.
-        metadata: Other fields of yours, a dict of JSON.
-        tools: The definitions of the tools, a list of JSON.
+        metadata: Your own additional fields, a JSON object.
+        tools: The definitions of the tools, a JSON array.
         created_at: The time at which the session was created.
-        updated_at: The time of the last activity: an append, an edit, a cut or a compaction. Lists are sorted by it.
+        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, or
+            `update(activity=True)`. Lists are sorted by it by default.
         expires_at: The time at which the session expires; None for a session that never expires.
-        ttl_seconds: The TTL in seconds, by which an append moves `expires_at`; None for a session that never expires.
-        last_seq: The highest `seq` that the session has assigned. It never decreases.
+        ttl_seconds: The TTL in seconds. An append sets `expires_at` to this long from now, but never earlier than
+            before; None for a session that never expires.
+        last_seq: The highest `seq` used so far, also by cuts, edits and compactions. It never decreases.
         message_count: The number of messages in the log, without records.
         record_count: The number of records in the log.
         token_count: The sum of the messages' `tokens`, without records.
         turn_count: The number of turns, including compactions.
         summary_turn: The number of the turn that contains the current summary; None without a compaction.
         summarized_upto: The `seq` up to which the summary replaces messages in the window; 0 without a compaction.
-        last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
-            has taken over.
+        last_consolidated: The number of messages, from the beginning of the session, that an external memory has
+            already processed.
         forked_from: The key of the session that this one was copied from, or None.
-        revision: A number that every write to the session raises. It starts at a random number, so that a new session
-            with the same key does not repeat the revisions of the old one.
+        revision: A number that increases with every write to the session. It starts at a random number, so
+            that a new session with the same key does not repeat the revisions of the old one.
     """
 
     key: str

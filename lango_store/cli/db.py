@@ -1,4 +1,4 @@
-"""`lango-store db`: migrate and check the schema, with the functions of `lango_store.schema`."""
+"""`lango-store db`: the functions of `lango_store.schema` as commands: migrations, checks and distribution."""
 
 import json
 from collections.abc import Callable

@@ -41,7 +41,7 @@ def recognises(path: Path) -> bool:
 
 
 class Database:
-    """A temporary copy of a database file and its journal. The original is never changed or locked."""
+    """A temporary copy of a database file and of its `-wal` or `-journal` file. The original is never changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -99,7 +99,7 @@ def test_unreachable_database_exits_3_without_showing_password(tmp_path: Path) -
         assert "hunter2" not in done.stdout + done.stderr
 
 
-def test_wrong_usage_exits_2() -> None:
+def test_usage_error_exits_2() -> None:
     for words in (
         ("db", "upgrade", "--url", "mysql://x/y"),
         ("db", "upgrade", "--url", "nonsense"),

@@ -158,7 +158,7 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
         each.dispose()
 
 
-def test_interrupted_pipeline_raises_the_interruption(make_postgres: MakeDatabase) -> None:
+def test_keyboard_interrupt_in_pipeline_is_reraised(make_postgres: MakeDatabase) -> None:
     pipeline_base = pytest.importorskip(
         "psycopg._pipeline_base", reason="psycopg before 3.3 may lose an interruption itself"
     )

@@ -164,7 +164,7 @@ def test_repeated_id_in_a_summary_is_one_message(store: Store) -> None:
     assert [(m.content, m.id) for m in compaction.summary] == [("s", "2"), ("a", None)]
 
 
-def test_discard_keeps_last_consolidated_of_messages_appended_during_compaction(store: Store) -> None:
+def test_discard_subtracts_only_discarded_messages_from_last_consolidated(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:

@@ -94,7 +94,7 @@ def leave_after_first_piece(client: httpx2.Client, key: str) -> None:
         assert next(answer.iter_text()) == 'data: {"text": "I "}\n\n'
 
 
-def test_tests_on_the_page_pass(url: str, tmp_path: Path) -> None:
+def test_example_tests_on_fastapi_page_pass(url: str, tmp_path: Path) -> None:
     (tmp_path / "test_chat.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     variables = {name: value for name, value in environment(url).items() if name != "LANGO_STORE_TEST_POSTGRES"}

@@ -63,7 +63,7 @@ def test_imported_session_equals_the_one_nanobot_loads(
 @pytest.mark.parametrize(
     ("archived", "consolidated"), [(1, 0), (0, 2), ("1", 2), (True, 1), (None, 1), ("1", "2"), (9, 1), (-1, 1)]
 )
-def test_archive_count_is_imported_and_exported_under_nanobots_name(
+def test_last_consolidated_round_trips_as_nanobots_last_archived(
     store: Store, files: JsonlSessionStore, tmp_path: Path, archived: object, consolidated: object
 ) -> None:
     head = {"_type": "metadata", "key": KEY, "last_archived": archived, "last_consolidated": consolidated}

@@ -39,7 +39,7 @@ def test_baselines_and_lango_store_return_what_was_written(url: str, name: str) 
 
 
 @pytest.mark.parametrize("alter", [lambda row: [], lambda row: [row, row], lambda row: [(*row[:5], "other", *row[6:])]])
-def test_store_that_returns_other_messages_is_rejected(url: str, alter: Any) -> None:
+def test_benchmark_raises_if_a_store_returns_wrong_messages(url: str, alter: Any) -> None:
     side = SIDES[FLOOR]
     sessions = Sessions(
         "altering", Side(lambda url: AlteringStore(side.make(url), alter), side.returns, side.said), url

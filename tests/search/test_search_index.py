@@ -314,7 +314,7 @@ def test_role_writes_without_and_searches_with_grants_on_the_index(make_postgres
         engine.dispose()
 
 
-def test_each_schema_has_its_own_index(make_postgres: MakeDatabase) -> None:
+def test_each_schema_has_its_own_search_index(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url)
     with engine.begin() as connection:

@@ -48,7 +48,7 @@ def test_sent_is_changed_by_update_and_removed_by_redaction(store: Store) -> Non
     assert conversation.messages()[0].sent is None
 
 
-def test_sent_is_archived_restored_and_redacted_in_archives(store: Store, tmp_path: Path) -> None:
+def test_sent_field_is_archived_restored_and_redacted(store: Store, tmp_path: Path) -> None:
     archive = tmp_path / "cold.db"
     store.create("k", messages=[Message.user("Hello", sent=INJECTED)])
     store.expire(older_than=timedelta(0), archive=archive)

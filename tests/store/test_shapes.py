@@ -68,7 +68,7 @@ def test_call_on_one_session_queries_one_server(make_postgres: MakeDatabase, tmp
     assert {"Store.list_sessions", "Store.count", "Store.stats"} <= servers_by_verb.keys()
 
 
-def test_every_key_and_unique_index_starts_with_the_distribution_column() -> None:
+def test_primary_keys_and_unique_indexes_start_with_the_distribution_column() -> None:
     for table in (Base.metadata.tables[name] for name in KEYS):
         unique: list[sa.Index | ColumnCollectionConstraint] = [
             table.primary_key,

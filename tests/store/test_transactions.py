@@ -132,7 +132,7 @@ def test_snapshot_reads_are_consistent(url: str) -> None:
         assert store.info("k").message_count == 2
 
 
-def test_snapshot_refuses_writes_and_calls_after_its_block(store: Store) -> None:
+def test_snapshot_refuses_writes_and_is_unusable_after_its_block(store: Store) -> None:
     store.create("k")
     with store.snapshot() as view:
         for write in (lambda: view.append_message("k", message()), lambda: view.create("l")):

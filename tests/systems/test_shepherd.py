@@ -80,7 +80,7 @@ def test_last_message_by_role(store: Store) -> None:
     assert session.last_message("tool") is None
 
 
-def test_clear_history_keeps_system_messages(store: Store) -> None:
+def test_clear_with_keep_system_keeps_system_messages(store: Store) -> None:
     session = store.open("s", messages=TALK)
     session.clear(keep_system=True)
     assert [m.content for m in session.messages()] == ["be kind"]

@@ -78,7 +78,7 @@ def event_json(event: Event) -> dict[str, Any]:
             raise InvalidMessage(f"event.{name}", "is None")
         data[name] = as_json(value)
     if storable_id(event.id) is None:
-        raise InvalidMessage("event.id", "must have 1 to 512 bytes, without NUL and lone surrogates")
+        raise InvalidMessage("event.id", "must have 1 to 512 bytes, without NUL or lone surrogates")
     if delta := state_delta(data):
         data["actions"]["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(State.TEMP_PREFIX)}
     return data

@@ -67,7 +67,7 @@ class Ids(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The session key in the store."""
+        """The key of this ADK session in the store."""
         return joined_key(*self)
 
     @property
