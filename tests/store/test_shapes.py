@@ -37,7 +37,10 @@ def test_call_on_one_session_names_its_key(make_postgres: MakeDatabase, tmp_path
     assert verbs_reading_any_session(url, tmp_path) == ALL_SESSIONS.keys()
 
 
-TWO_SESSIONS = {"Conversation.fork": "the fork's rows may be on another server"}
+TWO_SESSIONS = {
+    "Conversation.fork": "the rows of the fork may be on another server",
+    "Conversation.child": "the parent may be on another server",
+}
 
 
 @pytest.mark.citus
