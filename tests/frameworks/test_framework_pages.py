@@ -47,7 +47,7 @@ def test_program_on_page_prints_documented_output(
     sessions = ("-m", "lango_store.cli", "sessions")
     times = re.compile(r"\d\d:\d\d:\d\d")
     log = started(*sessions, "show", key, "--url", url, folder=tmp_path, timeout=200)
-    assert times.sub("", shown) in times.sub("", log)
+    assert times.sub("", shown.removesuffix("…\n")) in times.sub("", log)
     assert key in started(*sessions, "list", "--url", url, folder=tmp_path)
 
 
