@@ -1,4 +1,7 @@
-"""The policy of a store (clock, default TTL, token counter, retries) and its connections."""
+"""A `Context` is what every operation needs of a store: its settings, its connections and its retries.
+
+`using`, `at` and similar methods return a copy of the context that reads or writes on other connections.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,12 @@ TokenCounter = Callable[[Message], int]
 
 
 def utc_now() -> datetime:
-    """Return the time, aware, in UTC."""
+    """Return the current time in UTC as an aware datetime."""
     return datetime.now(UTC)
 
 
 class Context:
-    """Opens connections of an engine, or, after `using`, uses the caller's connection in the caller's transaction."""
+    """Runs operations on connections of an engine or, after `using`, on the caller's connection."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Context:
         self._connections: Connections = pooled
         if replica is not None:
             if not all(dialect_of(each).has_replicas for each in (engine, replica)):
-                raise ValueError("replica: SQLite has none: give URLs of PostgreSQL")
+                raise ValueError("replica: SQLite has no replicas: use PostgreSQL URLs for store and replica")
             self._gates.append(SchemaGate(migrate=False))
             self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
@@ -83,14 +86,14 @@ class Context:
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on
-        """True if messages and turns without an id get one, so that a retry is recognized."""
+        """True if messages and turns without an id get one, so that a retry does not store them twice."""
         self.stores_unchanged = token_counter is None and not self.gives_ids
         """True if the store adds neither an id nor a token count to messages."""
 
     # Policy
 
     def moment(self, connection: AnyConnection) -> Moment:
-        """Return the time for one statement; None if the statement uses the database's clock."""
+        """Return the current time for one statement; None if the statement uses the database's clock."""
         if self._clock is not None:
             return self.clock_time()
         dialect = dialect_of(connection)
@@ -99,44 +102,44 @@ class Context:
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
-        """Return one time for several statements, queried from the database if it provides times."""
+        """Return one time for several statements: of the store's `clock`, the database or, for SQLite, this machine."""
         moment = self.moment(connection)
         return sessions.server_time(connection) if moment is None else moment
 
     def clock_time(self) -> datetime:
-        """Return the time by the store's clock, or by this machine's if it was given none."""
+        """Return the time of the store's `clock`, by default of this machine's clock."""
         if self._clock is None:
             return utc_now()
         moment = self._clock()
         if moment.tzinfo is None:
-            raise ValueError("the store's clock gave a time without a time zone: use datetime.now(UTC)")
+            raise ValueError("the store's clock returned a time without a time zone: use datetime.now(UTC)")
         return moment.astimezone(UTC)
 
     def ttl(self, key: str, ttl: timedelta | None | Unset) -> timedelta | None:
-        """Decide the TTL of a new session: the caller's, else the store's default."""
+        """Return the TTL of a new session: the `ttl` argument or, if it is not set, the store's default."""
         if ttl is not UNSET:
             return ttl
         return self._default_ttl(key) if callable(self._default_ttl) else self._default_ttl
 
     def counted(self, message: Message) -> Message:
-        """Count a message's tokens unless it has a count or is a record, which models do not read."""
+        """Add a token count to a message that has none; records stay without, because models do not read them."""
         if self.token_counter is None or not isinstance(message, Message) or message.tokens is not None:
-            return message  # anything else is refused where it is encoded
+            return message  # a value that is not a Message is refused later, by the encoding
         if message.role is MessageRole.RECORD:
             return message
         return message.model_copy(update={"tokens": self.token_counter(message)})
 
     def with_id(self, message: Message) -> Message:
-        """Give a message an id if it has none and a retry may send it twice."""
+        """Add an id to a message that has none if a retry could store the message twice."""
         if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
             return message
         return message.model_copy(update={"id": self.new_id()})
 
     def new_id(self) -> str:
-        """Create a unique id for a session, a turn or a message: a UUIDv7 of the store's time."""
+        """Create a unique id for a session, a turn or a message: a UUIDv7 with the store's time."""
         return new_key(self.clock_time())
 
-    # Tries
+    # Retries
 
     def trying(self, call: Callable[[], R], *, if_lost: bool = True, detects_repeats: bool = False) -> R:
         """Call a function, and retry it after a transient error; see `Retry.retry_after`."""
@@ -149,17 +152,18 @@ class Context:
     def retry_after(
         self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool = False
     ) -> R:
-        """Retry a call that failed with a transient error; raise any other."""
-        if self.in_callers_transaction:  # which is over, or the caller's to repeat
+        """Retry a call that failed with a transient error; raise any other error."""
+        # The error may have ended the caller's transaction, and only the caller can repeat the whole transaction.
+        if self.in_callers_transaction:
             raise error
         return self._retry.retry_after(call, error, if_lost=if_lost, detects_repeats=detects_repeats)
 
-    # Operations: each opens a connection, and is retried after transient errors
+    # Operations: each one opens a connection and is retried after transient errors
 
     def read(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation that needs no snapshot to read, on a replica too."""
+        """Run a read that needs no snapshot; a replica may answer it."""
 
         def run() -> R:
             with self.single_read(allow_replica=self._allow_replica) as connection:
@@ -170,7 +174,7 @@ class Context:
     def read_together(
         self, operation: Callable[Concatenate[sa.Connection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation of several reads that see one moment, on a replica too."""
+        """Run several reads in one snapshot; a replica may answer them."""
 
         def run() -> R:
             with self.snapshot(allow_replica=self._allow_replica) as connection:
@@ -181,7 +185,7 @@ class Context:
     def write(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run a single write: one statement, or on SQLite a short transaction."""
+        """Run a single write: one statement or, on SQLite, a short transaction."""
 
         def run() -> R:
             with self.single_write() as connection:
@@ -198,7 +202,10 @@ class Context:
     def remove(
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation that removes rows in a transaction: a second run could remove what was written since."""
+        """Run an operation that removes rows in a transaction.
+
+        If its outcome is unknown, it is not retried: a second run could remove rows that were written after the first.
+        """
         return self.trying(functools.partial(self._transact, operation, *args, **options), if_lost=False)
 
     def _transact(
@@ -240,14 +247,14 @@ class Context:
             return text_of(write_position(connection))
 
     def at(self, position: str | None) -> Context:
-        """Return the same context for reads that must include all writes up to a position."""
+        """Return this context for reads that must include all writes up to a position."""
         context = copy.copy(self)
         context._connections = self._connections.at(0 if position is None else position_of(position))
         context._is_bound = True
         return context
 
     def using(self, source: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Context:
-        """Return the same context on the caller's own connection; what it writes, the caller commits."""
+        """Return this context on the caller's connection; the caller commits the writes."""
         if isinstance(source, orm.Session | orm.scoped_session):
             get_connection: Callable[[], sa.Connection] = lambda: source.connection()  # noqa: E731
         elif isinstance(source, sa.Connection):
@@ -259,7 +266,7 @@ class Context:
         return self.bound(get_connection)
 
     def bound(self, get_connection: Callable[[], sa.Connection], *, read_only: bool = False) -> Context:
-        """Return the same context on a connection whose transaction is ended elsewhere."""
+        """Return this context on a connection whose transaction the caller begins and ends."""
         context = copy.copy(self)
         context._connections = Callers(get_connection, self._gate, self._on_statement, read_only=read_only)
         context._is_bound = context.in_callers_transaction = True
@@ -268,19 +275,19 @@ class Context:
         return context
 
     def on_primary(self) -> Context:
-        """Return the same context for reads that are never a replica's."""
+        """Return this context for reads that only the primary may answer."""
         context = copy.copy(self)
         context._allow_replica = False
         return context
 
     def ignoring_expiry(self) -> Context:
-        """Return the same context for reads of sessions that have expired."""
+        """Return this context for reads that also find expired sessions."""
         context = copy.copy(self)
         context._clock = lambda: BEFORE_ANY_EXPIRY
         return context
 
     def close(self) -> None:
-        """Refuse calls from now on, and close the engine if it is the store's own."""
+        """Refuse further calls, and close the engine if the store created it."""
         if self._is_bound:
             return
         for gate in self._gates:

@@ -1,4 +1,7 @@
-"""Connection providers: from the engine's pool or from the caller, with or without a transaction."""
+"""Each operation gets its connection from a provider: `Pooled` for the engine's pool, `Callers` for the caller's.
+
+A provider also translates driver errors, checks the schema and reports statements to the observer.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from lango_store.errors import LangoStoreError
 
 
 class Connections(Protocol):
-    """Opens connections, each for one operation."""
+    """Opens a connection for each operation."""
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a connection for single reads, or for one write, with as few round trips as the database allows.
@@ -40,11 +43,11 @@ class Connections(Protocol):
 
 
 class Pooled:
-    """Opens connections of an engine's pool, and commits."""
+    """Opens connections of an engine's pool and commits their transactions."""
 
     def __init__(self, engine: sa.Engine, gate: SchemaGate, on_statement: Observer | None = None) -> None:
         self.engine = engine
-        dialect_of(engine)  # which refuses what is not supported
+        dialect_of(engine)  # raises an error for an unsupported database or driver
         self.gate = gate
         self.on_statement = on_statement
 
@@ -54,7 +57,7 @@ class Pooled:
         return dialect_of(self.engine)
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a driver's connection, or SQLAlchemy's if the host listens to transaction events."""
+        """Open a driver connection, or a SQLAlchemy connection if the host listens to transaction events."""
         return self._open(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
 
     def snapshot(
@@ -73,7 +76,7 @@ class Pooled:
         return self._open(around)
 
     def at(self, position: int) -> Pooled:
-        """Return itself: the primary is always up to date."""
+        """Return this provider: the primary is always up to date."""
         return self
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
@@ -118,21 +121,21 @@ class Callers:
         self._on_statement = on_statement
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Use the connection, with a savepoint if an append takes several statements."""
+        """Use the caller's connection, with a savepoint if an append takes several statements."""
         if writes:
             self._reject_snapshot()
         return self._open(_append_savepoint if writes else nullcontext)
 
     def at(self, position: int) -> Callers:
-        """Return itself: the caller chose the connection."""
+        """Return this provider: the caller chose the connection."""
         return self
 
     def snapshot(self, *, allow_replica: bool = False) -> AbstractContextManager[sa.Connection]:
-        """Use the connection unchanged: the caller chose its isolation level."""
+        """Use the caller's connection unchanged: the caller chose its isolation level."""
         return self._open(nullcontext)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Use the connection, with a savepoint."""
+        """Use the caller's connection, with a savepoint."""
         self._reject_snapshot()
         # A caller who catches our error and commits must not commit half of an operation.
         return self._open(sa.Connection.begin_nested)
@@ -146,7 +149,7 @@ class Callers:
         connection = self._connection()
         reject_translated(connection)
         with translated_errors(connection.engine):
-            if not connection.in_transaction():  # a statement on the driver's cursor does not begin one
+            if not connection.in_transaction():  # SQLAlchemy begins none for statements on the driver's cursor
                 connection.begin()
             dialect_of(connection).join(connection)
             self._gate.check_connection(connection)
@@ -168,7 +171,7 @@ _SINGLE_OPERATION: Final[Mapping[str, Any]] = {SINGLE_OPERATION: True}
 
 
 class _Single:
-    """A driver's connection from the pool, without the cost of SQLAlchemy's transaction."""
+    """A driver connection from the pool, without the cost of a SQLAlchemy transaction."""
 
     __slots__ = ("_dialect", "_driver", "_options", "_pooled", "_proxy", "_started", "_writes", "connection", "dialect")
 
@@ -187,7 +190,7 @@ class _Single:
         pooled = self._pooled
         file = pooled.gate.check_engine(pooled.engine)
         try:
-            # If this is interrupted, the pool gets the connection back when the proxy is garbage collected.
+            # After an interruption here, the connection returns to the pool when the proxy is garbage collected.
             self._proxy = proxy = pool.take(pooled.engine)
             self.connection = self._driver = proxy.dbapi_connection
             try:
@@ -219,7 +222,7 @@ class _Single:
             else:
                 self._return_to_pool(error)
         except Exception as ending:
-            if error is None:  # otherwise the first error is raised
+            if error is None:  # otherwise the error of the block is raised
                 translate(ending, self._pooled.engine)
                 raise
         if error is not None:
@@ -236,7 +239,7 @@ class _Single:
 
 @contextmanager
 def _invalidating_interrupted(connection: sa.Connection) -> Iterator[None]:
-    """Invalidate a connection whose statement was interrupted: a rollback would fail and hide the interruption."""
+    """Invalidate a connection after an interrupted statement: a rollback would fail and hide the interruption."""
     driver = connection.connection.driver_connection
     try:
         yield
@@ -260,7 +263,7 @@ def _handling_connection_errors(connection: sa.Connection, gate: SchemaGate) -> 
 def _handle_connection_error(
     error: BaseException, driver: Any, proxy: PoolProxiedConnection, gate: SchemaGate, engine: Any
 ) -> None:
-    """Retire the pool's connections if this one is useless, and check the schema again if it has changed."""
+    """Retire the pool's connections if this one is unusable, and check the schema again if it may have changed."""
     dialect = dialect_of(engine)
     if dialect.is_connection_unusable(driver, error):
         pool.retire(engine, proxy)
@@ -286,7 +289,7 @@ def observer_of(engine: sa.Engine, on_statement: Observer | None) -> Observer | 
 
 @contextmanager
 def observed(connection: sa.Connection, on_statement: Observer | None) -> Iterator[None]:
-    """Report each statement on a connection to the observer, whether run by SQLAlchemy or on our own cursors."""
+    """Report each statement on a connection to the observer, including those on our own driver cursors."""
     observer = observer_of(connection.engine, on_statement)
     if observer is None:
         yield

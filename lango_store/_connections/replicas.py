@@ -1,4 +1,4 @@
-"""Reads from a replica, once it has replayed the writes of the same store."""
+"""A replica answers a read only after it has replayed every write of this store; otherwise the primary answers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _REPLICA_COOLDOWN: Final = 5.0
 
 
 class ReplicaLost(DatabaseUnavailable):
-    """A replica was lost, or cancelled a read: the primary can answer."""
+    """The connection to a replica was lost, or the replica cancelled a read; a retry reads from the primary."""
 
 
 class _ReplicaBehind(Exception):
-    """A replica has not replayed the position yet."""
+    """A replica has not replayed the required position yet."""
 
 
-class Written:
-    """The last write position of a store, and whether it includes all writes."""
+class LastWrite:
+    """The write position of the primary after the last write of a store, if it is known."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -45,17 +45,17 @@ class Written:
 
     @property
     def is_known(self) -> bool:
-        """True if the position was noted after the last write."""
+        """True if the position includes every write that was counted."""
         return self._noted == self._writes
 
     def count(self) -> int:
-        """Count a committed write, before its position is asked for, and return its number."""
+        """Count a committed write and return its number; call this before querying its position."""
         with self._lock:
             self._writes += 1
             return self._writes
 
     def note(self, number: int, position: int) -> None:
-        """Note a position of the primary that includes the write of this number and all before it."""
+        """Store a position of the primary that includes the write with this number and all earlier ones."""
         with self._lock:
             self._noted = max(self._noted, number)
             self.position = max(self.position, position)
@@ -64,10 +64,10 @@ class Written:
 class Replicated:
     """Opens connections to the primary, and to the replica for reads with `allow_replica`."""
 
-    def __init__(self, primary: Pooled, replica: Pooled, written: Written | None = None, least: int = 0) -> None:
+    def __init__(self, primary: Pooled, replica: Pooled, last_write: LastWrite | None = None, least: int = 0) -> None:
         self._primary = primary
         self._replica = replica
-        self._written = Written() if written is None else written
+        self._last_write = LastWrite() if last_write is None else last_write
         self._least = least
         self._replayed: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waits = True
@@ -75,10 +75,10 @@ class Replicated:
 
     def at(self, position: int) -> Replicated:
         """Return the same provider for reads that must include all writes up to a position."""
-        return Replicated(self._primary, self._replica, self._written, max(self._least, position))
+        return Replicated(self._primary, self._replica, self._last_write, max(self._least, position))
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads, or for one append."""
+        """Open a connection for single reads, or for one write."""
         if writes:
             return self._recording_position(self._primary.single(writes=True))
         if not allow_replica:
@@ -101,13 +101,13 @@ class Replicated:
     def _recording_position(self, opened: AbstractContextManager[C]) -> Iterator[C]:
         with opened as connection:
             yield connection
-        number = self._written.count()
+        number = self._last_write.count()
         try:
             with self._primary.single(writes=False) as connection:
                 position = write_position(connection)
         except LangoStoreError:
-            return  # the write is committed; until another write notes its position, reads use the primary
-        self._written.note(number, position)
+            return  # the write is committed; reads use the primary until the position of a later write is known
+        self._last_write.note(number, position)
 
     # Reads
 
@@ -127,7 +127,7 @@ class Replicated:
             raise ReplicaLost(str(error)) from error
 
     def _from_replica(self, stack: ExitStack, replica: AbstractContextManager[C]) -> C | None:
-        if not self._written.is_known or monotonic() < self._unavailable_until:
+        if not self._last_write.is_known or monotonic() < self._unavailable_until:
             return None
         try:
             return stack.enter_context(replica)
@@ -148,7 +148,7 @@ class Replicated:
 
         Waits briefly for the replica first, unless the previous wait timed out.
         """
-        needed = max(self._least, self._written.position)
+        needed = max(self._least, self._last_write.position)
         driver = getattr(connection.connection, "dbapi_connection", connection.connection)
         if self._replayed.get(driver, 0) >= needed:
             return
@@ -163,15 +163,15 @@ class Replicated:
 
 
 def position_of(text: str) -> int:
-    """Return the number of a position; ValueError for a text that `Store.position` does not give."""
+    """Parse a position that `Store.position` returned; raise ValueError for any other text."""
     if not isinstance(text, str):
-        raise TypeError(f"position is {type(text).__name__}: give what position() returned")
+        raise TypeError(f"position is {type(text).__name__}: pass the result of position()")
     if not re.fullmatch(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}", text):
-        raise ValueError(f"position={quoted(text)} is not one: give what position() returned")
+        raise ValueError(f"position={quoted(text)} is not a write position: pass the result of position()")
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
 
 
 def text_of(position: int) -> str:
-    """Write a position as PostgreSQL does."""
+    """Format a position as PostgreSQL does, such as `0/16B3748`."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

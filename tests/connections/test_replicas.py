@@ -13,7 +13,7 @@ from support.factories import message, messages
 from support.postgres_server import PostgresServer
 
 from lango_store import DatabaseUnavailable, LangoStoreError, SessionNotFound, Store, interchange, schema
-from lango_store._connections.replicas import Written
+from lango_store._connections.replicas import LastWrite
 
 PAIRS: Final = int(os.environ.get("LANGO_STORE_REPLICA_PAIRS", "160"))
 
@@ -163,14 +163,14 @@ def test_position_can_be_passed_to_another_store(primary: PostgresServer, replic
 
 
 def test_unknown_position_is_refused_after_an_earlier_write() -> None:
-    written = Written()
-    earlier, later = written.count(), written.count()
-    written.note(earlier, 100)  # its position was asked for before the later write, which gets no answer
-    assert (written.is_known, written.position) == (False, 100)
-    last = written.count()
-    written.note(last, 300)
-    written.note(later, 200)
-    assert (written.is_known, written.position) == (True, 300)
+    last_write = LastWrite()
+    earlier, later = last_write.count(), last_write.count()
+    last_write.note(earlier, 100)  # its position was asked for before the later write, which gets no answer
+    assert (last_write.is_known, last_write.position) == (False, 100)
+    last = last_write.count()
+    last_write.note(last, 300)
+    last_write.note(later, 200)
+    assert (last_write.is_known, last_write.position) == (True, 300)
 
 
 @pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "empty"])
