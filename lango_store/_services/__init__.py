@@ -1,1 +1,1 @@
-"""Calls that combine several operations: appends with retry, creating and purging sessions, searches, the doctor."""
+"""Each service function is one call of the store that needs several operations, transactions or retries."""

@@ -1,4 +1,4 @@
-"""Sessions as a whole: created, deleted, and purged in batches."""
+"""Create, fork, delete and purge whole sessions; each function decides on transactions and retries."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ from lango_store._values.session import Session
 from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound
 
 _SHOWN: Final = 10
-_MAX_HELD: Final = 10_000  # each is a parameter of the next batch
+_MAX_HELD: Final = 10_000  # the key of each held session is a parameter of the next batch
 
 R = TypeVar("R")
 Find = Callable[[AnyConnection, Moment, str], R]
@@ -36,7 +36,7 @@ Find = Callable[[AnyConnection, Moment, str], R]
 
 
 def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Session:
-    """Create a session with its first messages; `SessionExists` if its key is taken.
+    """Create a session with its first messages; raise `SessionExists` if its key is taken.
 
     With `own_key` the store has generated the key, so a retry returns the session that the first try created.
     """
@@ -57,7 +57,7 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
 def fork(
     context: Context, source: str, new: str, *, own_key: bool, upto: int | None, ttl: timedelta | None | Unset
 ) -> None:
-    """Copy a session to another key; with `own_key`, a retry finds the copy that the first try created."""
+    """Copy a session to another key; with `own_key`, a retry accepts the copy that the first try created."""
 
     def run() -> None:
         try:
@@ -73,7 +73,7 @@ def fork(
 def find_or_create(
     context: Context, new: New, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
 ) -> Session | R:
-    """Find a live session, or create it with its first messages; with `renew` in the place of an expired one.
+    """Find a live session, or create it with its first messages; with `renew`, replace an expired session.
 
     A `parent` is locked before the session is created, so that it is not deleted at the same time.
     """
@@ -117,7 +117,7 @@ def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
 
 
 def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch, find: Find[R]) -> Session | R:
-    """Create a session, or find the one that has its key; `NotPermitted` if a policy hides that one."""
+    """Create a session, or find the session that has its key; raise `NotPermitted` if a policy hides that session."""
     for _ in range(sessions.MAX_TRIES):
         if (session := _insert(connection, now, new, first)) is not None:
             return session
@@ -125,13 +125,13 @@ def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Bat
             return find(connection, now, new.key)
         except SessionExpired:
             raise
-        except SessionNotFound:  # deleted since, or hidden
+        except SessionNotFound:  # deleted after our insert was refused, or hidden by a policy
             continue
     raise sessions.exists_error(connection, now, new.key)
 
 
 def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
-    """Create a session with its first messages; None if its key is taken. With messages, needs a transaction."""
+    """Create a session with its first messages; None if its key is taken. Messages require a transaction."""
     info = sessions.insert(connection, now, new)
     if info is None or not first.rows:
         return None if info is None else Session(**dict(info))
@@ -144,11 +144,11 @@ def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> S
 
 
 def delete(context: Context, key: str, expected: Expected, *, children: bool) -> bool:
-    """Delete a session and all that belongs to it, with `children` its descendants too.
+    """Delete a session and everything that belongs to it; with `children`, also delete its descendants.
 
-    `SessionHeld` names the session that cannot be deleted, and what keeps it.
+    Raises `SessionHeld` with the key of a session that a foreign key of the host protects, and with that constraint.
     """
-    # A foreign key that refuses ends the caller's transaction on PostgreSQL, unless there is a savepoint.
+    # On PostgreSQL, a violated foreign key ends the caller's transaction, unless there is a savepoint.
     get_connection = context.transaction if children or context.in_callers_transaction else context.single_write
     current = key
 
@@ -156,7 +156,7 @@ def delete(context: Context, key: str, expected: Expected, *, children: bool) ->
         nonlocal current
         with get_connection() as connection:
             current = key
-            # The session is deleted first: `open_child` locks it, so every child is committed by now, or never.
+            # Delete the session first: `open_child` locks its parent, so no child can be committed after this delete.
             deleted = sessions.delete(connection, key, expected)
             if children and (deleted or not expected.needs_session):
                 descendants = Filter(key_prefix=levels.below(key), expired=None)
@@ -188,7 +188,7 @@ def purge(
     if not 1 <= batch_size <= expiry.MAX_BATCH:
         raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
     if limit is not None and limit < 0:
-        raise ValueError(f"limit={limit} is negative: give the most sessions to purge")
+        raise ValueError(f"limit={limit} is negative: pass the maximum number of sessions to purge, or None")
     started = perf_counter()
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))
@@ -203,7 +203,7 @@ def purge(
     with ExitStack() as stack:
         archive_batch = None
         if archive is not None and not dry_run:
-            from lango_store.archive import Archive  # sqlite-utils, which only archives need
+            from lango_store.archive import Archive  # imported late: it needs sqlite-utils, an optional dependency
 
             archive_batch = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
         pace = Pace(dialect_of(context.engine))
@@ -211,7 +211,7 @@ def purge(
             max_sessions = batch_size if limit is None else min(batch_size, limit)
             held = len(report.held)
             with pace.batch():
-                done = _purge_batch(
+                purged = _purge_batch(
                     context,
                     reasons[0],
                     filters,
@@ -222,12 +222,12 @@ def purge(
                     waits=policy.everything,
                     children=policy.children,
                 )
-            if not done.sessions and len(report.held) == held:
+            if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
-            limit = None if limit is None else limit - done.limited
-            report.sessions += done.sessions
-            report.messages += done.messages
+            limit = None if limit is None else limit - purged.limited
+            report.sessions += purged.sessions
+            report.messages += purged.messages
             report.batches += 1
             report.seconds = perf_counter() - started
             if on_batch is not None:
@@ -248,10 +248,12 @@ def _purge_batch(
     waits: bool,
     children: bool,
 ) -> Purged:
-    """Purge a batch; if a foreign key refuses it, session by session, noting those that are `held`."""
+    """Purge a batch; if a foreign key prevents that, purge session by session and add the others to `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
-        raise LangoStoreError(f"{len(held):,} sessions stay because of {constraint}: give that key ON DELETE SET NULL")
+        raise LangoStoreError(
+            f"{len(held):,} sessions cannot be deleted because of {constraint}: declare it ON DELETE SET NULL"
+        )
     conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
     options = {"waits": waits, "children": children}
     try:
@@ -262,9 +264,9 @@ def _purge_batch(
     for key in keys:
         conditions = [*filters, of_session(SESSION, key)]
         try:
-            done = context.transact(expiry.purge, reason, conditions, 1, max_rows, archive_batch, **options)
+            purged = context.transact(expiry.purge, reason, conditions, 1, max_rows, archive_batch, **options)
         except SessionHeld as error:
             held[key] = error.constraint
         else:
-            total = Purged(*map(sum, zip(total, done, strict=True)))
+            total = Purged(*map(sum, zip(total, purged, strict=True)))
     return total

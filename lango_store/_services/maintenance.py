@@ -1,4 +1,4 @@
-"""Redaction and restores, which reach an archive too, and the doctor."""
+"""Maintenance that reaches beyond one transaction: redact and restore with an archive, and examine the store."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -16,10 +16,10 @@ from lango_store.errors import LangoStoreError, MessageNotFound, SchemaOutOfDate
 
 
 def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
-    """Redact a message of a session in the store, and in an archive if one is given, or in that alone."""
+    """Redact a message in the store and in the archive; if only the archive contains it, redact it there."""
     if archive is None:
         return context.transact(edits.redact, key, seq_or_id, reason)
-    from lango_store.archive import Archive  # sqlite-utils, which only archives need
+    from lango_store.archive import Archive  # imported late: it needs sqlite-utils, an optional dependency
 
     def redact_stored(connection: sa.Connection, now: datetime) -> tuple[Message, int]:
         message = edits.redact(connection, now, key, seq_or_id, reason)
@@ -29,19 +29,19 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
         try:
             message, incarnation = context.transact(redact_stored)
         except (SessionNotFound, MessageNotFound) as error:
-            if isinstance(error, SessionExpired):  # which has the message still
+            if isinstance(error, SessionExpired):  # an expired session still contains the message
                 raise
             if (archived := opened.redact(key, seq_or_id, reason=reason)) is None:
                 raise
             return archived
-        # Interrupted before this, it can be done again: the message is still in its place.
+        # A redacted message keeps its seq, so after an interruption here the caller can repeat the whole call.
         opened.redact(key, message.seq, reason=reason, incarnation=incarnation)
         return message
 
 
 def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, children: bool) -> Session:
-    """Restore a session, with `children` its descendants too, from an archive."""
-    from lango_store.archive import Archive  # sqlite-utils, which only archives need
+    """Restore a session from an archive; with `children`, also restore its descendants."""
+    from lango_store.archive import Archive  # imported late: it needs sqlite-utils, an optional dependency
 
     with Archive(archive) as opened:
 
@@ -54,7 +54,7 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
 
 def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] | None) -> list[Finding]:
     """Check the store; with `repair`, fix the findings that can be fixed without guessing."""
-    from lango_store import schema  # Alembic: only an examination or a migration should wait for its import
+    from lango_store import schema  # imported late: it imports Alembic, which is slow
 
     try:
         with context.snapshot() as connection:
@@ -64,17 +64,17 @@ def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] |
     if missing:
         detail = f"{', '.join(missing)} missing, though the schema is at its revision"
         return [Finding(name="schema", subject="", detail=detail, remedy="restore a backup")]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name in examination.CHECKS:
         if on_check is not None:
             on_check(name)
         try:
             with context.snapshot() as connection:
-                found += examination.check(connection, name)
+                findings += examination.check(connection, name)
         except LangoStoreError as error:
             remedy = "fix the findings above first"
-            found.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
-    indexes = {finding.subject for finding in found if finding.name == "missing index"}
+            findings.append(Finding(name="check failed", subject="", detail=str(error), remedy=remedy))
+    indexes = {finding.subject for finding in findings if finding.name == "missing index"}
     try:
         with context.snapshot() as connection:
             differences = schema.check(connection)
@@ -83,11 +83,11 @@ def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] |
     for difference in differences:
         if not any(index in difference for index in indexes):
             remedy = "compare with what `lango-store db sql --from base` prints"
-            found.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
-    for finding in found if repair else ():
+            findings.append(Finding(name="schema", subject="", detail=difference, remedy=remedy))
+    for finding in findings if repair else ():
         try:
             with context.transaction() as connection:
                 finding.repaired = examination.repair(connection, finding)
         except LangoStoreError as error:
             finding.remedy = f"could not be repaired: {error}"
-    return found
+    return findings

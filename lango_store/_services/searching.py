@@ -27,27 +27,27 @@ _MAX_OFFSET: Final = 2**63 - MAX_PAGE - 2
 def find(
     context: Context, words: str, limit: int, offset: int, which: SearchFilters, key: str | None = None
 ) -> SearchPage:
-    """Find messages by their words, all or those of one session, which must exist."""
+    """Search the messages of all sessions or, with `key`, of one live session."""
     if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
+        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: to read more, read several pages")
     if not 0 <= offset <= _MAX_OFFSET:
-        raise ValueError(f"offset={offset}: give the `next` of the page before")
-    wanted = parse_query(words)
-    search.conditions(MESSAGE, **which)  # to refuse a bad filter before a connection is taken
+        raise ValueError(f"offset={offset} is out of range: pass the `next` of the previous page")
+    query = parse_query(words)
+    search.conditions(MESSAGE, **which)  # raises for an invalid filter before a connection is opened
 
     def page(connection: sa.Connection) -> SearchPage:
-        now = context.now(connection)  # the statement is built for each call, and needs a time
+        now = context.now(connection)  # this statement is built for each call and needs a bound time
         if key is not None:
             sessions.row_of(connection, now, key)
-        return search.page(connection, now, wanted, key, which, limit, offset)
+        return search.page(connection, now, query, key, which, limit, offset)
 
     try:
         with context.snapshot() as connection:
             search.check_usable(connection)
-            # In a caller's transaction, others who index would wait until it ends.
+            # In a caller's transaction, other processes that index would wait until that transaction ends.
             if context.in_callers_transaction or not _index(context).can_drain(connection):
                 return page(connection)
-        with suppress(DatabaseUnavailable):  # a read-only file or a full disk: what is indexed can be searched
+        with suppress(DatabaseUnavailable):  # read-only file or full disk: search what is already indexed
             search.drain(context.transaction, _MAX_DRAINED, _pace(context))
         with context.snapshot() as connection:
             return page(connection)
@@ -58,7 +58,7 @@ def find(
 
 
 def drain(context: Context) -> None:
-    """Index the whole queue, so that removed words leave the index; a warning is logged if that fails."""
+    """Index the whole queue, so that removed words leave the index; log a warning if that fails."""
     if context.in_callers_transaction:
         return
     index = _index(context)
@@ -82,7 +82,7 @@ def drain(context: Context) -> None:
 
 
 def _damage(context: Context, error: LangoStoreError) -> str | None:
-    """Return the text of an error that can come from a damaged index."""
+    """Return the text of an error that a damaged index can cause; None for any other error."""
     cause = error.driver_error
     return str(error) if cause is not None and _index(context).is_damage(cause) else None
 

@@ -84,7 +84,7 @@ def test_batch_that_deletes_nothing_is_reported(
     store.expire(batch_size=1, on_batch=reported.append)
     assert [list(each.held) for each in reported] == [["held"], ["held", "z"]]
     monkeypatch.setattr(lifecycle, "_MAX_HELD", 1)
-    with pytest.raises(LangoStoreError, match="2 sessions stay"):
+    with pytest.raises(LangoStoreError, match="2 sessions cannot be deleted"):
         store.expire()
 
 
