@@ -19,7 +19,6 @@ README = "README.md"
 STRICT = ("-W", "error", "-W", "ignore:SelectableGroups:DeprecationWarning")  # of an older OpenTelemetry
 STARTS = {
     CLAUDE: "from claude_agent_sdk import ClaudeAgentOptions; url = 'sqlite:///agent.db'",
-    README: "from agents import SQLiteSession\nfrom lango_store.integrations.openai_agents import LangoSession",
 }
 
 pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
