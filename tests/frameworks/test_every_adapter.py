@@ -3,12 +3,15 @@
 import asyncio
 import json
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from frameworks.adapters import FRAMEWORKS, Framework
+from hypothesis import given
+from hypothesis import strategies as st
 from support.commands import run
 from support.databases import MakeDatabase
 
@@ -176,21 +179,20 @@ async def test_archived_session_is_found_and_restored(
     assert await load(framework, url) == written
 
 
-async def test_loaded_session_starts_with_the_previous_one(framework: Framework, url: str) -> None:
-    previous: list[Any] = []
-    for text in ("first", "second", "third"):
-        async with framework.make(url) as adapter:  # as after a restart
-            await framework.say(adapter, text)
-        with Store(url) as store:
-            history = store.conversation(framework.key).history()
-        assert json.dumps(history).startswith(json.dumps(previous)[:-1])
-        assert len(history) > len(previous)
-        previous = history
-    before = ""
-    async with framework.make(url) as adapter:
-        await framework.fill(adapter) if not previous else None
-        for text in ("fourth", "fifth"):
-            texts = json.dumps(await framework.texts(adapter))
-            assert texts.startswith(before)
-            before = texts[:-1]
-            await framework.say(adapter, text)
+@given(said=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=4))
+def test_history_starts_with_the_previous_one(framework: Framework, url: str, said: list[str]) -> None:
+    async def prompts() -> list[tuple[list[Any], list[Any]]]:
+        pairs: list[tuple[list[Any], list[Any]]] = []
+        for text in said:
+            async with framework.make(url) as adapter:  # a new one each time, as after a restart
+                await framework.say(adapter, text)
+                history = adapter.store.conversation(framework.key).history()
+                pairs.append((history, await framework.texts(adapter)))
+        return pairs
+
+    with Store(url) as store:
+        store.delete(framework.key)
+    for before, after in pairwise(asyncio.run(prompts())):
+        for previous, latest in zip(before, after, strict=True):
+            assert json.dumps(latest).startswith(json.dumps(previous)[:-1])
+            assert len(latest) > len(previous)
