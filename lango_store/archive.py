@@ -124,13 +124,8 @@ class Archive:
 
     def _missing(self) -> list[tuple[str, str, type]]:
         """Return the columns that a file of an earlier release lacks, by table, with their types."""
-        existing = {name: self._db.table(name).columns_dict for name in self._parts()}
-        return [
-            (name, column, kind)
-            for name in existing
-            for column, kind in _columns(_PARTS[name][0]).items()
-            if column not in existing[name]
-        ]
+        columns = [(name, *column) for name, part in self._parts().items() for column in _columns(part[0]).items()]
+        return [each for each in columns if each[1] not in self._db.table(each[0]).columns_dict]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -63,32 +63,28 @@ def history(
         info = sessions.info(connection, now, key)
         stored_tokens = info.token_count
         newest = info.message_count - info.last_consolidated if from_consolidated else None
-    size = budget.most if budget.max_tokens is None else min(_FIRST_PAGE, budget.most)
+    max_tokens = budget.max_tokens
+    size = budget.most if max_tokens is None else min(_FIRST_PAGE, budget.most)
     while True:
         messages, summary_turn = tail(connection, now, key, size, newest=newest)
-        fitting = _fitting(messages, budget, count)
+        fitting = messages if max_tokens is None else window.tail_within(messages, max_tokens, count=count)
         if len(fitting) < len(messages) or len(messages) < size or size == budget.most:
-            return prompt(messages, fitting, summary_turn, budget, stored_tokens)
+            return _prompt(messages, fitting, summary_turn, budget, stored_tokens)
         size = min(4 * size, budget.most)
 
 
-def simulated(
-    messages: Sequence[Message],
-    summary_turn: int | None,
-    budget: Budget,
-    stored_tokens: int,
-    count: window.Count | None,
-) -> Iterator[list[Message]]:
-    """Yield the prompt of each model call of a window: before each message of an assistant, and after the last one."""
-    stored_tokens -= sum(message.tokens or 0 for message in messages)
+def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
+    """Yield the prompt of each model call of a window: before each message of an assistant, and after the last one.
+
+    Budgets of tokens are not supported.
+    """
     for position, message in enumerate([*messages, None]):
         if message is None or message.role.canonical is MessageRole.ASSISTANT:
             read = messages[max(position - budget.most, 0) : position]
-            yield prompt(read, _fitting(read, budget, count), summary_turn, budget, stored_tokens)
-        stored_tokens += (message and message.tokens) or 0
+            yield _legal(_last_messages(read, summary_turn, budget), summary_turn)
 
 
-def prompt(
+def _prompt(
     messages: Sequence[Message],
     fitting: Sequence[Message],
     summary_turn: int | None,
@@ -102,10 +98,6 @@ def prompt(
     if budget.step_tokens is not None:
         fitting = _from_token_step(_without_summary(fitting, summary_turn), stored_tokens, budget.step_tokens)
     return _legal(fitting, summary_turn)
-
-
-def _fitting(messages: Sequence[Message], budget: Budget, count: window.Count | None) -> Sequence[Message]:
-    return messages if budget.max_tokens is None else window.tail_within(messages, budget.max_tokens, count=count)
 
 
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:

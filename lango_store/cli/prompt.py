@@ -8,7 +8,6 @@ import typer
 
 from lango_store import window
 from lango_store._operations.prompts import Budget, simulated
-from lango_store._values.session import Session
 from lango_store.cli.options import UrlOption, open_store
 from lango_store.cli.output import quantity
 
@@ -25,18 +24,6 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: move the start of the prompt in steps of this many seqs."
         ),
     ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="NUMBER", min=1, help="Only as many of the last messages as fit in this many tokens."),
-    ] = None,
-    step_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="NUMBER",
-            min=1,
-            help="With --max-tokens: move the start of the prompt in steps of this many tokens.",
-        ),
-    ] = None,
     reuse: Annotated[
         bool,
         typer.Option(
@@ -51,23 +38,18 @@ def prompt(
     recognize those; an answer is taken for a model call.
     """
     try:
-        budget = Budget(last, max_tokens, step, step_tokens)
-        with open_store(url) as store:
-            if reuse:
-                texts = _texts(store.conversation(key).get(), budget)
-            else:
-                for message in store.conversation(key).history(**vars(budget)):
-                    print(json.dumps(message))
-                return
+        budget = Budget(last, step=step)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    total = sum(map(len, texts))
+    with open_store(url) as store:
+        if not reuse:
+            for message in store.conversation(key).history(last=last, step=step):
+                print(json.dumps(message))
+            return
+        session = store.get(key)
+    calls = simulated(session.messages, session.summary_turn, budget)
+    # Without the closing bracket, so that a longer prompt starts with a shorter one.
+    texts = [json.dumps(window.as_prompt(window.close_calls(messages)))[:-1] for messages in calls]
     reused = sum(len(before) for before, after in pairwise(texts) if after.startswith(before))
-    share = reused / total if total else 0
-    print(f"{share:.1%} of {total:,} characters reused in {quantity(len(texts), 'prompt')}")
-
-
-def _texts(session: Session, budget: Budget) -> list[str]:
-    """Return the prompts of a session as JSON, without the closing bracket so that one can start with another."""
-    calls = simulated(session.messages, session.summary_turn, budget, session.token_count, None)
-    return [json.dumps(window.as_prompt(window.close_calls(messages)))[:-1] for messages in calls]
+    total = sum(map(len, texts))
+    print(f"{reused / total:.1%} of {total:,} characters reused in {quantity(len(texts), 'prompt')}")
