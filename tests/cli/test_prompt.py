@@ -1,0 +1,43 @@
+"""`lango-store sessions prompt`."""
+
+import json
+
+import pytest
+from support.commands import run
+from support.databases import MakeDatabase
+
+from lango_store import Message, Store
+
+
+@pytest.fixture
+def url(make_sqlite: MakeDatabase) -> str:
+    url = make_sqlite()
+    with Store(url) as store:
+        for number in range(20):
+            store.append_message("k", Message.user(f"question {number}"), create=True)
+            store.append_message("k", Message.assistant(f"answer {number}"))
+    return url
+
+
+def test_prompt_prints_the_messages_of_history(url: str) -> None:
+    done = run("sessions", "prompt", "k", "--last", "4", "--step", "8", "--url", url)
+    with Store(url) as store:
+        expected = store.conversation("k").history(last=4, step=8)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == expected
+    assert len(expected) == 8
+
+
+def test_prompt_reuse_is_higher_with_steps(url: str) -> None:
+    shares: list[float] = []
+    for options in ((), ("--last", "8"), ("--last", "8", "--step", "8")):
+        done = run("sessions", "prompt", "k", "--reuse", *options, "--url", url)
+        assert done.stdout.endswith("characters reused in 21 prompts\n")
+        shares.append(float(done.stdout.partition("%")[0]))
+    whole, plain, stepped = shares
+    assert plain < 30 < 60 < stepped < whole
+
+
+def test_prompt_refuses_step_without_last(url: str) -> None:
+    done = run("sessions", "prompt", "k", "--step", "8", "--url", url)
+    assert done.returncode == 2
+    assert "give last as well" in " ".join(done.stderr.replace("│", " ").split())
