@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.databases import not_on_a_cluster
+from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import messages
 
 from lango_store import (
@@ -19,6 +19,8 @@ from lango_store import (
     SessionNotFound,
     Store,
 )
+from lango_store.interchange import export, import_path
+from lango_store.interchange.copying import copy
 from lango_store.testing import Clock
 
 HOUR = timedelta(hours=1)
@@ -194,6 +196,27 @@ def test_archived_family_is_restored_together_and_apart(filled: Store, clock: Cl
     with pytest.raises(SessionExists, match="k/b"):
         filled.restore(cold, "k", children=True)
     assert keys(filled) == sorted(["k/b", *NEIGHBORS])
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_export_takes_descendants_only_with_children(
+    filled: Store, make_sqlite: MakeDatabase, tmp_path: Path, children: bool
+) -> None:
+    export(filled, tmp_path, "jsonl", keys=["k"], children=children)
+    with Store(make_sqlite()) as other:
+        import_path(other, tmp_path)
+        assert keys(other) == (sorted(FAMILY) if children else ["k"])
+        assert all(other.messages(key) == filled.messages(key) for key in keys(other))
+
+
+def test_copy_takes_all_descendants_and_fork_takes_none(filled: Store, make_sqlite: MakeDatabase) -> None:
+    filled.conversation("k").fork("fork")
+    with Store(make_sqlite()) as other:
+        copy(filled, other)
+        assert keys(other) == sorted([*FAMILY, *NEIGHBORS, "fork"])
+        assert other.count(top_level=True) == filled.count(top_level=True)
+        assert [each.key for each in other.conversation("k").children()] == ["k/a", "k/b", "k/é", "k/漢"]
+        assert other.conversation("fork").children() == []
 
 
 def test_restore_leaves_out_children_of_an_earlier_session(store: Store, clock: Clock, tmp_path: Path) -> None:
