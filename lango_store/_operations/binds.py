@@ -1,4 +1,4 @@
-"""Shared parts of statements: tables, bound values, and conditions on sessions and messages."""
+"""Statements are built once and run with bound values; this module holds their tables, parameters and conditions."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,43 +24,43 @@ NOW_TOGETHER: Final = NowTogether(_now)
 
 
 def number(name: str) -> sa.BindParameter[int]:
-    """Bind a whole number by this name."""
+    """Create a parameter for an integer."""
     return sa.bindparam(name, type_=sa.BigInteger(), required=True)
 
 
 def text(name: str) -> sa.BindParameter[str]:
-    """Bind a text by this name."""
+    """Create a parameter for a text."""
     return sa.bindparam(name, type_=TEXT, required=True)
 
 
 def time(name: str) -> sa.BindParameter[datetime]:
-    """Bind a time by this name, in the form that `Dialect.time` returns."""
+    """Create a parameter for a time, in the form that `Dialect.time` returns."""
     return sa.bindparam(name, type_=TimeColumn(), required=True)
 
 
 def column(of: sa.Column[Any], name: str | None = None) -> sa.BindParameter[Any]:
-    """Bind a value of a column, by the column's name or by this one."""
+    """Create a parameter with the type of a column, by default with its name too."""
     return sa.bindparam(name or of.name, type_=of.type, required=True)
 
 
 def session_key(name: str) -> sa.BindParameter[str]:
-    """Bind a session's key by this name."""
+    """Create a parameter for a session key."""
     return column(SESSION.c.key, name)
 
 
 KEY: Final = session_key("key")
 
 
-# Whose rows
+# Rows of a session
 
 
 def key_column(rows: sa.FromClause) -> sa.ColumnElement[str]:
-    """Return the column of a table, or of rows chosen from it, that names its session or scope."""
+    """Return the column of a table or subquery that contains the session key or the scope."""
     return next(rows.c[name] for name in ("session_key", "key", "scope") if name in rows.c)
 
 
 def of_session(rows: sa.FromClause, key: str | sa.ColumnElement[str] = KEY) -> sa.ColumnElement[bool]:
-    """Match the rows of the session with this key, by default the bound one."""
+    """Match the rows of the session with this key, by default the key bound as `key`."""
     return key_column(rows) == key
 
 
@@ -79,10 +79,10 @@ IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
 """Matches messages that belong to a summary."""
 
 RECORD: Final = sa.literal_column(f"'{MessageRole.RECORD.value}'", sa.Text())
-"""The role of a record as a literal, because a planner estimates the rows of a literal better."""
+"""The role of a record as a literal, because the planner estimates row counts better for a literal."""
 
 IS_RECORD: Final = MESSAGE.c.role == RECORD
-"""Matches records: entries of the log that no window contains and that `record_count` counts."""
+"""Matches records: entries of the log that are in no window and are counted in `record_count`."""
 
 
 LIVE: Final = live_at(NOW)
@@ -92,4 +92,4 @@ LIVE_SESSION: Final = sa.and_(of_session(SESSION), LIVE)
 """Matches the row of the session with the bound key if it is live."""
 
 BEFORE_ANY_EXPIRY: Final = datetime.min.replace(tzinfo=UTC)
-"""A time at which no session is expired."""
+"""A time before any expiry, to treat every session as live."""

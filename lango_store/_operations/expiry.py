@@ -1,4 +1,4 @@
-"""Purges: choose the sessions that are due, archive them if requested, and delete them batch by batch."""
+"""A purge works in batches; each batch locks sessions that are due, archives them if requested and deletes them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,11 +21,11 @@ MAX_BATCH: Final = 10_000
 _ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
 ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
-"""Copies the sessions of a batch elsewhere; leaving its context commits the copy, an error undoes it."""
+"""Copies the sessions of a batch to an archive; leaving the context commits the copy, an error rolls it back."""
 
 
 class Purged(NamedTuple):
-    """The numbers of sessions and messages that one batch deleted, and of sessions that count for the limit."""
+    """The numbers of deleted sessions, of deleted messages, and of sessions that count towards `limit`."""
 
     sessions: int
     messages: int
@@ -34,7 +34,7 @@ class Purged(NamedTuple):
 
 @dataclass(frozen=True)
 class Reason:
-    """One condition under which sessions are due, and the indexed column that orders them."""
+    """A condition under which sessions are due, and the indexed column by which they are ordered."""
 
     condition: sa.ColumnElement[bool]
     order: sa.Column[Any]
@@ -63,14 +63,14 @@ class Policy:
         reasons = [Reason(expired_at(now), SESSION.c.expires_at)]
         if self.older_than is not None:
             if not timedelta(0) <= self.older_than <= MAX_TTL:
-                raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years: give another timedelta")
+                raise ValueError(f"older_than={self.older_than} is not between 0 and 100 years")
             reasons.append(Reason(SESSION.c.updated_at <= now - self.older_than, SESSION.c.updated_at))
         if self.created_before is not None:
             reasons.append(Reason(SESSION.c.created_at < aware(self.created_before), SESSION.c.created_at))
         return reasons
 
     def filters(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions that every purged session has to meet."""
+        """Return the conditions that every purged session must meet."""
         conditions: list[sa.ColumnElement[bool]] = []
         if self.user_id is not None:
             conditions.append(SESSION.c.user_id == encode_text(self.user_id, "user_id"))
@@ -98,9 +98,9 @@ def purge(
     """Delete one batch of sessions that are due for one reason, with everything that belongs to them.
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
-    chosen: an append that commits first keeps its session, and a later append does not find the session. Sessions
-    that another transaction has locked are skipped, or waited for with `waits`. With `children`, all descendants are
-    locked and deleted too, in addition to the limits.
+    chosen: a session that is no longer due, because an append was committed first, is not purged, and a later append
+    does not find the purged session. Sessions that another transaction has locked are skipped or, with `waits`, waited
+    for. With `children`, all descendants are locked and deleted too; they do not count towards the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:
@@ -130,7 +130,7 @@ def keys(
     max_sessions: int,
     max_rows: int,
 ) -> list[str]:
-    """List the sessions of a batch."""
+    """Return the keys of the sessions that the next batch would contain."""
     return _chosen(
         connection, sa.select(SESSION.c.key).where(reason.condition, *filters), reason, max_sessions, max_rows
     )
@@ -174,7 +174,7 @@ def preview(
     *,
     children: bool,
 ) -> tuple[int, int, list[SessionInfo]]:
-    """Return what would be purged, in the order in which it would go: sessions, messages, and the first of them."""
+    """Return the numbers of sessions and messages that a purge would delete, and the first of those sessions."""
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))

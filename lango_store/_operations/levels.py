@@ -1,4 +1,4 @@
-"""Child sessions: "/" in a session key is a level, so the descendants of a session are a range of keys."""
+"""A slash in a session key separates levels, so all descendants of a session form one range of keys."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -17,12 +17,12 @@ _RANGES: Final = 100  # per statement: SQLite refuses an expression with more th
 def child_key(key: str, name: str) -> str:
     """Return the key of a child session, or raise `InvalidKey`."""
     if "/" in checked_key(name, "name"):
-        raise InvalidKey(f'name {quoted(name)}: contains "/", which separates levels: open each level with child()')
+        raise InvalidKey(f'name {quoted(name)}: contains "/", which separates levels: call child() for each level')
     return checked_key(f"{checked_key(key)}/{name}")
 
 
 def below(key: str) -> str:
-    """Return the key prefix that all descendants of a session have, and no other session."""
+    """Return the key prefix that only the descendants of a session have."""
     return f"{key}/"
 
 
@@ -32,7 +32,7 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def families(connection: sa.Connection, query: sa.Select[Any], keys: Sequence[str]) -> list[sa.Row[Any]]:
-    """Read rows of sessions and of their descendants, once each; the first column of the query is the key."""
+    """Read each row of sessions and their descendants once; the first column of the query must be the key."""
     rows: dict[str, sa.Row[Any]] = {}
     for part in chunks(keys, _RANGES):
         prefixes = map(below, part)
@@ -43,7 +43,10 @@ def families(connection: sa.Connection, query: sa.Select[Any], keys: Sequence[st
 
 
 def first_families(keys: Iterable[str], limit: int | None) -> tuple[list[str], int]:
-    """Take keys until `limit` of them are not descendants of an earlier key; return them and this number."""
+    """Return the first keys that form at most `limit` families, and the number of families.
+
+    A key below an earlier key belongs to the family of that key.
+    """
     taken: dict[str, None] = {}
     count = 0
     for key in keys:

@@ -1,4 +1,4 @@
-"""Prompts: the end of a window within a budget, starting at a message that a provider accepts."""
+"""A prompt is the end of a window that fits a budget and starts at a message that a provider accepts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Budget:
 
     @property
     def most(self) -> int:
-        """The number of messages to read at most; with a step, one more shows that the window is longer."""
+        """The maximum number of messages to read; with `step`, one more shows that the window is longer."""
         return ALL if self.last is None else min(self.last + (self.step or 0), ALL)
 
 
@@ -54,9 +54,9 @@ def history(
     from_consolidated: bool,
     count: window.Count | None,
 ) -> list[Message]:
-    """Return the end of a live session's window within a budget, fit for a model.
+    """Read the prompt of a live session: the end of its window that fits the budget.
 
-    With `max_tokens` or `from_consolidated` it takes several statements.
+    With `max_tokens`, `step_tokens` or `from_consolidated`, this may take several statements.
     """
     newest, stored_tokens = None, 0
     if from_consolidated or budget.step_tokens is not None:
@@ -74,9 +74,9 @@ def history(
 
 
 def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
-    """Yield the prompt of each model call of a window: before each message of an assistant, and after the last one.
+    """Yield the prompts of a window: one before each assistant message, and one after the last message.
 
-    Budgets of tokens are not supported.
+    Token budgets are not supported.
     """
     for position, message in enumerate([*messages, None]):
         if message is None or message.role.canonical is MessageRole.ASSISTANT:
@@ -91,7 +91,7 @@ def _prompt(
     budget: Budget,
     stored_tokens: int,
 ) -> list[Message]:
-    """Return the prompt that ends with these messages, of which the `fitting` ones are within `max_tokens`."""
+    """Return the prompt at the end of `messages`; `fitting` are the last messages that fit `max_tokens`."""
     limited = _last_messages(messages, summary_turn, budget)
     if len(fitting) >= len(limited):
         return _legal(limited, summary_turn)
@@ -101,10 +101,10 @@ def _prompt(
 
 
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
-    """Return the last messages, with a step from the multiple of it that precedes them.
+    """Return the last messages; with a step, start at the multiple of `step` that precedes them.
 
-    Steps are counted in seqs: no later append and no removal elsewhere moves the start. A summary does not count, and
-    is removed as a whole.
+    Steps are multiples of seqs, so that appends and removals elsewhere do not move the start. With a step, a summary
+    does not count towards the limit, and it is left out as a whole if the window exceeds the limit.
     """
     last = budget.last
     if last is None or len(messages) <= last:
@@ -117,7 +117,7 @@ def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget
 
 
 def _from_token_step(messages: Sequence[Message], stored_tokens: int, step: int) -> Sequence[Message]:
-    """Return the messages from the next multiple of `step`, in tokens counted from the start of the session."""
+    """Return the messages after the next multiple of `step`, counting tokens from the start of the session."""
     end = stored_tokens - sum(_stored_count(message) for message in messages)
     start = -(-end // step) * step
     for position, message in enumerate(messages):
@@ -134,17 +134,17 @@ def _without_summary(messages: Sequence[Message], summary_turn: int | None) -> S
 def _stored_count(message: Message) -> int:
     if message.tokens is None:
         raise ValueError(
-            f"message {message.seq} has no token count, and step_tokens needs one of each message: "
-            "append with Store(token_counter=…), or give step instead"
+            f"message {message.seq} has no token count, which step_tokens needs for each message: "
+            "append with Store(token_counter=…), or use step instead"
         )
     return message.tokens
 
 
 def _legal(messages: Sequence[Message], summary_turn: int | None) -> list[Message]:
-    """Remove from the front the messages that a model would refuse or misunderstand."""
+    """Remove leading messages that a model would refuse or misunderstand, such as results without their tool calls."""
     summary = [message for message in messages if summary_turn is not None and message.turn_no == summary_turn]
     later = messages[len(summary) :]
-    if summary:  # it covers everything that came before
+    if summary:  # it covers all messages before `later`
         asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
         called = {call.id for message in asking for call in message.tool_calls}
         return [*window.without_orphans(summary), *window.without_orphans(later, called)]

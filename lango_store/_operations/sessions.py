@@ -1,4 +1,4 @@
-"""Session rows: look up, lock, create, change and delete them, and explain why a write matched no row."""
+"""Each session has one row, which every write to the session changes; these functions read, lock and write it."""
 
 import functools
 import secrets
@@ -33,35 +33,35 @@ from lango_store.tables import expired_at
 MAX_TTL: Final = timedelta(days=36_525)
 
 MAX_TRIES: Final = 3
-"""The number of tries for a write that matches no row of a live session, which may have been revived just now."""
+"""The maximum number of tries of a write: an expired session may be revived after a try matched no row."""
 
 
-# Values in and out
+# Arguments
 
 
 def seconds(ttl: timedelta | None) -> float | None:
     """Check a TTL and return it in seconds."""
     if ttl is None:
         return None
-    if not isinstance(ttl, timedelta):  # a number would be seconds for some, minutes for others
+    if not isinstance(ttl, timedelta):  # a number could mean seconds or minutes
         raise TypeError(f"ttl is {type(ttl).__name__}: give a timedelta, such as timedelta(minutes=30), or None")
     if not timedelta(0) < ttl <= MAX_TTL:
         raise ValueError(f"ttl {ttl} is not between 0 and 100 years: give None for a session that never expires")
     return ttl.total_seconds()
 
 
-# One session
+# Read and lock a session
 
 _time = Statement(lambda _: sa.select(NOW))
 
 
 def server_time(connection: AnyConnection) -> datetime:
-    """Return the time by the database's clock."""
+    """Return the current time of the database's clock."""
     return decode_time(_time.run(connection, {"now": None})[0][0])
 
 
 def new_incarnation() -> dict[str, int]:
-    """Return random numbers that differ from those of an earlier session with the same key."""
+    """Return a random incarnation and revision, to tell a new session from an earlier one with the same key."""
     return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}  # a float holds 53 bits
 
 
@@ -69,13 +69,13 @@ REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.Big
 """The columns that every write to a session changes."""
 
 LIVE_ROW_COLUMNS: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
-"""The columns that `decode_live_row` decodes: is the session live, its incarnation, and its fields."""
+"""The columns that `decode_live_row` decodes: a flag for live sessions, the incarnation and the fields."""
 
 _select = Statement(lambda _: sa.select(*LIVE_ROW_COLUMNS).where(of_session(SESSION)))
 
 
 def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
-    """Return a live session's row; `SessionNotFound` or `SessionExpired` if there is none."""
+    """Return the row of a live session; raise `SessionNotFound` or `SessionExpired` if it is not live."""
     return row_with_incarnation(connection, now, key)[1]
 
 
@@ -109,12 +109,12 @@ class Expected:
     revision: int | None = None
 
     def __post_init__(self) -> None:
-        for name, given, what in (
+        for name, value, description in (
             ("after", self.last_seq, "seq: give 0 for the start of the session"),
             ("expect", self.revision, "revision: SessionInfo.revision is one"),
         ):
-            if given is not None and (type(given) is not int or not 0 <= given < 2**63):
-                raise ValueError(f"{name}={quoted(given)} is not a {what}")
+            if value is not None and (type(value) is not int or not 0 <= value < 2**63):
+                raise ValueError(f"{name}={quoted(value)} is not a {description}")
 
     @property
     def needs_session(self) -> bool:
@@ -135,9 +135,10 @@ ANYTHING: Final = Expected()
 def raise_unmatched(
     connection: AnyConnection, now: Moment, key: str, expected: Expected = ANYTHING, *, tries_left: int = 1
 ) -> None:
-    """Raise the reason why a statement found no row of the session; return if by now there is none, to try again.
+    """Raise the error that explains why a write matched no row of the session.
 
-    Without tries left it raises `NotPermitted`: the database does not let the row be written.
+    If the session is now live and as expected, return, so that the caller tries again. If no tries are left, raise
+    `NotPermitted`: the database does not allow the role to write the row.
     """
     value = row_of(connection, now, key)
     expected.check(key, value["last_seq"], value["revision"])
@@ -146,10 +147,10 @@ def raise_unmatched(
 
 
 def not_permitted(key: str) -> NotPermitted:
-    """Return the error for rows of a session that can be read, and that the database does not write."""
+    """Return the error for a session whose rows can be read but not written."""
     return NotPermitted(
         f"session {quoted(key)} exists, but the database did not write to its rows: a row-level security policy or a "
-        "trigger keeps them, see `lango-store doctor`"
+        "trigger prevents it, see `lango-store doctor`"
     )
 
 
@@ -157,7 +158,7 @@ _alive = Statement(lambda _: sa.select(LIVE).where(of_session(SESSION)))
 
 
 def exists(connection: AnyConnection, now: Moment, key: str) -> bool:
-    """Return whether a live session has this key."""
+    """Return True if a live session has this key."""
     rows = _alive.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
     return bool(rows) and bool(rows[0][0])
 
@@ -174,7 +175,7 @@ class Locked(NamedTuple):
 
     @property
     def state(self) -> tuple[int, int]:
-        """A pair that removals and compactions change and appends do not: see `messages.load_with_incarnation`."""
+        """A pair that removals and compactions change, but appends do not; see `messages.load_with_incarnation`."""
         return self.incarnation, self.last_seq - self.message_count - self.record_count
 
 
@@ -194,7 +195,7 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
-    """Change the row of a locked session; raise `NotPermitted` if the database does not let the row be changed."""
+    """Change the row of a locked session; raise `NotPermitted` if the database does not allow the change."""
     changed = {SESSION.c[name]: value for name, value in (REVISED | dict(values)).items()}
     if not connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(changed)).rowcount:
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
@@ -205,9 +206,9 @@ _BOUND: Final = ("key", *_NULL_FIELDS, "ttl_seconds", "incarnation", "revision")
 
 
 def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
-    """Insert a new session with these counters; binds `encoded` and `new_incarnation`.
+    """Build the insert of a new session with these counters; its parameters include `New.row` and `new_incarnation()`.
 
-    Other columns get the table's defaults, which cost an append less than bound values.
+    All other columns get the table's defaults, which are cheaper than bound values.
     """
     bound: dict[str, Any] = {name: column(SESSION.c[name]) for name in _BOUND}
     expires_at = dialect.next_expiry(NOW, bound["ttl_seconds"])
@@ -249,7 +250,7 @@ class New:
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
-    """Create a session; None if its key is taken, by a live or an expired one."""
+    """Create a session; None if a live or an expired session has its key."""
     values = new.row | new_incarnation() | {"now": dialect_of(connection).time(now)}
     rows = _insert.run(connection, values)
     if not rows:
@@ -259,7 +260,7 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
 
 
 def info_of_new(new: New, created_at: datetime, expires_at: datetime | None, revision: int) -> SessionInfo:
-    """Return the value of a session that was just made, without messages."""
+    """Return the `SessionInfo` of a session that was just created, without messages."""
     value = SessionInfo(
         key=new.key,
         created_at=created_at,
@@ -272,11 +273,13 @@ def info_of_new(new: New, created_at: datetime, expires_at: datetime | None, rev
 
 
 def exists_error(connection: AnyConnection, now: Moment, key: str) -> SessionExists | NotPermitted:
-    """Return the error for a key that is taken, by a live session, an expired one, or one that is not shown."""
+    """Return the error for a key that belongs to a live, an expired or a hidden session."""
     rows = _alive.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
     if rows:
         return SessionExists(key, expired=not rows[0][0])
-    return NotPermitted(f"the database refuses a session {quoted(key)}, and shows none to this role: use another key")
+    return NotPermitted(
+        f"the database refuses to create session {quoted(key)}, and this role sees no such session: use another key"
+    )
 
 
 # Change, revive, delete
@@ -311,7 +314,7 @@ def update(
     activity: bool,
     expected: Expected,
 ) -> SessionInfo:
-    """Replace only these fields of a live session; `updated_at` changes only with `activity`."""
+    """Replace these fields of a live session and no others; `updated_at` changes only with `activity`."""
     check_fields(fields, SessionChanges)
     encoded = encode_session(fields)
     consolidated = encoded.get("last_consolidated")
@@ -321,7 +324,7 @@ def update(
     values = {f"new_{name}": value for name, value in encoded.items()}
     values |= {"key": checked_key(key), "now": dialect_of(connection).time(now), "expect": expected.revision}
     tries = MAX_TRIES
-    while not (rows := _written(connection, statement, values)):
+    while not (rows := _run_write(connection, statement, values)):
         tries -= 1
         count = row_of(connection, now, key)["message_count"]
         if consolidated is not None and consolidated > count:
@@ -330,7 +333,7 @@ def update(
     return session_value(SessionInfo, decode_session(rows[0]))
 
 
-def _written(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
+def _run_write(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
     with dialect_of(connection).bytes_for_bad_text(connection):  # the returned row cannot be read a second time
         return statement.run(connection, values)
 
@@ -349,12 +352,12 @@ _touch_with_ttl = Statement(lambda dialect: _build_touch(dialect, with_ttl=True)
 
 
 def touch(connection: AnyConnection, now: Moment, key: str, ttl: timedelta | None | Unset) -> SessionInfo:
-    """Move a session's expiry to a TTL from now, its own if none is given; revives an expired session."""
+    """Restart a session's TTL, or replace it with `ttl`; this revives an expired session."""
     dialect = dialect_of(connection)
     values: dict[str, Any] = {"key": checked_key(key), "now": dialect.time(now)}
     if ttl is not UNSET:
         values |= {"ttl": seconds(ttl), "until": dialect.time(now + ttl) if now and ttl else None}
-    rows = _written(connection, _touch if ttl is UNSET else _touch_with_ttl, values)
+    rows = _run_write(connection, _touch if ttl is UNSET else _touch_with_ttl, values)
     if not rows:
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
     return session_value(SessionInfo, decode_session(rows[0]))
@@ -366,7 +369,7 @@ _delete_at_revision = Statement(lambda _: _any.where(SESSION.c.revision == numbe
 
 
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
-    """Delete a session and all that belongs to it; False if there was none."""
+    """Delete a session and everything that belongs to it; False if it did not exist."""
     statement = _delete_any if expected.revision is None else _delete_at_revision
     if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
         return True
