@@ -148,5 +148,5 @@ def test_history_with_step_tokens_needs_stored_token_counts(store: Store) -> Non
     key = store.open(messages=messages(3)).key
     conversation = Store(store.engine, token_counter=lambda _: 4).conversation(key)
     assert len(conversation.history(max_tokens=8)) == 2
-    with pytest.raises(ValueError, match="message 2 has no token count, and step_tokens needs one"):
+    with pytest.raises(ValueError, match="message 2 has no token count, which step_tokens needs"):
         conversation.history(max_tokens=8, step_tokens=4)
