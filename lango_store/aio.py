@@ -1,9 +1,9 @@
-"""The store, awaited: each call of `Store` in a worker thread, so that there is one implementation and one engine.
+"""Stores for asyncio: each call of `Store` or `Conversation` runs in a worker thread.
 
-A thread over the synchronous drivers serves more than the drivers' own asynchronous ones, and lets the event loop wait
-less. Nothing here belongs to an event loop: one `AsyncStore` serves several.
+There is one implementation and one engine. Threads with the synchronous drivers are faster than the asynchronous
+drivers, and block the event loop for a shorter time. Nothing is bound to one event loop: several may use a store.
 
-There is no list of the calls that write: `Context` notes each connection for a write in `Cancellation`.
+`Context` notes each connection for a write in `Cancellation`, so this module needs no list of the writing calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 class _Twin(Protocol[S_co]):
-    """Something asynchronous, and what it does its work with."""
+    """An asynchronous object, with the synchronous object that does its work."""
 
     @property
     def _twin(self) -> S_co: ...
@@ -46,7 +46,7 @@ class _Twin(Protocol[S_co]):
 
 
 def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, R]]:
-    """Make a method of `Store` or `Conversation` one of its twin: same name, same arguments, same types."""
+    """Make a method of `Store` or `Conversation` a coroutine function with the same arguments and types."""
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -58,7 +58,7 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 def opening(
     method: Callable[Concatenate[S, P], Conversation],
 ) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
-    """Make a method that returns a `Conversation` one that returns an `AsyncConversation`."""
+    """Make a method that returns a `Conversation` a coroutine function that returns an `AsyncConversation`."""
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
@@ -69,14 +69,14 @@ def opening(
 
 
 async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R]:
-    """Yield what pages hold, each page read in a thread."""
+    """Yield the items of pages. Each page is read in a thread."""
     while page := await threads.run(functools.partial(next, pages, None)):
         for each in page:
             yield each
 
 
 class StoreOptions(TypedDict, total=False):
-    """The options of `Store`."""
+    """The keyword arguments of `Store` and `AsyncStore`, as a `TypedDict`. `Store` describes them."""
 
     migrate: bool
     default_ttl: DefaultTTL
@@ -89,18 +89,44 @@ class StoreOptions(TypedDict, total=False):
 
 
 class AsyncStore:
-    """`Store` for async code: the same verbs, awaited.
+    """The methods of `Store` as coroutines, with the same names, arguments, results and exceptions.
 
-    Takes a URL, an engine or a `Store`, and `Store`'s options. Calls run in threads of its own, at most as many as the
-    engine's pool has connections.
+    Each call runs in a worker thread. A store has at most as many threads as the engine's pool has connections, and
+    several event loops may use one store.
 
-    A cancelled read leaves at once. A cancelled write waits until it is known whether it landed, then raises
-    `CancelledError`, with the write's own error as its cause if it failed; a call of several transactions, such as
-    `expire`, begins no other. The wait ends when the statement does: SQLite waits 30 s for a lock, PostgreSQL as long
-    as your `lock_timeout` and `statement_timeout` say. Messages with an `id` can safely be sent again.
+    A cancelled read returns at once. A cancelled write waits until its outcome is known, and then raises
+    `CancelledError`; if the write failed, its exception is the cause. A cancelled call of several transactions, such as
+    `expire`, does not start another transaction. The wait ends with the SQL statement: SQLite waits up to 30 seconds
+    for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. A message with an `id` can be
+    appended again safely.
 
-    In your own async session use the synchronous store inside:
-    `await session.run_sync(lambda s: store.store.using(s).append_message(key, message))`.
+    To write in the transaction of your own `AsyncSession`, use the synchronous store: `await session.run_sync(lambda s:
+    store.store.using(s).append_message(key, message))`.
+
+    Args:
+        database: A database URL, a SQLAlchemy `Engine` (not an `AsyncEngine`), or a `Store`. `close()` does not close
+            an engine or a store that you passed.
+        **options: The keyword arguments of `Store`: `migrate`, `default_ttl`, `clock`, `durability`, `token_counter`,
+            `on_statement`, `retry` and `replica`. They are ignored if `database` is a `Store`.
+
+    Attributes:
+        store: The synchronous store. Its methods block the event loop; use `run_sync` to call them.
+
+    Example:
+        ```python
+        import asyncio
+
+        from lango_store import AsyncStore, Message
+
+
+        async def main() -> None:
+            async with AsyncStore("sqlite:///agent.db", migrate=True) as store:
+                conversation = await store.open("telegram:42")
+                await conversation.append_message(Message.user("Hello"))
+
+
+        asyncio.run(main())
+        ```
     """
 
     def __init__(self, database: str | sa.URL | sa.Engine | Store, **options: Unpack[StoreOptions]) -> None:
@@ -118,13 +144,31 @@ class AsyncStore:
 
     @property
     def engine(self) -> sa.Engine:
-        """The engine: yours if the store borrowed it."""
+        """The SQLAlchemy engine, for example for your own queries. If you passed an engine, it is that engine."""
         return self.store.engine
 
     async def run_sync(self, call: Callable[Concatenate[Store, P], R], *arguments: P.args, **options: P.kwargs) -> R:
-        """Call a function with the synchronous `Store` in a thread of this store's: several verbs, one wait.
+        """Call a function with the synchronous `Store` in a worker thread, for example for several calls at once.
 
-        Cancelled, it ends as a single verb does.
+        If it is cancelled, it ends as a single call does: see the class.
+
+        Args:
+            call: A function whose first argument is the `Store`. It must not be a coroutine function.
+            *arguments: Further positional arguments of the function.
+            **options: Keyword arguments of the function.
+
+        Returns:
+            The result of the function.
+
+        Example:
+            ```python
+            def ask(store: Store, key: str) -> list[Message]:
+                store.append_message(key, Message.user("Hello"))
+                return store.messages(key)
+
+
+            messages = await store.run_sync(ask, "telegram:42")
+            ```
         """
         return await self._threads.run(functools.partial(call, self.store, *arguments, **options))
 
@@ -133,10 +177,19 @@ class AsyncStore:
     position = awaited(Store.position)
 
     def at(self, position: str | None) -> AsyncStore:
-        """Return this store for reads that see all that was written up to a `position`, as `Store.at` does."""
+        """Return a store whose reads include everything that was written up to a position, even from a replica.
+
+        This method is not a coroutine. Closing the returned store has no effect: close this one.
+
+        Args:
+            position: The result of `position()` in the process that wrote. None waits for nothing.
+
+        Raises:
+            ValueError: The text is not a position.
+        """
         store = copy.copy(self)
         store.store = self.store.at(position)
-        store._is_derived = True  # with the threads of this one
+        store._is_derived = True  # it uses the threads of this store
         return store
 
     create = awaited(Store.create)
@@ -145,7 +198,16 @@ class AsyncStore:
     open = opening(Store.open)
 
     def conversation(self, key: str) -> AsyncConversation:
-        """Return a handle of a session without asking the database: its verbs say if the session does not exist."""
+        """Return an `AsyncConversation` for a session without accessing the database. This method is not a coroutine.
+
+        If the session does not exist, the methods of the conversation raise `SessionNotFound`.
+
+        Args:
+            key: The session's key.
+
+        Raises:
+            InvalidKey: The key is not text of 1 to 512 characters.
+        """
         return self._handle(self.store.conversation(key))
 
     info = awaited(Store.info)
@@ -176,17 +238,21 @@ class AsyncStore:
     restore = awaited(Store.restore)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
-        """Read sessions one by one in the order of their keys, each exactly once, whatever is updated meanwhile.
+        """Iterate over live sessions with `async for`, in the order of their keys, each exactly once.
 
-        Filters as in `list_sessions`. A page is in memory, and no connection is held in between. A session that is made
-        or deleted meanwhile may be seen or not.
+        Sessions that are created or deleted during the iteration may or may not be included. One page is in memory at a
+        time, and no connection is held between pages.
+
+        Args:
+            page_size: The number of sessions to read per statement, 1 to 1,000. Defaults to 500.
+            **which: Filters as in `Store.list_sessions`.
         """
         return iterate(self._threads, session_pages(self.store.context, Filter(**which), page_size))
 
     async def close(self) -> None:
-        """Wait for the calls under way, then close the connections, unless they are borrowed.
+        """Wait for running calls, then close the connections. An engine or a store that you passed stays open.
 
-        Cancelled, it leaves at once, and the store is closed all the same when the calls have ended.
+        If this call is cancelled, it returns at once, and the store is closed as soon as the running calls have ended.
         """
         if self._is_derived:
             return
@@ -201,7 +267,13 @@ class AsyncStore:
 
 
 class AsyncConversation:
-    """`Conversation` for async code: the same verbs, awaited. `AsyncStore.open` gives it."""
+    """The methods of `Conversation` as coroutines, with the same names, arguments, results and exceptions.
+
+    `AsyncStore.open` and `AsyncStore.conversation` return conversations. See `AsyncStore` for cancellation.
+
+    Attributes:
+        key: The session's key.
+    """
 
     __slots__ = ("_store", "_threads", "_twin", "key")
 
@@ -256,16 +328,35 @@ class AsyncConversation:
     def iter_messages(
         self, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> AsyncIterator[Message]:
-        """Read the log message by message, however long, a page in memory and no connection held in between."""
+        """Iterate over the log with `async for`, entry by entry. Logs of any length fit in memory.
+
+        One page is in memory at a time, and no connection is held between pages.
+
+        Args:
+            after: Read only entries with a `seq` above this value. Defaults to 0, the start of the session.
+            before: Read only entries with a `seq` below this value. By default up to the end.
+            page_size: The number of entries to read per statement, at least 1. Defaults to 500.
+        """
         return iterate(self._threads, self._twin._message_pages(after, before, page_size))
 
     begin_compaction = awaited(Conversation.begin_compaction)
     finish_compaction = awaited(Conversation.finish_compaction)
 
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
-        """Replace the window with a summary, as `Conversation.compact` does.
+        """Replace the messages of the window with a summary, as `Conversation.compact` does.
 
-        A coroutine function is awaited here; any other `summarizer` runs in a thread, as it may take long.
+        Args:
+            summarizer: A function or a coroutine function that takes the messages of the window and returns the
+                summary: a `Message`, or a list of messages. A coroutine function is awaited; any other function runs in
+                a thread.
+            discard: Delete the replaced messages, but not records. False by default.
+
+        Returns:
+            The compaction, or None if the window is empty.
+
+        Raises:
+            Conflict: The session was compacted, cut or cleared in the meantime; nothing was changed.
+            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
         pending = await self.begin_compaction()
         if pending is None:

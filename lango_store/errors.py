@@ -3,8 +3,12 @@
 All exceptions are subclasses of `LangoStoreError`. The text of an exception says what happened and, where that is not
 obvious, what to do next. It quotes no stored content, and at most 200 characters of an argument.
 
-A method that raises one of these exceptions has rolled back its transaction. A method that works in batches, such as
-`expire`, has committed the batches before it. In your own transaction (`store.using(connection)`) you roll back.
+A method that raises one of these exceptions has rolled back its transaction, with these exceptions to the rule:
+
+- A method that works in batches, such as `expire`, has committed the earlier batches.
+- `update` and `touch` store their change on PostgreSQL even if they raise `DamagedMessage`.
+- After `DatabaseUnavailable`, a write whose connection was lost may have been committed.
+- In your own transaction (`store.using(connection)`), you decide between commit and rollback.
 """
 
 from __future__ import annotations
@@ -281,8 +285,9 @@ class InvalidCursor(LangoStoreError, ValueError):
 class DamagedMessage(LangoStoreError):
     """A stored message, or a field of its session, is damaged and cannot be read.
 
-    Nothing was written. `all_messages(damaged="return")` returns the readable messages, and this exception in the place
-    of each damaged one. `lango-store doctor` finds all damaged rows.
+    Nothing was written, except by `update` and `touch` on PostgreSQL: they have stored their change.
+    `all_messages(damaged="return")` returns the readable messages, and this exception in the place of each damaged one.
+    `lango-store doctor` finds all damaged rows.
 
     Attributes:
         key: The key of the session.

@@ -1,8 +1,9 @@
-"""Types of the arguments of public verbs, for annotations in your code.
+"""Types of arguments, for annotations in your code.
 
-`DefaultTTL`, `Clock`, `TokenCounter`, `Observer` and `Durability` are options of a `Store`, all of them together are
-`StoreOptions`. `MessageFields` are the fields of `Message.user`, `OwnFields` those of a session that `save_turn` makes.
-`Summarizer` and what it returns, `Summary`, are for `compact`; `Damaged` is for `all_messages`.
+- Options of a `Store`: `DefaultTTL`, `Clock`, `TokenCounter`, `Observer` and `Durability`; all of them: `StoreOptions`.
+- Fields of a message: `MessageFields`. Fields of a session that `Conversation.save_turn` creates: `OwnFields`.
+- Arguments of `Conversation.compact`: `Summarizer`, a function, and `Summary`, its result.
+- Argument of `Conversation.all_messages`: `Damaged`.
 """
 
 from lango_store._connections.context import Clock, DefaultTTL, TokenCounter

@@ -69,9 +69,9 @@ def tokens_of(message: Message, count: Count | None = None) -> int:
 def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -> list[Message]:
     """Return the most recent messages that a provider accepts as a conversation.
 
-    The result is the longest suffix of `messages` that does not separate a call from its results, has no tool result
-    before its first assistant message, and starts with a user message if it contains one. A system message before this
-    suffix is not included: add it yourself.
+    The result is the longest suffix of `messages`, ignoring records, that does not separate a call from its results,
+    has no tool result before its first assistant message, and starts with a user message if it contains one. A system
+    message before this suffix is not included: add it yourself.
 
     Args:
         messages: The messages in their order.

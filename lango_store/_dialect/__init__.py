@@ -51,7 +51,7 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 
 
 class NowTogether(Now):
-    """The time of a transaction that contains a single call: the same in all of its statements."""
+    """Like `Now`, but the start time of the transaction, so that all statements of a call share one time."""
 
     inherit_cache = True
 

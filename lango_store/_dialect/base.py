@@ -181,7 +181,7 @@ class Dialect(Protocol):
         """Classify a driver's error: the reason if it is transient, None if it is permanent."""
 
     def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
-        """Return True if this connection and all older ones of the pool can no longer be used."""
+        """Return True if, after this error, this connection and every older one in the pool must be discarded."""
         return False
 
     def needs_new_dialect(self, error: BaseException) -> bool:

@@ -95,7 +95,10 @@ class Citus(PostgreSQL):
 
 
 class OfTenant(Citus):
-    """The tables of a tenant's schema, which Citus keeps on one server: a whole statement runs on that server."""
+    """The Citus dialect for a schema per tenant.
+
+    Citus keeps all tables of such a schema on one server, so every statement can run there as a whole.
+    """
 
     # Citus rewrites an INSERT … SELECT that contains a stable function into invalid SQL: "WHERE ( IS NOT NULL)".
     asks_time = True

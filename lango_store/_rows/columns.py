@@ -16,8 +16,8 @@ from lango_store._values.model import MessageRole
 class _PostgresText(sa.types.UserDefinedType[str]):
     """TEXT on PostgreSQL, which also casts bound parameters to TEXT.
 
-    SQLAlchemy binds text as VARCHAR. PostgreSQL has no operators for TEXT and VARCHAR and uses those for two TEXTs,
-    unless another role has created such an operator in a schema of the search path, which would then run.
+    SQLAlchemy binds text as VARCHAR. PostgreSQL has no `TEXT = VARCHAR` operator and falls back to `TEXT = TEXT`. If
+    another role defined such an operator in a schema on the search path, it would run instead. The cast prevents that.
     """
 
     cache_ok = True

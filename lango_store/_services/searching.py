@@ -1,4 +1,7 @@
-"""Full-text search of a store, which first drains the queue of the search index."""
+"""Full-text search.
+
+A search first indexes the queued messages, unless it runs in a caller's transaction or the index cannot be written.
+"""
 
 import logging
 from contextlib import suppress

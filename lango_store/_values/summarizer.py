@@ -1,4 +1,4 @@
-"""Call the summarizer of a compaction, which is a plain function or a coroutine function of the caller."""
+"""Call the caller's summarizer, a plain or an async function, for a compaction."""
 
 import asyncio
 import inspect

@@ -169,11 +169,12 @@ def copy(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Copy all sessions, including expired ones, to another database.
+    """Copy all sessions, including expired ones, and all shared values to another database.
 
-    Exit code 1 if a session cannot be copied, or exists in the target with
-    other content. Such a session is reported and not changed. If the command
-    is killed, run it again: it continues where it stopped.
+    Exit code 1 if a session or shared value could not be copied, or already
+    exists in the target with different content. Each of them is listed, and
+    nothing that exists in the target is changed. If the command is killed, run
+    it again: it continues where it stopped.
     """
     if salvage:
         _finish(_salvaged(source_url, target_url, dry_run=dry_run), json_=json_)

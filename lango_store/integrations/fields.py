@@ -1,4 +1,7 @@
-"""Comparison of JSON, and conversion of texts and ids to values and keys that a database can store."""
+"""Helpers for adapters.
+
+They compare JSON values, check that text and ids can be stored, and build session keys from a framework's ids.
+"""
 
 import re
 from typing import Any, Final

@@ -49,16 +49,23 @@ _TRIES: Final = 100
 class LangoSessionStore:
     """A session store for nanobot.
 
-    Pass it to nanobot as `SessionManager(workspace, store=LangoSessionStore(store))`.
-
-    A save appends new lines, or rewrites the session from the first changed line. If another writer has changed
-    messages since the session was loaded, a save that changes messages raises `Conflict` and writes nothing. Metadata
-    is merged key by key. As with nanobot's own store, a session that was deleted or has expired is created again.
+    A save appends new messages, or rewrites the session from the first changed message. If another writer has changed
+    the messages since the session was loaded or last saved, a save with new or changed messages raises `Conflict` and
+    writes nothing. Metadata is merged key by key. As with nanobot's own store, a session that was deleted or has
+    expired is created again.
 
     Args:
         store: The store. The adapter does not close it.
-        on_conflict: Called with the session key before a save raises `Conflict`. Set it to
-            `SessionManager.invalidate`, so that the next turn loads the session again.
+        on_conflict: A function that is called with the session key before a save raises `Conflict`. Use the manager's
+            `invalidate`, so that the next turn loads the session again. The manager needs the adapter first, so set
+            the attribute afterwards, as in the example.
+
+    Example:
+        ```python
+        sessions = LangoSessionStore(store)
+        manager = SessionManager(workspace, store=sessions)
+        sessions.on_conflict = manager.invalidate
+        ```
     """
 
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:

@@ -36,16 +36,17 @@ class Failure(Value):
 
 
 class CopyReport(Value):
-    """The result of a copy, or with `dry_run` the result that the copy would have.
+    """The result of a copy. With `dry_run`, the result that a real copy would have.
 
     Attributes:
         copied: The number of copied sessions.
         already_there: The number of sessions that already exist in the target with equal content.
         messages: The number of messages in the copied sessions.
-        values: The number of copied values of shared scopes.
-        differing: The keys of sessions that exist in the target with other content. They were not changed.
-        differing_values: Scope and name of shared values that exist with another value. They were not changed.
-        failed: The sessions and shared values that could not be copied.
+        values: The number of copied shared values.
+        differing: The keys of sessions that exist in the target with different content. They were not changed.
+        differing_values: Scope and name of each shared value that exists in the target with a different value. These
+            values were not changed.
+        failed: The sessions and shared values that could not be copied, each with the reason.
         missing: The data that a salvage could not read.
         seconds: The duration, in seconds.
         dry_run: True if nothing was written.
@@ -80,19 +81,22 @@ def copy(
     dry_run: bool = False,
     on_batch: Callable[[CopyReport], None] | None = None,
 ) -> CopyReport:
-    """Copy all sessions, live and expired, and then the values of shared scopes.
+    """Copy all sessions, live and expired, and then all shared values.
+
+    Shared values are the JSON values that belong to a scope, such as a user or an application, and not to a session.
 
     Each session is copied completely or not at all, so a copy that was killed can be started again: it continues where
-    it stopped. A session that already exists in the target is compared and never changed.
+    it stopped. A session or a shared value that already exists in the target is compared and never changed.
 
     Args:
         source: The store to copy from. It is only read.
         target: The store to copy to.
-        dry_run: Return the report that a copy would have, without writing anything.
+        dry_run: Write nothing; return the report that a real copy would return. False by default.
         on_batch: Called after each batch with the report so far.
 
     Returns:
-        The report. `report.complete` is True if the target has everything.
+        The report. `differing` and `differing_values` name what exists in the target with different content; `failed`
+        names what could not be copied. If all of them are empty, `complete` is True.
 
     Raises:
         SchemaOutOfDate: One of the stores has no schema, or an outdated one.

@@ -1,4 +1,7 @@
-"""Times in the formats of other systems: ISO 8601 with up to nine fractional digits."""
+"""Parse and format timestamps of other systems: ISO 8601, with up to nine fractional digits on input.
+
+Only `nanoseconds` keeps nine digits. The other functions work with microseconds.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -40,7 +40,10 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = (
 
 @contextmanager
 def opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
-    """Open a database, and translate errors of the driver in the block to those of the store."""
+    """Yield an engine for a URL, or the given engine or connection.
+
+    Driver errors in the block become `LangoStoreError`s.
+    """
     target = create_engine(database) if isinstance(database, str | sa.URL) else database
     try:
         with translated_errors(target.engine):

@@ -66,7 +66,7 @@ def test_list_in_pipe_prints_tab_separated_lines(url: str) -> None:
     ]
 
 
-def test_expire_dry_run_lists_sessions_in_pipe_and_on_terminal(make_sqlite: MakeDatabase) -> None:
+def test_expire_dry_run_shows_full_keys_piped_and_on_terminal(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=400)) as store:
         store.create(UUID, agent_id=AGENT, ttl=timedelta(days=1))

@@ -141,7 +141,7 @@ def test_distribution_keeps_schema_and_grants(make_postgres: MakeDatabase) -> No
 
 
 @pytest.mark.citus
-def test_distribution_on_callers_connection_is_committed_by_caller(cluster: str) -> None:
+def test_distribute_on_callers_connection_does_not_commit(cluster: str) -> None:
     engine = create_engine(cluster)
     with engine.connect() as connection:
         assert schema.distribute(connection)

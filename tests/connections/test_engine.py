@@ -258,7 +258,7 @@ def test_append_on_host_engine_does_not_change_transactions_of_other_engines(mak
 
 
 @pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
-def test_pool_listener_sees_every_method(url: str, moment: str) -> None:
+def test_pool_event_fires_once_per_store_call(url: str, moment: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         store.create("k")

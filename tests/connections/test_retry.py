@@ -229,7 +229,9 @@ def test_retry_after_lost_commit_writes_nothing_twice(url: sa.URL, relay: Relay,
         assert store.conversation("k").total_usage() == ({"n": 1} if verb == "save_turn" else {})
 
 
-def test_create_without_key_returns_session_of_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_create_without_key_makes_one_session_if_commit_reply_is_lost(
+    url: sa.URL, relay: Relay, pauses: Pauses
+) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         assert store.count() == 0
         relay.lose(b"COMMIT")
@@ -239,7 +241,7 @@ def test_create_without_key_returns_session_of_lost_commit(url: sa.URL, relay: R
         assert [each.content for each in made.messages] == ["a"]
 
 
-def test_fork_without_key_returns_copy_of_lost_commit(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
+def test_fork_without_key_makes_one_copy_if_commit_reply_is_lost(url: sa.URL, relay: Relay, pauses: Pauses) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(3))
         relay.lose(b"COMMIT")

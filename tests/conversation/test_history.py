@@ -80,7 +80,7 @@ def test_history_is_empty_if_the_last_message_exceeds_the_budget(store: Store) -
     assert conversation.history(max_tokens=10) == []
 
 
-def test_history_counts_tokens_of_messages_stored_without_them(url: str) -> None:
+def test_history_counts_tokens_of_messages_stored_without_token_count(url: str) -> None:
     with Store(url) as store:
         store.open("k", messages=messages(3))
     with Store(url, token_counter=lambda message: 10) as store:

@@ -21,7 +21,7 @@ def url_of(store: Store) -> str:
     return store.engine.url.render_as_string(hide_password=False)
 
 
-def test_every_row_is_copied_in_both_directions(source: Store, target: Store) -> None:
+def test_copy_preserves_every_row_between_sqlite_and_postgresql(source: Store, target: Store) -> None:
     fill(source)
     report = copy(source, target)
     assert all_fields(target) == all_fields(source)

@@ -106,7 +106,7 @@ def test_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: str)
     assert_both_are_there(empty_url)
 
 
-def test_upgrade_on_callers_connection_is_committed_by_caller(empty_url: str) -> None:
+def test_upgrade_on_callers_connection_does_not_commit(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.connect() as connection:
         assert schema.upgrade(connection) == SCHEMA_REVISION == schema.current(connection)

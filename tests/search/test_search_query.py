@@ -38,7 +38,7 @@ def test_parse_query_reads_only_the_start_of_a_long_text() -> None:
 
 
 @given(st.text(max_size=2_000), st.data())
-def test_snippet_is_part_of_the_text_with_matching_positions(text: str, data: st.DataObject) -> None:
+def test_snippet_is_substring_and_its_positions_mark_the_matches(text: str, data: st.DataObject) -> None:
     ends = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     positions = [(at, end) for at, end in zip(ends[::2], ends[1::2], strict=False) if at < end]
     part, positions_in_part = snippet(text, positions)

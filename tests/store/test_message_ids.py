@@ -21,7 +21,7 @@ def test_append_returns_stored_message_for_known_id(store: Store, clock: Clock) 
     assert not store.append_message("other", again).replayed
 
 
-def test_batch_stores_only_messages_with_unknown_ids(store: Store) -> None:
+def test_batch_skips_messages_whose_ids_are_stored(store: Store) -> None:
     store.create("k")
     store.append_messages("k", [message("a", id="a"), message("b", id="b")])
     batch = [

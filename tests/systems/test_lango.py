@@ -114,7 +114,7 @@ def test_author_preserved_through_append_and_loaded_from_storage(store: Store) -
 
 
 @pytest.mark.parametrize("role", [MessageRole.TOOL, MessageRole.FUNCTION])
-def test_tool_message_tool_call_with_output(store: Store, role: MessageRole) -> None:
+def test_tool_message_keeps_output_id_and_name_of_its_call(store: Store, role: MessageRole) -> None:
     """The output of a function is stored with the id and the name of its call."""
     response = json.dumps({"temperature": 22.5, "unit": "C"})
     store.create("k")

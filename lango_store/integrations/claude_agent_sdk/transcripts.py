@@ -34,7 +34,12 @@ _TITLED: Final = f"{NAME}.title"
 
 
 class Response(NamedTuple):
-    """A response of the model: the position of its first entry in a batch, and its usage, repeated in every entry."""
+    """A model response within a batch of entries.
+
+    Attributes:
+        position: The index of the response's first entry in the batch.
+        usage: The token usage of the response. The SDK repeats it in every entry of the response.
+    """
 
     position: int
     usage: dict[str, Any]

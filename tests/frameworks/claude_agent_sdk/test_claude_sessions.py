@@ -31,7 +31,7 @@ def block(uuid: str, response: str | None, output_tokens: int = 5, **fields: Any
     return {"type": "assistant", "uuid": uuid, "message": message, **fields}
 
 
-async def test_entry_sent_again_is_stored_once(sessions: LangoSessionStore) -> None:
+async def test_entry_with_uuid_sent_again_is_stored_once(sessions: LangoSessionStore) -> None:
     a, b, c, d = (entry(uuid=uuid) for uuid in "abcd")
     unnamed = entry(mode="normal")
     await sessions.append(KEY, [a, b, unnamed])

@@ -162,7 +162,7 @@ async def test_list_has_no_events_and_is_ordered_by_update_time(
     assert (await service.list_sessions(app_name="weathe")).sessions == []
 
 
-async def test_events_of_one_time_keep_the_order_of_their_appends(service: LangoSessionService) -> None:
+async def test_events_with_equal_timestamps_keep_append_order(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     for number in range(20):
         await service.append_event(session, said(str(number), timestamp=1000.0, id=f"{(number * 7) % 20:02}"))

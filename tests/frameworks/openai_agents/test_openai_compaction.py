@@ -208,7 +208,7 @@ async def test_replacement_can_begin_between_calls_of_one_message(store: Store) 
     assert await session.get_items() == [*EXCHANGE[:3], *SUMMARY]
 
 
-async def test_usage_is_kept_when_end_of_session_is_replaced(store: Store) -> None:
+async def test_usage_is_kept_when_last_items_are_compacted(store: Store) -> None:
     session = LangoSession("k", store)
     await Runner.run(agent(says("Cold.")), "Weather?", session=session)
     await Runner.run(agent(says("Still.", cost=30)), "And now?", session=session)
