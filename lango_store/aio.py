@@ -150,7 +150,7 @@ class AsyncStore:
     async def run_sync(self, call: Callable[Concatenate[Store, P], R], *arguments: P.args, **options: P.kwargs) -> R:
         """Call a function with the synchronous `Store` in a worker thread, for example for several calls at once.
 
-        If it is cancelled, it ends as a single call does: see the class.
+        Cancellation has the same effects as for a single call: see `AsyncStore`.
 
         Args:
             call: A function whose first argument is the `Store`. It must not be a coroutine function.
@@ -328,7 +328,7 @@ class AsyncConversation:
     def iter_messages(
         self, *, after: int = 0, before: int | None = None, page_size: int = 500
     ) -> AsyncIterator[Message]:
-        """Iterate over the log with `async for`, entry by entry. Logs of any length fit in memory.
+        """Iterate over the log with `async for`, entry by entry.
 
         One page is in memory at a time, and no connection is held between pages.
 

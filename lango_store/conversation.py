@@ -329,9 +329,9 @@ class Conversation:
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Replace a message of the log.
 
-        The new message gets the `seq` and the turn of the old one. It also gets its `id` and `created_at`, unless it
-        has its own. If the id changes, the old id can be stored again, so a late retry of the old append would store
-        its message.
+        The new message gets the `seq` and the turn of the old one. It also gets the old `id` and `created_at`, unless
+        it has values of its own. If the id changes, the old id can be stored again, so a late retry of the old append
+        would store the old message again.
 
         Args:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to replace.
@@ -573,7 +573,7 @@ class Conversation:
             children: Also add the turns of all live descendants of the session.
 
         Returns:
-            For each field of the usages the sum, if it is a number, or else the latest value.
+            All fields of the usages: the sum of a field with numbers, the latest value of any other field.
         """
 
         def read(connection: sa.Connection, now: Moment) -> dict[str, Any]:
@@ -746,7 +746,7 @@ class Conversation:
         return self._context.transact(turns.finish_compaction, pending, new, discard=discard)
 
     def compactions(self) -> list[Compaction]:
-        """List the compactions, the first one first: each with its summary, what it replaced, and when."""
+        """List the compactions, oldest first: each with its summary, the replaced messages and its time."""
         return self._context.read_together(turns.compactions, self.key)
 
     # The prompt

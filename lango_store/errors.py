@@ -3,7 +3,7 @@
 All exceptions are subclasses of `LangoStoreError`. The text of an exception says what happened and, where that is not
 obvious, what to do next. It quotes no stored content, and at most 200 characters of an argument.
 
-A method that raises one of these exceptions has rolled back its transaction, with these exceptions to the rule:
+A method that raises one of these exceptions has rolled back its transaction. Four cases differ:
 
 - A method that works in batches, such as `expire`, has committed the earlier batches.
 - `update` and `touch` store their change on PostgreSQL even if they raise `DamagedMessage`.

@@ -250,12 +250,12 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return the number of tokens of the model's context to reserve for the answer.
 
     The share grows with the context, from about one sixth of a small context to three tenths of a large one. The
-    formula is the one of Shepherd.
+    formula is Shepherd's.
 
     Args:
         context: The size of the model's context in tokens, 0 to 10**12.
         max_output: The maximum number of tokens that the provider generates; None (the default) or 0 if it is unknown.
-            The result is not greater.
+            The result is at most this number.
 
     Raises:
         ValueError: `context` or `max_output` is out of range.

@@ -122,7 +122,7 @@ class Context:
         return self._default_ttl(key) if callable(self._default_ttl) else self._default_ttl
 
     def counted(self, message: Message) -> Message:
-        """Add a token count to a message that has none; records stay without, because models do not read them."""
+        """Add a token count to a message that has none. Records get none, because models do not read them."""
         if self.token_counter is None or not isinstance(message, Message) or message.tokens is not None:
             return message  # a value that is not a Message is refused later, by the encoding
         if message.role is MessageRole.RECORD:

@@ -135,10 +135,10 @@ class Dialect(Protocol):
         return nullcontext()  # an append is one statement, and after an error PostgreSQL commits nothing
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        """Commit several writes or none of them, whatever the engine's isolation level."""
+        """Run a block in one transaction: all of its writes are committed or none, at any isolation level."""
 
     def snapshot(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        """Run several reads on one snapshot, whatever the engine's isolation level."""
+        """Run the reads of a block on one snapshot, at any isolation level of the engine."""
 
     def start(self, driver: Any, *, writes: bool) -> bool:
         """Prepare the driver's connection for single reads or one write with few round trips.

@@ -281,7 +281,8 @@ def replace(
 ) -> list[Message]:
     """Replace the messages after a seq in one transaction; a repeated call changes nothing.
 
-    The new messages may reuse the ids of deleted ones. A message whose id is stored before the cut stays there.
+    The new messages may reuse the ids of deleted ones. A new message whose id is stored before the cut is not stored
+    again.
     """
     check_seq("replace_after", after)
     session = sessions.lock(connection, now, key)

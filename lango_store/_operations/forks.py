@@ -25,7 +25,7 @@ def fork(
     upto: int | None = None,
     ttl: timedelta | None | Unset = UNSET,
 ) -> None:
-    """Copy a live session to a new key. With `upto`, copy messages up to this seq and the turns that end by then."""
+    """Copy a live session to a new key: with `upto`, messages up to this seq and turns that end at or before it."""
     check_seq("upto", upto)
     locked = sessions.lock(connection, now, source)
     info = sessions.info(connection, now, source)

@@ -12,7 +12,7 @@ _MOST: Final = 10_000
 
 
 class Pace:
-    """The number of rows for the next batch, such that it takes `batch_seconds` at the speed of the last one."""
+    """The batch size, adapted to the speed of the last batch so that the next one takes about `batch_seconds`."""
 
     def __init__(self, dialect: Dialect, *, rests: bool = True) -> None:
         """Begin with a small batch; with `rests`, rest between batches."""

@@ -441,12 +441,12 @@ class Turn(Value):
     Attributes:
         turn_no: The number of the turn in its session: 1 for the first turn.
         kind: `turn`, or `compaction` for the messages of a summary.
-        id: Your id of the turn, or None. A session stores only one turn with an id.
+        id: Your id for the turn, or None. A session stores only one turn with an id.
         first_seq: The `seq` of the first message.
         last_seq: The `seq` of the last message; less than `first_seq` in a turn without messages.
         replaced_upto: The `seq` up to which a compaction replaces messages in the window; None for other turns.
-        usage: The usage that the model provider reported, any dict of JSON.
-        metadata: Other fields of yours, a dict of JSON.
+        usage: The usage that the model provider reported: any JSON object, as a dict.
+        metadata: Your own data about the turn: a JSON object, as a dict.
         created_at: The time at which the turn was stored, in UTC.
         messages: The stored messages in the result of `save_turn`; empty in the results of other methods.
         replayed: True if `save_turn` found the turn already stored and wrote nothing. The flag is not stored.

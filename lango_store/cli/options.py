@@ -97,7 +97,7 @@ def database(url: str | None, *, new: bool = False) -> str:
 
 @contextmanager
 def open_store(url: str | None, announcement: str | None = None) -> Iterator[Store]:
-    """Open the store. An announcement is printed first, with the URL without its password."""
+    """Open the store. If there is an announcement, print it with the database URL (without the password)."""
     with Store(database(url)) as store:
         if announcement is not None:
             say(f"{announcement} {store.engine.url}")

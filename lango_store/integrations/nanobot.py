@@ -264,7 +264,7 @@ class _Synced:
     metadata: dict[str, str]
 
     def same_lines(self, state: _State) -> int:
-        """Count the first lines that have not changed, without a partial stored message at their end."""
+        """Count the unchanged lines at the start, without a message of which only the first lines are unchanged."""
         pairs = enumerate(zip(self.state.lines, state.lines, strict=False))
         same = next((index for index, (old, new) in pairs if old != new), min(len(self.seqs), len(state.lines)))
         while 0 < same < len(self.seqs) and self.seqs[same] == self.seqs[same - 1]:

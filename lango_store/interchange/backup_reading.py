@@ -33,8 +33,8 @@ def load(
 ) -> Iterator[Outcome | SharedValue]:
     """Write the sessions and shared values of a backup in the caller's transaction, and yield a result for each.
 
-    `InvalidFile` may be raised after some sessions are written, so the caller must roll back. With `planned`, the keys
-    that earlier files would have created, nothing is written.
+    `InvalidFile` may be raised after some sessions are written, so the caller must roll back. With `planned`,
+    nothing is written. It contains the keys that earlier files of a dry run would have created.
     """
     writer = Writer(connection, planned)
     for piece in read(path, lines):

@@ -43,7 +43,7 @@ class SessionDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, kind: str, line: bytes) -> None:
-        """Count the line of a row, given without its end, and add it to the digest."""
+        """Count the line of a row, passed without its newline, and add it to the digest."""
         self.counts[kind] += 1
         self._sha256.update(line)
         self._sha256.update(b"\n")
@@ -65,7 +65,7 @@ def row_line(kind: str, fields: Fields) -> bytes:
 
 
 def json_line(value: Any) -> bytes:
-    """Return a value as one line without its end."""
+    """Return a value as one line of JSON, without the newline."""
     try:
         return _dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # lone surrogates have no UTF-8

@@ -45,11 +45,13 @@ class Backups:
         return 0
 
     def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
-        """Import a file. Nothing of a damaged or incomplete file is written.
+        """Import a complete file. A damaged or incomplete file is refused, and nothing of it is written.
 
         The whole file is validated into a temporary file before the first session is written. Then about two megabytes
         at a time are committed, so that other writers do not wait long. An interrupted import continues when it is run
-        again. With `planned`, the keys that earlier files would have created, nothing is written.
+        again.
+
+        With `planned`, nothing is written. It contains the keys that earlier files of a dry run would have created.
         """
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)

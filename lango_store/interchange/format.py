@@ -28,7 +28,7 @@ Shown = Annotated[str, BeforeValidator(_printable)]
 
 
 class FileReport(Value):
-    """The result of importing a file, or with `dry_run` the result that the import would have.
+    """The result of importing a file. With `dry_run`, the result that a real import would have.
 
     Attributes:
         path: The file.
@@ -37,7 +37,7 @@ class FileReport(Value):
         messages: The number of messages in the created sessions.
         values: The number of created shared values.
         already_there: The keys of sessions that already exist with the same messages. They were not changed.
-        collided: The keys of existing sessions with other messages. They were not changed.
+        collided: The keys of existing sessions with different messages. They were not changed.
         skipped: Lines that could not be read, or could not be stored unchanged, with the reasons; and shared values
             that exist with another value.
         error: The reason why the file could not be imported, None if it could. Only the sessions in `keys` were

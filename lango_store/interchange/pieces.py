@@ -179,7 +179,7 @@ def closing_lines(connection: sa.Connection, keys: Sequence[str]) -> dict[str, b
 
 
 def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[Piece]:
-    """Yield pieces with stored sessions. The connection must have a snapshot.
+    """Yield stored sessions, divided into pieces. The connection must have a snapshot.
 
     Raises `DamagedMessage` if an import would reject a session.
     """

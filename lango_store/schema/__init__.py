@@ -195,8 +195,8 @@ def namespace(database: Database) -> str | None:
 def releases(database: Database) -> dict[str, int]:
     """Count the open connections of lango_store to a PostgreSQL database, by release.
 
-    Use it before a migration that old processes do not survive. Only connections to the same server are counted, and
-    only if neither their URL nor a connection pooler sets another `application_name`.
+    Use it before a migration that breaks processes of an older release. Only connections to the same server are
+    counted, and only if neither their URL nor a connection pooler sets another `application_name`.
 
     Args:
         database: A URL, an engine or a connection.

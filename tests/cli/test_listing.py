@@ -275,7 +275,7 @@ def test_show_children_follow_their_parent(family_url: str, tmp_path: Path) -> N
     assert run("sessions", "show", "k", "--url", family_url).stdout.count("said in") == 1
 
 
-def test_commands_with_children_take_descendants_along(family_url: str, tmp_path: Path) -> None:
+def test_commands_with_children_option_include_descendants(family_url: str, tmp_path: Path) -> None:
     done = run("export", "k/a", "k", "--children", "--to", str(tmp_path / "k.jsonl"), "--json", "--url", family_url)
     exported = ["k/a", "k/a/x", "k", "k/a!", "k/b"]
     assert [json.loads(line)["key"] for line in done.stdout.splitlines()] == exported

@@ -231,7 +231,7 @@ def test_total_usage_sums_nested_numbers(usage_list: list[dict[str, Any]]) -> No
     assert set(total(usage_list)) == {name for usage in usage_list for name in usage}
 
 
-def test_usage_is_described_by_fields_and_paths() -> None:
+def test_describe_lists_usage_fields_with_their_paths() -> None:
     usage = {"input_tokens": 12_345, "cost": {"usd": 0.1 + 0.2, "by": {"tool": -1}}, "tier": "a", "ok": True, "n": None}
     assert list(describe(usage)) == [
         "input_tokens 12,345",

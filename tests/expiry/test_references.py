@@ -101,7 +101,9 @@ def test_held_session_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_cascading_rows_and_rows_of_messages_hold_sessions(store: Store, engine: sa.Engine, clock: Clock) -> None:
+def test_references_to_cascaded_rows_and_to_messages_hold_sessions(
+    store: Store, engine: sa.Engine, clock: Clock
+) -> None:
     due(store, clock, "a", "cascade", "message")
     comment = (
         "CREATE TABLE comment (ticket INTEGER CONSTRAINT fk_comment REFERENCES ticket (number), "

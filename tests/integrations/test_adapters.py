@@ -36,7 +36,7 @@ def test_joined_key_starts_with_prefix_unchanged() -> None:
 
 
 @given(any_text | awkward, st.sampled_from(["", "acme/", "50%/"]))
-def test_level_key_escapes_levels_and_returns_the_id(id: str, prefix: str) -> None:
+def test_level_key_escapes_levels_and_level_id_restores_the_id(id: str, prefix: str) -> None:
     key = level_key(id, prefix)
     assert "/" not in key[len(prefix) :]
     assert level_id(key, prefix) == id

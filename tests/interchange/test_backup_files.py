@@ -138,7 +138,7 @@ def test_file_cut_to_any_length_is_refused(source: Store, folder: Path, make_sql
         assert target.count() == 0
 
 
-def test_file_with_any_line_left_out_doubled_or_swapped_is_refused(source: Store, make_sqlite: MakeDatabase) -> None:
+def test_file_with_missing_duplicate_or_swapped_line_is_refused(source: Store, make_sqlite: MakeDatabase) -> None:
     source.create("a", messages=messages(3))
     source.create("b", messages=messages(2))
     lines = exported(source)
@@ -263,7 +263,7 @@ def test_backup_with_crlf_line_ends_is_accepted(source: Store, target: Store) ->
         ("hello", "not a backup of lango_store"),
     ],
 )
-def test_file_with_another_first_line_is_refused(target: Store, first: str, reason: str) -> None:
+def test_backup_with_invalid_first_line_is_refused(target: Store, first: str, reason: str) -> None:
     with pytest.raises(InvalidFile, match=reason):
         imported(target, [first.encode(), b'{"sessions":0}'])
 

@@ -58,7 +58,7 @@ def test_any_damaged_file_raises_only_store_errors(sound_file: Path, tmp_path: P
                 only_our_errors(f"{name}, damaged by {damage.__name__} of seed {seed}", call)
 
 
-def test_lost_page_is_an_error_that_names_salvage(damaged_file: Path) -> None:
+def test_error_for_lost_page_names_salvage_command(damaged_file: Path) -> None:
     lose(damaged_file, leaves_of("lango_message", damaged_file)[4])
     with opened(damaged_file) as store:
         failed = [only_our_errors(key, store.conversation(key).all_messages) for key in KEYS]
@@ -102,7 +102,9 @@ def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
         assert [detail.split(" of ")[0] for detail in named] == ["value 'v1'", "value 'v3'", "value b'v5'"]
 
 
-def test_pages_of_an_index_out_of_order_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paging_refuses_a_primary_key_index_that_is_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "circle.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k", messages=messages(200))

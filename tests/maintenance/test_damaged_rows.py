@@ -127,7 +127,7 @@ def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])
-def test_column_of_another_type_is_reported_or_read(
+def test_column_with_value_of_another_type_is_reported_or_read(
     sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "check", lambda _: [])  # which no value changes, and takes half of an examination

@@ -52,7 +52,7 @@ def test_failed_upgrade_reverts_every_revision_of_the_run(
     engine.dispose()
 
 
-def test_revision_that_would_leave_orphans_is_reverted(
+def test_migration_revision_that_leaves_orphans_is_reverted(
     make_sqlite: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_sqlite()

@@ -54,7 +54,7 @@ def test_fixtures_create_databases_and_remove_them(tmp_path: Path, make_postgres
     assert remaining == 0
 
 
-def test_clock_moves_both_ways() -> None:
+def test_clock_moves_forward_and_backward() -> None:
     clock = Clock()
     before = clock()
     clock.move(hours=2)

@@ -288,7 +288,7 @@ def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) ->
 # Roles and schemas
 
 
-def test_role_writes_without_and_searches_with_grants_on_the_index(make_postgres: MakeDatabase) -> None:
+def test_role_needs_grants_on_search_index_only_to_search(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)
     engine = create_engine(url)

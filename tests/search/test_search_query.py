@@ -77,7 +77,7 @@ def test_finder_ignores_case_and_accents(query_text: str, text: str, expected: l
     assert [text[at:end] for at, end in find(query_text, text)] == expected
 
 
-def test_searchable_separates_text_from_tools() -> None:
+def test_searchable_returns_text_and_tool_text_separately() -> None:
     calls = json.dumps([{"name": "get", "arguments": {"a": "no"}, "output": [{"x": "sun"}, 1, "rain"]}, 7])
     blocks = json.dumps([{"type": "text", "text": "one"}, {"deep": {"text": "two"}}, {"url": "no"}])
     assert searchable("user", "ann", None, "hi\ud800", None, None) == ("hi ", "")

@@ -67,7 +67,7 @@ def test_messages_with_records_include_records_after_a_summary(store: Store) -> 
     assert contents(conversation.messages(last=1, records=True)) == ["later"]
 
 
-def test_session_of_records_is_compacted_with_records(store: Store) -> None:
+def test_session_with_only_records_is_compacted_on_request(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.begin_compaction() is None
     pending = conversation.begin_compaction(records=True)
@@ -77,7 +77,7 @@ def test_session_of_records_is_compacted_with_records(store: Store) -> None:
     assert_sound(store)
 
 
-def test_session_of_records_has_an_empty_window(store: Store) -> None:
+def test_session_with_only_records_has_an_empty_window(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.messages() == conversation.get().messages == conversation.messages(last=3) == []
     assert conversation.history() == []

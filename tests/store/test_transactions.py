@@ -53,7 +53,7 @@ def test_transaction_continues_after_a_refused_write(url: str) -> None:
         assert contents(store.messages("k")) == ["a", "d"]
 
 
-def test_store_of_a_transaction_is_refused_after_its_block(url: str) -> None:
+def test_store_of_a_transaction_cannot_be_used_after_its_block(url: str) -> None:
     with Store(url) as store:
         with store.transaction() as tx:
             tx.create("k")

@@ -60,7 +60,7 @@ def test_message_refuses_invalid_fields(fields: dict[str, object]) -> None:
         Message.model_validate(fields)
 
 
-def test_assignment_is_validated() -> None:
+def test_assignment_to_a_field_is_validated() -> None:
     created = message()
     with pytest.raises(ValidationError):
         created.role = 5  # type: ignore[assignment]

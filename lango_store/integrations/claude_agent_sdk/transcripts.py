@@ -148,7 +148,7 @@ def sessions(store: Store, key: str) -> Iterator[SessionInfo]:
 
 
 def subpaths(store: Store, key: str) -> Iterator[str]:
-    """Yield the subpaths of the transcripts of subagents of a session, which may not exist itself."""
+    """Yield the subpaths of a session's subagent transcripts. The session itself need not exist."""
     prefix = f"{key}/"
     for info in store.iter_sessions(key_prefix=prefix):
         if "/" not in info.key[len(prefix) :]:

@@ -275,7 +275,7 @@ def _async_store(store: Store) -> AsyncStore:
 
 
 def _engine_for(engine: AsyncEngine | None, url: str | sa.URL | None, options: dict[str, Any]) -> sa.Engine:
-    """Return a new engine for a URL, or one shared engine for an `AsyncEngine`, whose database may be in memory."""
+    """Return a new engine for a URL. Sessions with the same `AsyncEngine` share one: its database may be in memory."""
     if engine is None:
         return create_engine(url, **options)  # type: ignore[arg-type]
     if engine not in _sync_engines:

@@ -1,7 +1,7 @@
 """Entries and records of conversations, read from sessions.
 
 An entry is a message. The window of the session is the current history: each message is the parent of the next one.
-Entries that a branch has left remain in the log as messages with the role `record`; their `extra` holds their original
+Entries of abandoned branches remain in the log as messages with the role `record`; their `extra` holds their original
 role and the seq of their parent.
 
 A record of the framework is stored in the fields of the session and in its value `pydantic_ai`. The value holds the
@@ -24,7 +24,7 @@ from lango_store.integrations.fields import level_id, level_key, mapping, storab
 from lango_store.integrations.pydantic_ai.items import DEFERRED, NAME, USAGE, loaded, model_messages
 
 _LEFT: Final = "left"
-"""The name in `extra` of the role that an entry had before its branch was left."""
+"""The name in `extra` of the role that an entry had before its branch was abandoned."""
 
 _PARENT: Final = "parent"
 """The name in `extra` of the seq of the parent entry; 0 means no parent."""
@@ -54,7 +54,7 @@ def entry_id(key: str, message: Message) -> str:
 
 
 class Log:
-    """The log of a live session: its window, and the entries that its branches left."""
+    """The log of a live session: its window, and the entries of abandoned branches."""
 
     def __init__(self, view: Store, key: str) -> None:
         self.key = key
@@ -93,7 +93,7 @@ class Log:
 
 
 def as_left(message: Message, parent: int) -> Message:
-    """Convert an entry to a record, because its branch is left."""
+    """Convert an entry of an abandoned branch to a record."""
     extra = _extra(message) | {_LEFT: message.role.value, _PARENT: parent}
     return message.model_copy(update={"role": MessageRole.RECORD, "extra": message.extra | {NAME: extra}})
 

@@ -28,9 +28,9 @@ class LangoConversationStore(Adapter, ConversationStore):
     """A `ConversationStore` of pydantic-ai on SQLite or PostgreSQL.
 
     A conversation is stored as a session, and its entries as messages with the same ids. The key of the session is the
-    id of the conversation, and its user is the scope. The window of the session is the current history. Entries that a
-    branch leaves remain in the log as records. A fork has copies of its entries, so deleting a conversation does not
-    affect its forks. An expired conversation counts as missing.
+    id of the conversation, and its user is the scope. The window of the session is the current history. Entries of
+    abandoned branches remain in the log as records. A fork has copies of its entries, so deleting a conversation does
+    not affect its forks. An expired conversation counts as missing.
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
@@ -94,7 +94,7 @@ class LangoConversationStore(Adapter, ConversationStore):
         Raises:
             ConversationConflict: The stored record has another revision, or an entry's id is already stored. Nothing
                 was written.
-            LangoStoreError: The new history would need an entry whose branch was left before a summary. Fork the
+            LangoStoreError: The new history would need an entry whose branch was abandoned before a summary. Fork the
                 conversation instead. Nothing was written.
         """
         await self._awaited.run_sync(_save, self._key_prefix, record, new_entries, expected_revision)
@@ -223,7 +223,7 @@ def _branch(
     moved = log.moved(new_history)
     if moved and (summarized := log.summarized & new_history):
         raise LangoStoreError(
-            f"entry {min(summarized)!r} of session {key!r} belongs to a branch that was left before a summary: "
+            f"entry {min(summarized)!r} of session {key!r} belongs to a branch that was abandoned before a summary: "
             "fork the conversation from this entry"
         )
     for message in moved:

@@ -113,7 +113,7 @@ def _without_time(session: Session) -> Session:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(script=st.lists(steps, min_size=5, max_size=25))
-def test_any_calls_give_results_of_in_memory_service(store: Store, script: list[tuple[Any, ...]]) -> None:
+def test_random_calls_return_same_results_as_in_memory_service(store: Store, script: list[tuple[Any, ...]]) -> None:
     for app in ("a:", "b:"):
         store.delete_where(key_prefix=app)
     for scope in ("a", "b", "a:a", "a:b", "b:a", "b:b"):

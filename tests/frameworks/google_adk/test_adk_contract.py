@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 # Ids
 
 
-async def test_ids_are_stripped_on_create_read_and_delete(service: LangoSessionService) -> None:
+async def test_ids_are_stripped_of_whitespace_on_create_read_and_delete(service: LangoSessionService) -> None:
     made = await service.create_session(**WHERE, session_id="  trip\n")
     assert made.id == "trip"
     assert await service.get_session(**WHERE, session_id=" trip ") == made

@@ -194,7 +194,7 @@ def test_check_stale_allows_one_of_eight_writers(url: str) -> None:
     asyncio.run(main())
 
 
-async def test_session_read_during_replacement_is_old_or_new(store: Store) -> None:
+async def test_read_during_replacement_returns_old_or_new_session(store: Store) -> None:
     service = LangoSessionService(store)
     stop = threading.Event()
     made = threading.Event()

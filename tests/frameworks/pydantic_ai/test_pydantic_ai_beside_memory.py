@@ -111,7 +111,7 @@ class Both:
             await self.call("read_entry", str(id))
 
 
-def test_any_calls_give_results_of_in_memory_store(url: str) -> None:
+def test_random_calls_return_same_results_as_in_memory_store(url: str) -> None:
     with Store(url) as store:
 
         @given(st.data())
