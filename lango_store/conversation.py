@@ -493,15 +493,15 @@ class Conversation:
 
         A turn that is saved again is not stored again: the stored turn is returned with `replayed=True`. The store
         recognizes the turn by its `id`, or, without one, by the ids of all its messages. If those messages were
-        appended outside a turn before, the first call stores a turn without messages that has the usage.
+        already appended outside a turn, the first call stores the usage as a turn without messages.
 
         Args:
             messages: The messages of the turn; may be empty. A stored question may be passed again, with its id, in
                 front of the answer: it becomes part of the turn if it is the last message of the log and belongs to no
                 turn.
-            usage: Any dict of JSON, for example the token usage that the provider reported. Stored unchanged.
-            id: Your id of the turn; 1 to 512 bytes in UTF-8. Defaults to no id.
-            metadata: Further JSON of the turn.
+            usage: Any JSON object as a dict, for example the token usage from the provider. Stored unchanged.
+            id: Your id for the turn; 1 to 512 bytes in UTF-8. Defaults to no id.
+            metadata: Your own data about the turn: a JSON object, as a dict.
             after: Save only if the session's `last_seq` equals this value.
             expect: Save only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.

@@ -38,7 +38,7 @@ class LangoStoreError(Exception):
     Attributes:
         fact: The text of the exception without the advice.
         driver_error: The exception of the database driver, or None if the driver raised none. It is not chained as
-            `__cause__`, because its text may quote stored rows: do not log it without thinking of that.
+            `__cause__`, because its text may quote stored rows. Consider this before you log it.
     """
 
     driver_error: BaseException | None = None

@@ -748,7 +748,7 @@ class Store:
     def snapshot(self) -> Iterator[Store]:
         """Open a snapshot, and return a read-only store whose reads all see the database at the same moment.
 
-        Inside `using(connection)` the isolation level of your transaction decides.
+        Inside `using(connection)`, the isolation level of your transaction determines what the reads see.
 
         Raises:
             LangoStoreError: The returned store was used to write, or after the block.

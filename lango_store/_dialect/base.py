@@ -108,7 +108,7 @@ class Dialect(Protocol):
         return sa.false()
 
     def next_expiry(self, now: sa.ColumnElement[datetime], ttl: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:
-        """Return the expiry of a session that is written to now; NULL without a TTL."""
+        """Return the new expiry of a session after a write: `now` plus the TTL, or NULL without a TTL."""
 
     def later_expiry(self, now: sa.ColumnElement[datetime], session: Any) -> sa.ColumnElement[datetime]:
         """Return the expiry of a session that is written to now; a write never moves the expiry backward."""

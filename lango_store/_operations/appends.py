@@ -296,7 +296,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return whether the log after a seq has exactly the batch's messages that are not before it, in their order."""
+    """Return True if the log after a seq consists of the batch in its order, apart from messages before the seq."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))

@@ -172,7 +172,7 @@ class _Edit:
         return self._connection.execute(last).scalar() if later is None else later
 
     def is_in_summary(self) -> bool:
-        """Return whether the message belongs to a summary."""
+        """Return True if the message belongs to a summary."""
         turn = self._turn()
         return turn is not None and turn.kind == "compaction"
 
@@ -213,7 +213,7 @@ class _Edit:
         return self._connection.execute(sa.select(*columns).where(*is_turn)).first()
 
     def _has_rows(self, *conditions: sa.ColumnElement[bool]) -> bool:
-        """Return whether a stored row of the message's turn meets the conditions."""
+        """Return True if a stored row of the message's turn meets the conditions."""
         of_turn = (of_session(MESSAGE, self._key), MESSAGE.c.turn_no == self.row["turn_no"])
         rows = sa.select(MESSAGE.c.seq).where(*of_turn, *conditions).limit(1)
         return self._connection.execute(rows).first() is not None
@@ -234,7 +234,7 @@ class _Edit:
         removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
 
     def _is_consolidated(self) -> bool:
-        """Return whether the message is one of the first `last_consolidated` messages."""
+        """Return True if the message is one of the first `last_consolidated` messages."""
         (stored,) = self._session(SESSION.c.last_consolidated)
         consolidated = whole_number(self._key, "last_consolidated", stored)
         before = (of_session(MESSAGE, self._key), MESSAGE.c.seq < self.row["seq"], ~IS_RECORD)

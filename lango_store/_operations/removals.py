@@ -67,7 +67,7 @@ def reject_gap(connection: sa.Connection, key: str, after: int) -> None:
 
 
 def has_discarded(key: str, turn_no: int, metadata: str | None) -> bool:
-    """Return whether a compaction deleted the messages that it replaced, according to its stored metadata."""
+    """Return True if a compaction deleted the messages that it replaced, according to its stored metadata."""
     decoded = None if metadata is None else turn_json(key, turn_no, "metadata", metadata)
     return isinstance(decoded, dict) and bool(decoded.get("discarded"))
 

@@ -113,7 +113,7 @@ def page(
 
 
 def _is_small(connection: sa.Connection) -> bool:
-    """Return whether the store has so few messages that ranking all of them is always fast."""
+    """Return True if the store has so few messages that ranking all of them is always fast."""
     with suppress(TimeoutError), dialect_of(connection).time_limit(connection, _COMPARING):
         one_more = sa.select(sa.literal(1)).select_from(MESSAGE).limit(1).offset(_NEWEST)
         return connection.execute(one_more).first() is None

@@ -250,7 +250,7 @@ class New:
 
 
 def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
-    """Create a session; None if a live or an expired session has its key."""
+    """Create a session, or return None if a live or an expired session has its key."""
     values = new.row | new_incarnation() | {"now": dialect_of(connection).time(now)}
     rows = _insert.run(connection, values)
     if not rows:

@@ -79,7 +79,7 @@ def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, in
 
 
 def exists(connection: sa.Connection, key: str) -> bool:
-    """Return whether a session, live or expired, has this key."""
+    """Return True if a session, live or expired, has this key."""
     return connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first() is not None
 
 

@@ -131,7 +131,7 @@ def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Bat
 
 
 def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
-    """Create a session with its first messages; None if its key is taken. Messages require a transaction."""
+    """Create a session with its first messages, or return None if its key exists. Messages require a transaction."""
     info = sessions.insert(connection, now, new)
     if info is None or not first.rows:
         return None if info is None else Session(**dict(info))

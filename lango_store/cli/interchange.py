@@ -94,7 +94,7 @@ def export(
     user: User = None,
     all_: Annotated[bool, typer.Option("--all", help="Export all sessions.")] = False,
     children: ChildrenOption = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files that have other content.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files that have different content.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Export sessions to files.
@@ -104,7 +104,7 @@ def export(
     session.
 
     Exit code 1 if a session is not exported. Without --force, an existing
-    file with other content is an error and is not changed.
+    file with different content is an error and is not changed.
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")

@@ -293,7 +293,7 @@ _NOTHING: Final = _Synced(_State([], 0, ""), [], None, {})
 
 @dataclass(frozen=True)
 class _Stored:
-    """A stored session. nanobot has no records, so they are left out of its session."""
+    """A stored session. Its conversion omits records, which nanobot does not have."""
 
     info: StoredInfo
     raw: Line

@@ -168,7 +168,7 @@ def export(
     The format `jsonl` is a lossless backup: one file with all chosen sessions, live and expired, from one snapshot.
     Every other format writes one file for each live session.
 
-    A file that already exists with the same content is not written again. A file with other content is not changed
+    A file that already exists with the same content is not written again. A file with different content is not changed
     unless `replace` is True.
 
     Args:
@@ -180,7 +180,7 @@ def export(
         user_id: Export all sessions of this user.
         everything: Export all sessions, and as `jsonl` also the values of shared scopes.
         children: Export the descendants of each chosen session too. Default: False.
-        replace: Replace existing files that have other content.
+        replace: Replace existing files that have different content.
         on_file: Called with each result when the session is finished.
 
     Returns:
@@ -188,7 +188,7 @@ def export(
         with the next session.
 
     Raises:
-        InvalidFile: With `jsonl`: the file exists with other content, or cannot be written.
+        InvalidFile: With `jsonl`: the file exists with different content, or cannot be written.
         ValueError: The choice is not exactly one of `keys`, `user_id` and `everything`; or `format` cannot be written;
             or `to` is an open file and `format` is not `jsonl`.
         DatabaseBusy: The database is busy.

@@ -104,7 +104,7 @@ def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[Piece]:
 
 
 class _File:
-    """Iterator over the lines of a file, each as its kind and value. It knows the current line for errors."""
+    """Iterator over the lines of a file, each as its kind and value. Errors name the current line."""
 
     def __init__(self, path: object, lines: Iterable[bytes]) -> None:
         self._path = path

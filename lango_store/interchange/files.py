@@ -1,4 +1,4 @@
-"""Reading of files with size limits, and atomic writing that never overwrites other content."""
+"""Reading of files with size limits, and atomic writing that never overwrites a file with different content."""
 
 import filecmp
 import gzip
@@ -95,7 +95,7 @@ def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
             except FileExistsError:
                 if not filecmp.cmp(temporary, path, shallow=False):
                     raise InvalidFile(
-                        path, "exists with other content: replace it, move it away, or give another name"
+                        path, "exists with different content: replace it, move it away, or give another name"
                     ) from None
         finally:
             temporary.unlink(missing_ok=True)

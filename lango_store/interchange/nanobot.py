@@ -213,7 +213,7 @@ _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "las
 def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     """Write a session in the format of its generation, by default the current one, and return the path of the file.
 
-    An existing file with other content raises `InvalidFile` and is not changed, unless `replace` is True.
+    An existing file with different content raises `InvalidFile` and is not changed, unless `replace` is True.
     """
     raw = mapping(draft.extra.get(NAME))
     generation = str(raw.get("generation"))

@@ -15,7 +15,7 @@ MAX_NAME: Final = 255
 
 @contextmanager
 def reading_unchanged(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading. Raises `InvalidFile` if the file has changed when it is closed."""
+    """Open a file for reading. On close, raise `InvalidFile` if the file has changed since it was opened."""
     before = state(path)
     with reading(path) as file:
         yield file

@@ -48,6 +48,6 @@ def test_quantity_uses_the_singular_for_one_only(count: int, noun: str, text: st
     assert quantity(count, noun) == text
 
 
-def test_completion_can_be_installed() -> None:
+def test_shell_completion_can_be_installed() -> None:
     options: list[Any] = run("--help").stdout.split()
     assert "--install-completion" in options

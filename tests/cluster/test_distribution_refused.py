@@ -73,7 +73,7 @@ def test_obstacle_is_refused_with_remedy(undistributed: str, obstacle: tuple[str
 
 
 @pytest.mark.citus
-def test_error_names_all_obstacles(undistributed: str) -> None:
+def test_error_of_distribute_names_all_obstacles(undistributed: str) -> None:
     for obstacle in OBSTACLES.values():
         say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:

@@ -61,7 +61,7 @@ def test_url_chooses_pysqlite3(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     engine.dispose()
 
 
-def test_duplicate_is_recognized_without_an_extended_code() -> None:
+def test_unique_violation_is_recognized_without_extended_error_code() -> None:
     error = sqlite3.IntegrityError("UNIQUE constraint failed: lango_message.session_key, lango_message.id")
     error.sqlite_errorcode = sqlite3.SQLITE_CONSTRAINT
     assert isinstance(SQLite().translate_error(error), UniqueViolation)

@@ -83,7 +83,7 @@ WRITES: list[Callable[[Store], Any]] = [
 
 
 @pytest.mark.parametrize("constraint", BEFORE)
-def test_violated_constraint_shows_no_content(engine: sa.Engine, constraint: str) -> None:
+def test_error_for_violated_constraint_shows_no_content(engine: sa.Engine, constraint: str) -> None:
     statements = BEFORE[constraint][engine.dialect.name]
     with Store(engine) as store:
         store.create("k", messages=[message("1")])

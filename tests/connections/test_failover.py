@@ -57,7 +57,7 @@ def connect_several(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("whose", ["ours", "stock"])
-def test_demoted_primary_loses_all_connections(pair: Pair, whose: str) -> None:
+def test_all_connections_to_demoted_primary_are_discarded(pair: Pair, whose: str) -> None:
     engine = create_engine(pair.url) if whose == "ours" else sa.create_engine(create_engine(pair.url).url)
     with Store(engine) as store:
         store.create("k")

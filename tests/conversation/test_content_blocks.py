@@ -47,7 +47,7 @@ def test_text_blocks_become_text(provider: str) -> None:
         {"type": {}, "text": "x"},
     ],
 )
-def test_other_block_is_unchanged(block: dict[str, Any]) -> None:
+def test_block_that_is_not_text_is_returned_unchanged(block: dict[str, Any]) -> None:
     assert parts_of([block, {"text": "so"}]) == [block, "so"]
     assert text_of([block, {"text": "so"}]) is None
     assert text_of([block]) is None
@@ -57,7 +57,7 @@ def test_other_block_is_unchanged(block: dict[str, Any]) -> None:
     "content",
     [None, [], {}, 1, {"text": "x"}, ["x"], ["x", {"text": "y"}], [IMAGE], [{"title": "a fjord", "text": "deep"}]],
 )
-def test_other_json_is_not_a_list_of_blocks(content: Any) -> None:
+def test_content_without_text_blocks_has_no_parts_and_no_text(content: Any) -> None:
     assert parts_of(content) is None
     assert text_of(content) is None
 

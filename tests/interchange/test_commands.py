@@ -113,7 +113,7 @@ def test_export_with_replace_overwrites_existing_files(home: Any, format: str) -
         store.append_message("telegram:12345678", message("tomorrow"))
     refused = home(*nightly)
     assert refused.returncode == 1
-    assert "exists with other content" in refused.stderr
+    assert "exists with different content" in refused.stderr
     assert home(*nightly, "--force").returncode == 0
     assert "tomorrow" in "".join(path.read_text() for path in Path("backup").iterdir())
 

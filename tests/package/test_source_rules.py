@@ -23,7 +23,7 @@ def test_only_dialects_compare_dialect_names() -> None:
 # `binds` has the only predicate for rows of a session. The dialects' index statements are exempt.
 
 
-def test_rows_of_a_session_are_selected_by_one_predicate() -> None:
+def test_code_selects_rows_of_a_session_only_with_the_shared_predicate() -> None:
     by_hand = re.compile(r"\.session_key (==|!=)|(SESSION|session)\.c\.key (==|!=)")
     occurrences = {
         f"{path.relative_to(PACKAGE).as_posix()}: {line.strip()}"

@@ -100,7 +100,7 @@ def test_append_with_create_is_stored_once_when_repeated(store: Store) -> None:
     assert store.append_messages("k", [message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
 
 
-def test_append_with_create_after_0_needs_a_new_session(store: Store) -> None:
+def test_append_with_create_and_after_0_conflicts_if_session_has_messages(store: Store) -> None:
     store.append_message("k", message(), after=0, create=True)
     with pytest.raises(Conflict):
         store.append_message("k", message(), after=0, create=True)

@@ -257,7 +257,7 @@ def test_repeated_replace_after_changes_nothing(store: Store) -> None:
     assert conversation.info() == before
 
 
-def test_replace_after_with_another_order_of_ids_is_another_replacement(store: Store) -> None:
+def test_replace_after_with_reordered_ids_is_not_a_replay(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b", id="b"), message("c", id="c")])
     conversation.append_messages([message("c", id="c"), message("b", id="b")], replace_after=1)
     assert contents(conversation.all_messages()) == ["a", "c", "b"]

@@ -118,7 +118,7 @@ def test_compaction_puts_summary_first(store: Store) -> None:
     assert texts(store.open("s").messages()) == ["Summary of 4 messages", "after", "ok"]
 
 
-def test_compaction_of_the_first_generation_replaces_all_events_with_one(store: Store) -> None:
+def test_compaction_with_discard_replaces_all_events_with_one(store: Store) -> None:
     session = store.open("s")
     talk(session)
     session.compact(lambda messages: [assistant("Summary of 4 messages")], discard=True)
@@ -126,7 +126,7 @@ def test_compaction_of_the_first_generation_replaces_all_events_with_one(store: 
     assert texts(session.all_messages()) == ["Summary of 4 messages"]
 
 
-def test_compaction_of_the_second_generation_keeps_what_it_replaced(store: Store) -> None:
+def test_compaction_keeps_replaced_messages_in_the_log(store: Store) -> None:
     session = store.open("s")
     talk(session)
     session.compact(lambda messages: [assistant("Summary of 4 messages")])

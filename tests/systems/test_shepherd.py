@@ -87,6 +87,6 @@ def test_clear_with_keep_system_keeps_system_messages(store: Store) -> None:
     assert session.info().token_count == 9
 
 
-def test_completion_budget() -> None:
+def test_completion_budget_depends_on_context_and_max_output() -> None:
     assert [window.completion_budget(context) for context in (8192, 16384, 32768)] == [1408, 2929, 6312]
     assert window.completion_budget(32768, 4096) == 4096
