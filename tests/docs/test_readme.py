@@ -94,7 +94,6 @@ def test_migration_commands_run(tmp_path: Path) -> None:
 
 def test_operator_commands_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
-    (block,) = (script for script in SCRIPTS.values() if "lango-store doctor --repair  " in script)
     with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
         for user in ("ann", "bob"):
             store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
@@ -105,7 +104,7 @@ def test_operator_commands_run(tmp_path: Path) -> None:
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
         store.create("refund", user_id="bob", messages=[Message.user("a refund in Oslo")])
-    run_lango_store_commands(block, tmp_path)
+    run_lango_store_commands("".join(blocks("docs/production/operations.md", "sh")), tmp_path)
 
 
 def test_nanobot_commands_run(tmp_path: Path) -> None:
