@@ -12,8 +12,8 @@ from lango_store.cli.output import print_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, LangoStoreError, NotPermitted
 
 FAILED, REFUSED, UNREACHABLE = 1, 2, 3
-"""Exit codes. `FAILED`: the result is negative, or the command failed. `REFUSED`: a person has to change the command or
-its permissions. `UNREACHABLE`: a retry may succeed."""
+"""Exit codes. `FAILED`: nothing was found, a check failed, some sessions were kept, or the command failed. `REFUSED`:
+wrong usage, a missing database file or missing permissions. `UNREACHABLE`: the database is busy or unreachable."""
 
 app = typer.Typer(
     name="lango-store",

@@ -34,9 +34,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL statement
 def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Upgrade the schema to a migration revision, by default the latest.
 
-    The upgrade is one transaction: if the command is killed, nothing has
-    changed, and you can run it again. If several upgrades start together,
-    one runs and the others wait for up to a minute.
+    The upgrade is one transaction: if the command fails or is killed,
+    nothing has changed, and you can run it again. Exit code 3 if a table
+    or another upgrade is in the way for too long. While the command waits
+    for a table on PostgreSQL, all appends to that table wait too.
     """
     print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 
@@ -130,10 +131,11 @@ def sql(
 
 @app.command(epilog=example("db distribute --dry-run --url postgresql://localhost/agents"))
 def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
-    """Distribute the tables over the nodes of a Citus cluster, by session key.
+    """Distribute the tables across the nodes of a Citus cluster.
 
-    Writers wait until the command has finished. If the command is killed,
-    nothing has changed, and you can run it again.
+    The session key is the distribution column. Writers wait until the
+    command has finished. If the command is killed, nothing has changed, and
+    you can run it again.
     """
     _move(schema.distribute, "distributed by session key", url, dry_run, lock_timeout)
 

@@ -18,7 +18,6 @@ from lango_store._values.reports import ExpiryReport
 from lango_store.archive import Archive
 from lango_store.cli.options import (
     Agent,
-    ChildrenOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -59,7 +58,9 @@ def expire(
     created_before: Annotated[
         Any,
         typer.Option(
-            parser=time, metavar="TIME", help="Also purge sessions created before this time: 2026-01-01, or 90d ago."
+            parser=time,
+            metavar="TIME",
+            help="Also purge sessions created before this time, even if in use: 2026-01-01, or 90d.",
         ),
     ] = None,
     agent: Agent = None,
@@ -74,14 +75,21 @@ def expire(
     archive: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Copy sessions to this SQLite file before they are purged.")
     ] = None,
-    children: ChildrenOption = False,
+    children: Annotated[
+        bool,
+        typer.Option(
+            "--children", help="Also purge the child sessions of each purged session, even if they are not due."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Purge sessions whose TTL has passed, in batches.
+    """Permanently delete sessions whose TTL has passed, in batches.
 
-    Ctrl-C stops the command after the current batch. Exit code 1 if some
-    sessions are kept because rows of another table reference them.
+    The command does not ask for confirmation: use --dry-run first. Ctrl-C
+    stops the command after the current batch. Exit code 1 if some sessions
+    are kept because rows of another table reference them; the command
+    names these sessions on standard error, and in "held" with --json.
     """
     policy: dict[str, Any] = {
         "older_than": older_than,
@@ -189,7 +197,8 @@ def doctor(
 ) -> None:
     """Check the store, and print each problem with its remedy.
 
-    Exit code 1 if a problem remains.
+    Exit code 1 if a problem remains. Warnings about settings of the
+    database do not change the exit code.
     """
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
@@ -273,7 +282,7 @@ def restore(
 def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
     """Delete archived sessions of a user, an agent or a key prefix.
 
-    The file is rewritten, so that it keeps no trace of them.
+    The file is rewritten, so that no deleted text remains in it.
     """
     filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if not any(filters.values()):

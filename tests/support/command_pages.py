@@ -28,9 +28,9 @@ unless it has an offset, or an age such as `12h ago`.
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | a negative result, such as no match, no such session, an outdated schema or damage; or the command failed |
-| 2 | wrong usage, a missing file, or missing permissions of the database role: change the command or the permissions |
-| 3 | the database is busy, or cannot be reached, opened or written: a retry may succeed |
+| 1 | nothing was found, a check failed, some sessions were kept, or the command failed |
+| 2 | wrong usage, a missing database file, or missing permissions |
+| 3 | the database is busy or unreachable; try again |
 | 130 | interrupted |
 """
 
