@@ -46,7 +46,10 @@ R = TypeVar("R")
 
 
 class Conversation:
-    """One session: the methods of `Store` for it without the `key`, and methods for its log, turns and branches.
+    """One session.
+
+    Has the methods of `Store` that work on one session, without their `key` argument, and methods for its log, turns
+    and branches.
 
     `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
     be used for one session. Returned objects are independent copies: changing them does not change stored data.
@@ -55,10 +58,10 @@ class Conversation:
         key: The session's key.
 
     The following exceptions apply to all methods, and most methods do not list them again. Every method raises
-    `SessionNotFound` if there is no such session, and `SessionExpired` if its TTL has passed. Every method that uses
-    the database raises `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable`, `NotPermitted` or `DatabaseBusy` if
-    the database cannot do its part. Every method that reads messages raises `DamagedMessage` if a stored one cannot be
-    read.
+    `SessionNotFound` if there is no such session, unless the method creates the session, and `SessionExpired` if its
+    TTL has passed. Every method that uses the database raises `SchemaOutOfDate`, `UnknownFeature`,
+    `DatabaseUnavailable`, `DatabaseBusy` or `NotPermitted` if the schema is wrong, or the database is unreachable, busy
+    or refuses permission. Every method that reads messages raises `DamagedMessage` if a stored one cannot be read.
 
     Example:
         ```python
@@ -635,7 +638,7 @@ class Conversation:
         Args:
             name: The name of the child, without "/".
             ttl: The TTL of a new child session, as in `Store.create`. Defaults to the TTL of this session.
-            renew: Replace an expired child session by a new one instead of raising `SessionExpired`.
+            renew: Replace an expired child session with a new one instead of raising `SessionExpired`.
             **fields: Fields of a new child session, as in `Store.create`. `user_id` defaults to that of this session.
 
         Raises:

@@ -67,9 +67,10 @@ class Store:
         ValueError: A URL or an option is invalid.
 
     The following exceptions apply to all methods, and most methods do not list them again. Every method that takes a
-    `key` raises `SessionNotFound` if there is no such session, `SessionExpired` if its TTL has passed, and `InvalidKey`
-    if it is not text of 1 to 512 characters. Every method that uses the database raises `SchemaOutOfDate`,
-    `UnknownFeature`, `DatabaseUnavailable`, `NotPermitted` or `DatabaseBusy` if the database cannot do its part.
+    `key` raises `SessionNotFound` if there is no such session, unless the method creates the session, `SessionExpired`
+    if its TTL has passed, and `InvalidKey` if the key is not text of 1 to 512 characters. Every method that uses the
+    database raises `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable`, `DatabaseBusy` or `NotPermitted` if the
+    schema is wrong, or the database is unreachable, busy or refuses permission.
 
     Example:
         ```python
@@ -176,7 +177,7 @@ class Store:
             key: The session to load or to create.
             ttl: The TTL of a new session, as in `create`. An existing session keeps its own.
             messages: The first messages of a new session. They are not added to an existing one.
-            renew: Replace an expired session by a new one instead of raising `SessionExpired`.
+            renew: Replace an expired session with a new one instead of raising `SessionExpired`.
             **fields: Fields of a new session, as in `create`. They do not change an existing one.
 
         Returns:
@@ -206,7 +207,7 @@ class Store:
             key: The session to open. None (default) creates a session with a UUIDv7 as its key.
             ttl: The TTL of a new session, as in `create`. An existing session keeps its own.
             messages: The first messages of a new session. They are not added to an existing one.
-            renew: Replace an expired session by a new one instead of raising `SessionExpired`.
+            renew: Replace an expired session with a new one instead of raising `SessionExpired`.
             **fields: Fields of a new session, as in `create`. They do not change an existing one.
 
         Raises:

@@ -230,7 +230,7 @@ class Context:
         return self._connections.snapshot(allow_replica=allow_replica)
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several writes in one transaction."""
+        """Open a connection whose writes are committed or undone together."""
         cancellation.begin_write()
         return self._connections.transaction()
 

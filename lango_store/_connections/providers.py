@@ -39,7 +39,7 @@ class Connections(Protocol):
         """Return the same provider for reads that must include all writes up to a position."""
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several writes in one transaction."""
+        """Open a connection whose writes are committed or undone together."""
 
 
 class Pooled:
@@ -80,7 +80,7 @@ class Pooled:
         return self
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several writes in one transaction."""
+        """Open a connection whose writes are committed or undone together."""
         return self._open(self.dialect.transaction)
 
     @contextmanager

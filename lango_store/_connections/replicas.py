@@ -92,7 +92,7 @@ class Replicated:
         return self._open(self._primary.snapshot(), self._replica.snapshot(before=self._reject_behind))
 
     def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several writes in one transaction."""
+        """Open a connection whose writes are committed or undone together."""
         return self._recording_position(self._primary.transaction())
 
     # Writes

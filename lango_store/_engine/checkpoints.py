@@ -22,7 +22,7 @@ _SMALLEST_PAGE: Final = 512
 
 
 class Checkpoints:
-    """The checkpoints of one engine's database file."""
+    """Runs the checkpoints of one engine's database file at safe moments."""
 
     def __init__(self, sqlite: Any) -> None:
         self._sqlite = sqlite

@@ -39,7 +39,10 @@ from lango_store.errors import InvalidCut
 
 
 def truncate(connection: sa.Connection, now: datetime, key: str, after: int) -> int:
-    """Delete the messages, records and turns after a seq; return the number of deleted messages."""
+    """Delete the messages, records and turns after a seq, except summaries of earlier messages.
+
+    Returns the number of deleted messages.
+    """
     check_seq("after", after)
     last_seq = sessions.lock(connection, now, key).last_seq
     reject_gap(connection, key, after)

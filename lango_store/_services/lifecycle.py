@@ -203,7 +203,7 @@ def purge(
     with ExitStack() as stack:
         archive_batch = None
         if archive is not None and not dry_run:
-            from lango_store.archive import Archive  # imported late: it needs sqlite-utils, an optional dependency
+            from lango_store.archive import Archive  # imported late: few programs use archives
 
             archive_batch = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
         pace = Pace(dialect_of(context.engine))

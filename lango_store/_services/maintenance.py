@@ -19,7 +19,7 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
     """Redact a message in the store and in the archive; if only the archive contains it, redact it there."""
     if archive is None:
         return context.transact(edits.redact, key, seq_or_id, reason)
-    from lango_store.archive import Archive  # imported late: it needs sqlite-utils, an optional dependency
+    from lango_store.archive import Archive  # imported late: few programs use archives
 
     def redact_stored(connection: sa.Connection, now: datetime) -> tuple[Message, int]:
         message = edits.redact(connection, now, key, seq_or_id, reason)
@@ -41,7 +41,7 @@ def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None,
 
 def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, children: bool) -> Session:
     """Restore a session from an archive; with `children`, also restore its descendants."""
-    from lango_store.archive import Archive  # imported late: it needs sqlite-utils, an optional dependency
+    from lango_store.archive import Archive  # imported late: few programs use archives
 
     with Archive(archive) as opened:
 

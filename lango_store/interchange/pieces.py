@@ -29,7 +29,8 @@ _LARGE: Final = {
 
 ROWS: Final = 4_000
 BYTES: Final = 2 << 20
-"""The number of rows and bytes after which a piece is full."""
+"""The numbers of rows and bytes after which a piece ends with the current session. At twice these numbers, a piece ends
+inside a session."""
 
 State = Literal["imported", "already there", "collided"]
 
@@ -66,7 +67,11 @@ class Piece:
 
 
 class Pieces:
-    """Collects rows until a piece is full. Only a session larger than a piece is divided."""
+    """Collects rows into pieces of about `ROWS` rows or `BYTES` bytes.
+
+    A piece of this size ends with the current session. A piece of twice this size ends at once, and the session
+    continues in the next piece.
+    """
 
     def __init__(self) -> None:
         self._piece = Piece()
@@ -74,7 +79,7 @@ class Pieces:
         self._is_cut = False
 
     def add(self, table: sa.Table, row: Row, size: int) -> Iterator[Piece]:
-        """Add a row of a session. Yields the piece if it is full."""
+        """Add a row of a session. Yields the piece if it has reached twice the usual size."""
         self._piece.rows.setdefault(table.name, []).append(row)
         self._count(size)
         if self._rows >= 2 * ROWS or self._bytes >= 2 * BYTES:
@@ -82,14 +87,14 @@ class Pieces:
             yield self.take()
 
     def end(self, key: str, messages: int, closing: bytes = b"") -> Iterator[Piece]:
-        """End a session. Yields the piece if it is full."""
+        """End a session. Yields the piece if it has reached the usual size, or if the session was divided."""
         self._piece.ended.append((key, messages, closing))
         if self._rows >= ROWS or self._bytes >= BYTES or self._is_cut:
             self._is_cut = False
             yield self.take()
 
     def add_shared(self, line: int, row: Row, size: int) -> Iterator[Piece]:
-        """Add a shared value. Yields the piece if it is full."""
+        """Add a shared value. Yields the piece if it has reached the usual size."""
         self._piece.shared.append((line, row))
         self._count(size)
         if self._rows >= ROWS or self._bytes >= BYTES:

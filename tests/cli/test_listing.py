@@ -172,7 +172,7 @@ def test_closed_pipe_ends_show_quietly(long: str) -> None:
     assert (len(shown.splitlines()), code) == (3, 0)
 
 
-def test_show_with_empty_pager_variable_prints(long: str) -> None:
+def test_show_with_empty_pager_variable_prints_without_a_pager(long: str) -> None:
     shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment={"PAGER": ""})
     assert ("message 120." in shown, code) == (True, 0)
 

@@ -43,7 +43,7 @@ MOST = 1_500 * PAGE
         ("3.53.4", False),
     ],
 )
-def test_affected_versions_lack_the_fix(version: str, affected: bool) -> None:
+def test_wal_reset_bug_affects_only_versions_without_the_fix(version: str, affected: bool) -> None:
     assert is_affected(tuple(map(int, version.split(".")))) is affected
 
 

@@ -244,7 +244,7 @@ def test_raw_connection_still_begins_transactions_after_an_append(make_postgres:
     engine.dispose()
 
 
-def test_append_on_host_engine_does_not_change_transactions_of_other_engines(make_postgres: MakeDatabase) -> None:
+def test_append_on_host_engine_leaves_autocommit_of_other_engines_off(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     host, engine = sa.create_engine(url), create_engine(url)
     with Store(host) as store:

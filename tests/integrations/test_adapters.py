@@ -17,7 +17,7 @@ parts = st.lists(any_text | awkward, min_size=2, max_size=3)
 
 
 @given(parts, parts)
-def test_joined_keys_of_different_ids_differ(one: list[str], other: list[str]) -> None:
+def test_keys_joined_from_different_ids_differ(one: list[str], other: list[str]) -> None:
     assert (joined_key(*one) == joined_key(*other)) is (one == other)
 
 

@@ -161,7 +161,9 @@ def test_new_messages_are_exported_like_nanobot_writes_them(
     assert after.read_bytes().startswith(b'{"_type": "metadata", "key": "telegram:1"')
 
 
-def test_session_from_other_source_is_exported_in_current_format(opened: Store, tmp_path: Path, clock: Clock) -> None:
+def test_session_not_from_nanobot_is_exported_in_current_nanobot_format(
+    opened: Store, tmp_path: Path, clock: Clock
+) -> None:
     opened.create("a:b", title="T", metadata={"m": 1}, messages=[message("x"), message("y")])
     opened.update("a:b", last_consolidated=1)
     path = exported(opened, tmp_path, "a:b")

@@ -112,7 +112,7 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
 
 
 @pytest.mark.parametrize("verb", WRITES)
-def test_cancelled_write_is_committed_when_it_raises(url: str, verb: str, begun: threading.Event) -> None:
+def test_cancelled_write_raises_only_after_its_commit(url: str, verb: str, begun: threading.Event) -> None:
     write, landed = WRITES[verb]
 
     async def work() -> None:

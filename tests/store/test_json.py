@@ -307,7 +307,7 @@ SHAPES: dict[str, Callable[[Any], Any]] = {"lists": lambda value: [value], "dict
 
 @pytest.mark.parametrize("outer", SHAPES)
 @pytest.mark.parametrize("inner", SHAPES)
-def test_200_levels_are_stored_and_201_are_refused(shared_store: Store, outer: str, inner: str) -> None:
+def test_json_nested_200_levels_is_stored_and_201_is_refused(shared_store: Store, outer: str, inner: str) -> None:
     def value(levels: int) -> Any:
         nested_value: Any = "x"
         for level in range(levels):

@@ -138,7 +138,7 @@ def test_batch_is_stored_whole_and_in_order(store: Store, number: int) -> None:
 # Conditional appends
 
 
-def test_append_after_a_stale_seq_conflicts(store: Store) -> None:
+def test_append_with_stale_after_raises_conflict(store: Store) -> None:
     store.create("k")
     first = store.append_message("k", message("a"), after=0)
     store.append_messages("k", messages(2), after=first.seq)

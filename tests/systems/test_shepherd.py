@@ -44,7 +44,7 @@ def test_tokens_are_counted_if_not_provided(kind: str, url: str, clock: Clock) -
             check(store)
 
 
-def test_eviction_removes_whole_turns_and_keeps_system_message(store: Store) -> None:
+def test_fit_drops_whole_turns_and_keeps_system_message(store: Store) -> None:
     session = store.open("s", messages=TALK)
     kept = window.fit(session.messages(), 13)
     assert [m.content for m in kept] == ["be kind", "more"]

@@ -72,7 +72,7 @@ class Ids(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The session fields that filter lists."""
+        """The session's agent id and user id, by which lists are filtered."""
         return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
 
     @property

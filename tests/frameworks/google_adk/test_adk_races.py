@@ -105,9 +105,7 @@ async def test_check_stale_refuses_the_second_writer(store: Store) -> None:
     assert (texts(found), again.state) == (["one", "two", "late"], {"n": 2, "temp:t": 1})
 
 
-async def test_check_stale_compares_last_event_of_session_read_elsewhere(
-    store: Store,
-) -> None:
+async def test_check_stale_detects_event_appended_by_another_service(store: Store) -> None:
     service, other = LangoSessionService(store, check_stale=True), LangoSessionService(store)
     mine = await other.create_session(**WHERE, session_id="trip")
     await service.append_event(mine, said("one"))

@@ -106,7 +106,7 @@ async def test_popping_a_summary_restores_no_items(store: Store) -> None:
     assert await session.get_items() == [QUESTION]
 
 
-async def test_second_compaction_replaces_the_window(store: Store) -> None:
+async def test_second_compaction_replaces_first_summary_and_later_items(store: Store) -> None:
     session, client = LangoSession("k", store), Client()
     compaction = compacting(session, client)
     await compaction.add_items(EXCHANGE)

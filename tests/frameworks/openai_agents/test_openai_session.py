@@ -82,7 +82,7 @@ def test_session_settings_accept_dict_and_have_defaults(url: str) -> None:
             LangoSession("k", store, session_settings={"limitt": 5})
 
 
-async def test_parallel_calls_are_one_message_and_popped_one_by_one(url: str) -> None:
+async def test_parallel_tool_calls_are_one_message_and_popped_separately(url: str) -> None:
     async with LangoSession("k", url) as session:
         await session.add_items([QUESTION, CALL_OSLO, CALL_ROME])
         assert session.store.info("k").message_count == 2
