@@ -315,14 +315,16 @@ class Archive:
             self._restore(connection, descendant, now, ttl)
 
     def _descendants(self, key: str) -> list[str]:
-        previous = "SELECT archived_at FROM sessions WHERE key = ? ORDER BY id DESC LIMIT 1 OFFSET 1"
+        """Return the keys of descendants that were archived after the previous incarnation of a session."""
+        # One purge gives all its sessions the same `archived_at`. Their order is that of the ids: a clock can go back.
         query = (
-            "SELECT DISTINCT key FROM sessions WHERE key >= ? AND key < ? "
-            f"AND archived_at > coalesce(({previous}), '') ORDER BY key"
+            "WITH previous AS (SELECT id, archived_at FROM sessions WHERE key = ? ORDER BY id DESC LIMIT 1 OFFSET 1) "
+            "SELECT DISTINCT key FROM sessions WHERE key >= ? AND key < ? AND NOT EXISTS (SELECT 1 FROM previous "
+            "WHERE sessions.id < previous.id OR sessions.archived_at = previous.archived_at) ORDER BY key"
         )
         prefix = levels.below(key)
         with _our_errors(self._path):
-            return [row[0] for row in self._connection.execute(query, [prefix, end_of_prefix(prefix), key])]
+            return [row[0] for row in self._connection.execute(query, [key, prefix, end_of_prefix(prefix)])]
 
     def _restore(self, connection: sa.Connection, key: str, now: datetime, ttl: float | None) -> None:
         with _our_errors(self._path):

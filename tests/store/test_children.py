@@ -1,7 +1,10 @@
 """Child sessions: opened, listed, counted, deleted, purged and restored with their parent and without it."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
@@ -121,6 +124,23 @@ def test_delete_with_children_checks_revision_of_parent(filled: Store) -> None:
     assert keys(filled) == sorted(NEIGHBORS)
 
 
+def test_concurrent_delete_with_children_leaves_no_orphan(store: Store) -> None:
+    def add(number: int, start: Barrier) -> None:
+        start.wait()
+        with suppress(SessionNotFound):
+            store.conversation("k").child(f"c{number}")
+
+    for _ in range(20):
+        store.open("k")
+        start = Barrier(4)
+        with ThreadPoolExecutor(3) as threads:
+            calls = [threads.submit(add, number, start) for number in range(3)]
+            start.wait()
+            store.delete("k", children=True)
+        assert [call.exception() for call in calls] == [None] * 3
+        assert keys(store) == []
+
+
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
 def test_held_descendant_keeps_family_and_is_named(filled: Store) -> None:
     with filled.engine.begin() as connection:
@@ -221,10 +241,10 @@ def test_copy_takes_all_descendants_and_fork_takes_none(filled: Store, make_sqli
 
 def test_restore_leaves_out_children_of_an_earlier_session(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
-    for name in ("old", "new"):
+    for name, hours in (("old", 2), ("new", -1)):  # the clock goes back before the second purge
         store.open("k", ttl=HOUR).child(name)
-        clock.move(hours=2)
-        store.expire(archive=cold, children=True)
+        clock.move(hours=hours)
+        store.expire(older_than=timedelta(0), created_before=clock() + 9 * HOUR, archive=cold, children=True)
     store.restore(cold, "k", children=True)
     assert keys(store) == ["k", "k/new"]
 
