@@ -8,8 +8,11 @@ from typing import Any
 import griffe
 
 
-class LinkErrors(griffe.Extension):  # noqa: D101
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: D102
+class LinkErrors(griffe.Extension):
+    """Gives the exceptions in docstrings the scope of `lango_store.errors`, so that they become links."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Link the exceptions in the docstring of one object."""
         if obj.docstring is None or obj.package.name != "lango_store":
             return
         errors = obj.package["errors"]

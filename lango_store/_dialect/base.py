@@ -86,7 +86,7 @@ class Dialect(Protocol):
     modifying_cte: bool = True  # supports UPDATE in a WITH clause, which saves round trips
     append_method: AppendMethod = AppendMethod.STATEMENT
     locks_many: bool = True  # one statement can lock the rows of several sessions
-    tells_time: bool = True  # times come from the database's clock, unless the store has a clock of its own
+    tells_time: bool = True  # times come from the database's clock, unless the store has a `clock`
     asks_time: bool = False  # the database's clock has to be queried before each statement
     search_index: SearchIndex
     select_triggers: str  # selects the table and the name of each trigger

@@ -25,11 +25,11 @@ ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[N
 
 
 class Purged(NamedTuple):
-    """The numbers of deleted sessions, of deleted messages, and of sessions that count towards `limit`."""
+    """The numbers of deleted sessions and messages, and of the sessions that count towards the limit of the purge."""
 
     sessions: int
     messages: int
-    limited: int
+    counted: int
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,16 @@ def purge(
             due.with_for_update(skip_locked=not waits),
             _chosen(connection, due, reason, max_sessions, max_rows),
         )
-    families = levels.first_families(keys, None)[1]
+    counted = len(keys)
     if children:
+        counted = levels.first_families(keys, None)[1]
         keys = _locked_families(connection, keys)
     counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
         for part in levels.chunks(keys, MAX_BATCH):
             batch = sa.delete(SESSION).where(of_sessions(SESSION, part))
             counts += connection.execute(batch.returning(SESSION.c.message_count)).scalars()
-    return Purged(len(counts), sum(counts), families if children else len(counts))
+    return Purged(len(counts), sum(counts), counted)
 
 
 def keys(

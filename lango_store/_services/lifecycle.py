@@ -225,7 +225,7 @@ def purge(
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
-            limit = None if limit is None else limit - purged.limited
+            limit = None if limit is None else limit - purged.counted
             report.sessions += purged.sessions
             report.messages += purged.messages
             report.batches += 1

@@ -48,14 +48,14 @@ def document(
 ) -> Iterator[str]:
     """Yield the document in pieces: first the session, then its messages and turns."""
     yield start_page(session.title or session.key)
-    yield from render_session(session, messages, turns)
+    yield from render_section(session, messages, turns)
     yield END
 
 
-def render_session(
+def render_section(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
-    """Yield the part of a document for one session."""
+    """Yield the section of a document about one session."""
     turns = list(turns)
     yield render_header(session, total(turn.usage for turn in turns))
     yield from render_log(session, messages, turns)

@@ -35,7 +35,7 @@ def prompt(
 
     With `--reuse`, print how many characters of the prompts of this window
     were at the same position in the previous prompt. A provider's cache can
-    recognize those; an answer is taken for a model call.
+    recognize those. Each assistant message counts as one model call.
     """
     try:
         budget = Budget(last, step=step)

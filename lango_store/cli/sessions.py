@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Capture
 
+from lango_store._operations.levels import below
 from lango_store._operations.lists import Order
 from lango_store._values import document
 from lango_store._values.model import UNSET, Message, SessionInfo
@@ -70,7 +71,7 @@ WIDE: Final = ("agent", "user", "message tokens", "turns", "expires (UTC)")
 
 def _family(store: Store, parent: SessionInfo, *, expired: bool | None) -> list[SessionInfo]:
     """Return a session and its descendants, each session before its own descendants."""
-    descendants = store.iter_sessions(key_prefix=f"{parent.key}/", expired=expired)
+    descendants = store.iter_sessions(key_prefix=below(parent.key), expired=expired)
     return sorted([parent, *descendants], key=lambda info: info.key.split("/"))
 
 
@@ -223,7 +224,7 @@ def show(
                 file.write(document.start_page(info.title or key).encode())
                 for info in infos:
                     turns = [] if expired else store.conversation(info.key).turns()
-                    for piece in document.render_session(info, messages(store, info.key), turns):
+                    for piece in document.render_section(info, messages(store, info.key), turns):
                         file.write(piece.encode())
                 file.write(document.END.encode())
             print(f"written: {html}")
@@ -280,7 +281,7 @@ def delete(
             print(f"deleted {quantity(store.delete_where(**filters, children=children), 'session')}")
             return
         missing = [key for key in keys if not store.delete(key, children=children)]
-    print(f"deleted {quantity(len(keys) - len(missing), 'session')}")
+    print(f"deleted {quantity(len(keys) - len(missing), 'session')}{descendants}")
     for key in missing:
         print_error(LangoStoreError(f"no session {quoted(key)}"))
     if missing:
