@@ -24,12 +24,7 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: move the start of the prompt in steps of this many seqs."
         ),
     ] = None,
-    reuse: Annotated[
-        bool,
-        typer.Option(
-            "--reuse", help="Print how much of the prompts of all model calls a provider's cache could reuse."
-        ),
-    ] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Print how much of all prompts a cache could reuse.")] = False,
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
 
