@@ -7,8 +7,10 @@ from lango_store._operations.turns import PendingCompaction
 from lango_store._values.model import (
     UNSET,
     Compaction,
+    Draft,
     Message,
     MessageRole,
+    OpenTurn,
     SessionChanges,
     SessionFields,
     SessionInfo,
@@ -18,7 +20,7 @@ from lango_store._values.model import (
 )
 from lango_store._values.reports import ExpiryReport, Finding, Page, SearchHit, SearchPage, Stats
 from lango_store._values.session import Session
-from lango_store.aio import AsyncConversation, AsyncStore
+from lango_store.aio import AsyncConversation, AsyncRunningTurn, AsyncStore
 from lango_store.conversation import Conversation
 from lango_store.errors import (
     Conflict,
@@ -40,14 +42,17 @@ from lango_store.errors import (
     SessionExpired,
     SessionHeld,
     SessionNotFound,
+    TurnInProgress,
     UniqueViolation,
     UnknownFeature,
 )
+from lango_store.running_turn import RunningTurn
 from lango_store.store import Store
 
 __all__ = [
     "UNSET",
     "AsyncConversation",
+    "AsyncRunningTurn",
     "AsyncStore",
     "Compaction",
     "Conflict",
@@ -55,6 +60,7 @@ __all__ = [
     "DamagedMessage",
     "DatabaseBusy",
     "DatabaseUnavailable",
+    "Draft",
     "ExpiryReport",
     "Filters",
     "Finding",
@@ -69,8 +75,10 @@ __all__ = [
     "MessageNotFound",
     "MessageRole",
     "NotPermitted",
+    "OpenTurn",
     "Page",
     "PendingCompaction",
+    "RunningTurn",
     "SchemaOutOfDate",
     "SearchFilters",
     "SearchHit",
@@ -88,6 +96,7 @@ __all__ = [
     "Store",
     "ToolCall",
     "Turn",
+    "TurnInProgress",
     "UniqueViolation",
     "UnknownFeature",
     "Unset",

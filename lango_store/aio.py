@@ -22,9 +22,11 @@ from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._operations.lists import Filter, Filters
-from lango_store._values.model import Compaction, Message, SessionInfo
+from lango_store._values.model import Compaction, Message, SessionInfo, Turn
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
+from lango_store.errors import TurnInProgress
+from lango_store.running_turn import RunningTurn
 from lango_store.store import Store, session_pages
 
 P = ParamSpec("P")
@@ -64,6 +66,18 @@ def opening(
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
         opened = functools.partial(method, self._twin, *arguments, **options)
         return self._handle(await self._threads.run(opened))
+
+    return call
+
+
+def _of_turn(
+    method: Callable[Concatenate[RunningTurn, P], R],
+) -> Callable[Concatenate[AsyncRunningTurn, P], Coroutine[Any, Any, R]]:
+    """Make a method of `RunningTurn` a coroutine function with the same arguments and types."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncRunningTurn, /, *arguments: P.args, **options: P.kwargs) -> R:
+        return await self._threads.run(functools.partial(method, self._twin, *arguments, **options))
 
     return call
 
@@ -236,6 +250,7 @@ class AsyncStore:
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)
     restore = awaited(Store.restore)
+    open_turns = awaited(Store.open_turns)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Iterate over live sessions with `async for`, in the order of their keys, each exactly once.
@@ -315,6 +330,47 @@ class AsyncConversation:
     event_count = awaited(Conversation.event_count)
     total_usage = awaited(Conversation.total_usage)
 
+    def turn(
+        self,
+        id: str | None = None,
+        *,
+        lease: timedelta = timedelta(minutes=2),
+        wait: timedelta | None = None,
+        flush: timedelta = timedelta(milliseconds=250),
+    ) -> AsyncRunningTurn:
+        """Return an asynchronous context manager for a turn. This method is not a coroutine.
+
+        See `Conversation.turn`. Waiting for another turn uses no thread and no connection.
+
+        Args:
+            id: Your id of the turn. Defaults to a new UUIDv7.
+            lease: How long the lease lasts without an append or a stored piece of a draft. Defaults to 2 minutes.
+            wait: How long to wait for another turn of the session to end. Defaults to not waiting.
+            flush: How long to collect pieces of a draft before they are stored. Defaults to 250 ms.
+
+        Raises:
+            TurnInProgress: On entering the block: another turn has the lease.
+
+        Example:
+            ```python
+            async with conversation.turn("request-17") as turn:
+                if not turn.replayed:
+                    await turn.append(Message.user("Hello"))
+                    async for piece in model(await conversation.history()):
+                        await turn.write(piece)
+                    await turn.append(Message.assistant(turn.draft_text))
+            ```
+        """
+        return AsyncRunningTurn(self._threads, self._twin.turn(id, lease=lease, wait=wait, flush=flush))
+
+    open_turn = awaited(Conversation.open_turn)
+    release_turn = awaited(Conversation.release_turn)
+    drafts = awaited(Conversation.drafts)
+    keep_draft = awaited(Conversation.keep_draft)
+    drop_draft = awaited(Conversation.drop_draft)
+    enqueue = awaited(Conversation.enqueue)
+    inbox = awaited(Conversation.inbox)
+
     values = awaited(Conversation.values)
     set_values = awaited(Conversation.set_values)
     drop_values = awaited(Conversation.drop_values)
@@ -363,3 +419,89 @@ class AsyncConversation:
             return None
         summary = await summarize_async(summarizer, pending.window)
         return await self.finish_compaction(pending, summary, discard=discard)
+
+
+class AsyncRunningTurn:
+    """A turn in progress, as an asynchronous context manager that `AsyncConversation.turn` returns.
+
+    See `RunningTurn` for its attributes, and for the effects of entering and leaving the block.
+    """
+
+    def __init__(self, threads: Threads, turn: RunningTurn) -> None:
+        self._threads = threads
+        self._twin = turn
+
+    @property
+    def id(self) -> str:
+        """The id of the turn."""
+        return self._twin.id
+
+    @property
+    def replayed(self) -> bool:
+        """True if the turn was saved before."""
+        return self._twin.replayed
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages of the turn in the log so far."""
+        return self._twin.messages
+
+    @property
+    def stored(self) -> Turn | None:
+        """The saved turn: after the block, or from its beginning if `replayed`."""
+        return self._twin.stored
+
+    @property
+    def draft_text(self) -> str:
+        """The text that was written since the last answer was appended."""
+        return self._twin.draft_text
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The usage to save with the turn."""
+        return self._twin.usage
+
+    @usage.setter
+    def usage(self, usage: dict[str, Any] | None) -> None:
+        self._twin.usage = usage
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """Your own data to save with the turn."""
+        return self._twin.metadata
+
+    @metadata.setter
+    def metadata(self, metadata: dict[str, Any] | None) -> None:
+        self._twin.metadata = metadata
+
+    append = _of_turn(RunningTurn.append)
+    append_messages = _of_turn(RunningTurn.append_messages)
+    inbox = _of_turn(RunningTurn.inbox)
+    flush = _of_turn(RunningTurn.flush)
+    interrupt = _of_turn(RunningTurn.interrupt)
+
+    async def write(self, text: str) -> None:
+        """Add a piece of the answer to the draft, as `RunningTurn.write` does. A thread is used only to store pieces.
+
+        Args:
+            text: The piece.
+
+        Raises:
+            Conflict: Another process has taken over the session.
+        """
+        if self._twin.collect(text):
+            await self.flush()
+
+    async def __aenter__(self) -> Self:
+        run, turn = self._threads.run, self._twin
+        try:
+            await run(turn.begin)
+        except TurnInProgress as error:
+            for seconds in turn.pauses(error):
+                await asyncio.sleep(seconds)
+                if not await run(turn.is_busy) and await run(turn.try_begin):
+                    break
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        await self._threads.run(functools.partial(self._twin.__exit__, kind, error, None))

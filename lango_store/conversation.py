@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import edits, levels, lists, prompts, removals, sessions, turns
+from lango_store._operations import drafts, edits, inbox, leases, levels, lists, prompts, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.lists import Filter
@@ -26,8 +26,10 @@ from lango_store._services import appending, lifecycle, maintenance, searching
 from lango_store._values.model import (
     UNSET,
     Compaction,
+    Draft,
     Message,
     MessageRole,
+    OpenTurn,
     OwnFields,
     SessionChanges,
     SessionFields,
@@ -40,6 +42,7 @@ from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, Summary, summarize
 from lango_store._values.usage import total
 from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
+from lango_store.running_turn import RunningTurn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -535,7 +538,7 @@ class Conversation:
             self._context,
             self.key,
             new,
-            Expected(after, expect),
+            self._context.expected(after, expect),
             make,
             functools.partial(turns.save, turn=turn),
             functools.partial(turns.save_new, turn=turn),
@@ -585,6 +588,122 @@ class Conversation:
             return total(usage for key in (self.key, *descendants) for usage in turns.usages(connection, key))
 
         return self._context.read_together(read)
+
+    # Turns in progress
+
+    def turn(
+        self,
+        id: str | None = None,
+        *,
+        lease: timedelta = timedelta(minutes=2),
+        wait: timedelta | None = None,
+        flush: timedelta = timedelta(milliseconds=250),
+    ) -> RunningTurn:
+        """Return a context manager for a turn that no other turn of the session can interrupt.
+
+        Entering the block takes the lease of the session, and leaving it saves the turn. See `RunningTurn`. Other
+        processes can still append messages, read the session and call `enqueue`.
+
+        Args:
+            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If the turn is stored
+                already, the block gets the stored turn. Defaults to a new UUIDv7.
+            lease: How long the lease lasts without an append or a stored piece of a draft, 1 ms to 1 day. After that,
+                another process may take over. Defaults to 2 minutes. A lease can end later than the session expires.
+            wait: How long to wait for another turn of the session to end, up to 1 day. Defaults to not waiting.
+            flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
+
+        Raises:
+            TurnInProgress: On entering the block: another turn has the lease.
+            LangoStoreError: The conversation belongs to `Store.using` or `Store.transact`, whose transaction would hide
+                the lease from other processes.
+
+        Example:
+            ```python
+            with conversation.turn("request-17") as turn:
+                if not turn.replayed:
+                    turn.append(Message.user("Hello"))
+                    for piece in model(conversation.history()):
+                        turn.write(piece)
+                    turn.append(Message.assistant(turn.draft_text))
+            ```
+        """
+        return RunningTurn(self._context, self.key, id, lease, wait, flush)
+
+    def open_turn(self) -> OpenTurn | None:
+        """Return the turn that has the lease of the session, or None.
+
+        `held` is False if its lease has ended, because its process died or was paused.
+        """
+        return self._context.on_primary().read(leases.find, self.key)
+
+    def release_turn(self) -> OpenTurn | None:
+        """Release the lease of the turn in progress, so that another turn can begin at once.
+
+        If the process of the turn still runs, its next append raises `Conflict`.
+
+        Returns:
+            The turn that had the lease, or None.
+        """
+        return self._context.transact(leases.release_any, self.key)
+
+    def drafts(self) -> list[Draft]:
+        """List what turns have streamed with `RunningTurn.write` and have not appended, the oldest draft first.
+
+        Drafts of a turn that was saved are deleted with it. The list includes the draft of a turn that still runs.
+        """
+        return self._context.on_primary().read_together(drafts.read, self.key)
+
+    def keep_draft(self, id: str) -> Message:
+        """Append a draft to the log as an answer that was interrupted, and delete the draft.
+
+        Args:
+            id: The id of the draft.
+
+        Returns:
+            The stored message: an assistant message whose `extra` has `"interrupted": true`.
+
+        Raises:
+            TurnInProgress: The turn of the draft is still running; nothing was written.
+            LangoStoreError: The session has no such draft; nothing was written.
+        """
+        return self._context.transact(drafts.keep, self.key, id)
+
+    def drop_draft(self, id: str) -> bool:
+        """Delete a draft.
+
+        Args:
+            id: The id of the draft.
+
+        Returns:
+            True if the draft existed.
+
+        Raises:
+            TurnInProgress: The turn of the draft is still running; nothing was deleted.
+        """
+        return self._context.transact(drafts.drop, self.key, id)
+
+    def enqueue(self, message: Message) -> Message:
+        """Store a message in the inbox of the session, for example while a turn is running.
+
+        The message is not in the log and not in the window until a turn takes it with `RunningTurn.inbox`. Nothing
+        takes it automatically. The session's `updated_at` and expiry move as with an append; `revision` does not.
+
+        Args:
+            message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
+                again; the stored one is returned with `replayed=True`.
+
+        Returns:
+            The stored message. Its `seq` is 0 until a turn takes it.
+
+        Raises:
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
+        """
+        new = appending.encoded(self._context, [message])
+        return self._context.transact(inbox.enqueue, self.key, new)
+
+    def inbox(self) -> list[Message]:
+        """List the messages of the inbox in the order of their arrival. Their `seq` is 0."""
+        return self._context.on_primary().read_together(inbox.read, self.key)
 
     # Values
 
@@ -780,8 +899,9 @@ class Conversation:
             from_consolidated: Leave out the first `last_consolidated` messages of the session.
             nested: Return tool calls in OpenAI's nested form, and contents unchanged. If False, tool calls are flat,
                 and contents that are blocks of text become text.
-            unanswered: "close" adds a result to each tool call that has none, which says that the tool did not finish.
-                The added results are not stored and count in no limit. "keep" adds none.
+            unanswered: "close" adds a result to each tool call that has none, which says that the tool did not finish,
+                and a user message after an interrupted answer that no user message follows. The added messages are not
+                stored and count in no limit. "keep" adds none.
 
         Returns:
             One dict for each message with `role`, `content`, and, if set, `tool_calls`, `tool_call_id` and `name`. The
@@ -802,7 +922,9 @@ class Conversation:
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
         )
-        return window.as_prompt(window.close_calls(chosen) if unanswered == "close" else chosen, nested=nested)
+        if unanswered == "close":
+            chosen = window.close_answers(window.close_calls(chosen))
+        return window.as_prompt(chosen, nested=nested)
 
     # Helpers
 

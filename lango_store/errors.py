@@ -14,6 +14,7 @@ A method that raises one of these exceptions has rolled back its transaction. Fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 MAX_QUOTED: Final = 200
@@ -187,6 +188,27 @@ class Conflict(LangoStoreError):
         self.expected = expected
         self.last_seq = last_seq
         self.revision = revision
+
+
+class TurnInProgress(LangoStoreError):
+    """Another turn of the session is running, or the turn of a draft is.
+
+    Nothing was written. Wait and call again, pass `wait=` to `Conversation.turn`, or store the message with
+    `Conversation.enqueue`, so that a turn takes it later. If the process of the running turn has died, the lease ends
+    at `until`; `Conversation.release_turn` releases it at once.
+
+    Attributes:
+        key: The key of the session.
+        turn_id: The id of the running turn.
+        until: The time at which its lease ends, unless the turn extends it.
+    """
+
+    def __init__(self, key: str, turn_id: str, until: datetime) -> None:
+        self._fact = f"turn {quoted(turn_id)} of session {quoted(key)} is in progress, its lease ends at {until}"
+        super().__init__(f"{self._fact}: try again later, pass wait=, or store the message with enqueue()")
+        self.key = key
+        self.turn_id = turn_id
+        self.until = until
 
 
 class UniqueViolation(LangoStoreError):

@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import lists, sessions, stats
+from lango_store._operations import leases, lists, sessions, stats
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.binds import SHARED_VALUE
@@ -25,7 +25,7 @@ from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, lifecycle, maintenance, searching
-from lango_store._values.model import UNSET, Message, SessionChanges, SessionFields, SessionInfo, Unset
+from lango_store._values.model import UNSET, Message, OpenTurn, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
@@ -797,6 +797,14 @@ class Store:
         return self._bound(self._context.at(position))
 
     # Maintenance
+
+    def open_turns(self) -> list[OpenTurn]:
+        """List the turns that have the lease of their session, at most 1,000, in the order in which their leases end.
+
+        A turn whose `held` is False belongs to a process that died or was paused. `Conversation.release_turn` releases
+        its lease.
+        """
+        return self._context.on_primary().read(leases.read)
 
     def stats(self) -> Stats:
         """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""

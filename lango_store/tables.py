@@ -14,7 +14,7 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store._values.model import Message, MessageRole, SessionInfo
 
-SCHEMA_REVISION: Final = "0102"
+SCHEMA_REVISION: Final = "0103"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -95,6 +95,9 @@ class SessionRow(Base, table=True):
     forked_from: str | None = Field(default=None, sa_type=TEXT)
     incarnation: int = _counter()
     revision: int = _counter()
+    lease_token: int | None = Field(default=None, sa_type=sa.BigInteger)
+    lease_turn: str | None = Field(default=None, sa_type=TEXT)
+    lease_until: datetime | None = Field(default=None, sa_type=TimeColumn)
 
     messages: list["MessageRow"] = Relationship(
         sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}
@@ -183,6 +186,50 @@ class MessageRow(Base, table=True):
         """Convert the row to the value that `Store.messages` returns."""
         values = _values(self, Message)
         return Message.model_validate(values if self.text is None else values | {"content": self.text})
+
+
+class DraftRow(Base, table=True):
+    """A row of `lango_draft`: a piece of an answer that a turn is streaming, before the answer is in the log."""
+
+    __tablename__ = "lango_draft"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_draft"),
+        _session_reference("fk_lango_draft_session"),
+    )
+
+    session_key: str = _key()
+    n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    token: int = Field(sa_type=sa.BigInteger)
+    turn_id: str = Field(sa_type=TEXT)
+    piece: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    written_at: datetime = Field(sa_type=TimeColumn)
+
+
+class InboxRow(Base, table=True):
+    """A row of `lango_inbox`: a message that waits for the next turn. Its columns are those of `lango_message`."""
+
+    __tablename__ = "lango_inbox"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_inbox"),
+        _session_reference("fk_lango_inbox_session"),
+        sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_inbox_content"),
+        _index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
+    )
+
+    session_key: str = _key()
+    n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    id: str | None = Field(default=None, sa_type=TEXT)
+    role: MessageRole = Field(sa_type=RoleColumn)
+    author: str | None = Field(default=None, sa_type=TEXT)
+    name: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
+    text: str | None = Field(default=None, sa_type=TEXT)
+    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
 
 
 class ValueRow(Base, table=True):

@@ -10,7 +10,7 @@ returns them, and they count no tokens.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Final
 
 from lango_store._values.content_blocks import text_of
@@ -21,6 +21,7 @@ Count = Callable[[Message], int]
 """A function that returns the number of tokens of a message."""
 
 _LARGEST: Final = 10**12
+_INTERRUPTED: Final = "(The answer was interrupted.)"
 _UNFINISHED: Final = "The tool did not finish: its result is unknown."
 _INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
@@ -244,6 +245,25 @@ def close_calls(messages: Sequence[Message]) -> list[Message]:
     for position, call in open_calls:
         added[ends[position]].append(Message.tool(_UNFINISHED, tool_call_id=call.id or None, name=call.name or None))
     return [each for position, message in enumerate(messages) for each in (message, *added.get(position, ()))]
+
+
+def close_answers(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with a user message after each interrupted answer that no user message follows.
+
+    An interrupted answer has `"interrupted": true` in its `extra`. The added message says that the answer was
+    interrupted. Without it, the prompt could end with an answer, or have two answers in a row, and some chat APIs refuse
+    such a prompt. It is not stored, and is the same each time.
+
+    Args:
+        messages: The messages in their order.
+    """
+    closed: list[Message] = []
+    for message, following in zip_longest(messages, messages[1:]):
+        closed.append(message)
+        is_interrupted = message.extra.get("interrupted") is True and _is_assistant(message) and not message.tool_calls
+        if is_interrupted and (following is None or following.role is not MessageRole.USER):
+            closed.append(Message.user(_INTERRUPTED))
+    return closed
 
 
 def completion_budget(context: int, max_output: int | None = None) -> int:

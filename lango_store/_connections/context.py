@@ -25,6 +25,7 @@ from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
+from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 
@@ -83,6 +84,8 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
+        self.lease: Lease | None = None
+        """The lease that appends need; None outside of a turn in progress."""
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on
@@ -229,10 +232,10 @@ class Context:
         """Open a connection for several reads of one snapshot; `allow_replica` permits a replica."""
         return self._connections.snapshot(allow_replica=allow_replica)
 
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection whose writes are committed or undone together."""
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
+        """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
         cancellation.begin_write()
-        return self._connections.transaction()
+        return self._connections.transaction(synced=synced)
 
     def ping(self) -> None:
         """Check that the database answers, and check its schema and tables again."""
@@ -279,6 +282,18 @@ class Context:
         context = copy.copy(self)
         context._allow_replica = False
         return context
+
+    def leased(self, lease: Lease) -> Context:
+        """Return this context for the appends of a turn in progress, which need its lease."""
+        context = copy.copy(self)
+        context.lease = lease
+        return context
+
+    def expected(self, last_seq: int | None, revision: int | None) -> Expected:
+        """Return what an append expects of its session, including the lease of the turn in progress."""
+        if last_seq is None and revision is None and self.lease is None:
+            return ANYTHING
+        return Expected(last_seq, revision, self.lease)
 
     def ignoring_expiry(self) -> Context:
         """Return this context for reads that also find expired sessions."""

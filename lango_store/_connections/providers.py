@@ -38,8 +38,8 @@ class Connections(Protocol):
     def at(self, position: int) -> Connections:
         """Return the same provider for reads that must include all writes up to a position."""
 
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection whose writes are committed or undone together."""
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
+        """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
 
 
 class Pooled:
@@ -79,9 +79,9 @@ class Pooled:
         """Return this provider: the primary is always up to date."""
         return self
 
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Open a connection whose writes are committed or undone together."""
-        return self._open(self.dialect.transaction)
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
+        """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
+        return self._open(self.dialect.transaction if synced else self.dialect.unsynced_transaction)
 
     @contextmanager
     def _open(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
@@ -134,8 +134,8 @@ class Callers:
         """Use the caller's connection unchanged: the caller chose its isolation level."""
         return self._open(nullcontext)
 
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
-        """Use the caller's connection, with a savepoint."""
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
+        """Use the caller's connection, with a savepoint; the caller's commit waits for the disk."""
         self._reject_snapshot()
         # A caller who catches our error and commits must not commit half of an operation.
         return self._open(sa.Connection.begin_nested)

@@ -91,9 +91,9 @@ class Replicated:
             return self._primary.snapshot()
         return self._open(self._primary.snapshot(), self._replica.snapshot(before=self._reject_behind))
 
-    def transaction(self) -> AbstractContextManager[sa.Connection]:
+    def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
         """Open a connection whose writes are committed or undone together."""
-        return self._recording_position(self._primary.transaction())
+        return self._recording_position(self._primary.transaction(synced=synced))
 
     # Writes
 

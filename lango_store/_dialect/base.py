@@ -137,6 +137,9 @@ class Dialect(Protocol):
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Run a block in one transaction: all of its writes are committed or none, at any isolation level."""
 
+    def unsynced_transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        """Run a block in one transaction whose commit does not wait for the disk: a power failure can undo it."""
+
     def snapshot(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Run the reads of a block on one snapshot, at any isolation level of the engine."""
 

@@ -121,6 +121,12 @@ class PostgreSQL(Dialect):
             yield
 
     @contextmanager
+    def unsynced_transaction(self, connection: sa.Connection) -> Iterator[None]:
+        with self.transaction(connection):
+            set_config(connection, "synchronous_commit", "off")
+            yield
+
+    @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
         # In READ COMMITTED each statement has a different snapshot.
         with isolated(connection, REPEATABLE_READ, read_only=True), ensure_transaction(connection):

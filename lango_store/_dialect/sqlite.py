@@ -30,6 +30,7 @@ from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
 from lango_store.tables import Base
 
+_SYNC_CHECKPOINTS: Final = 1  # PRAGMA synchronous = NORMAL: with a WAL, only checkpoints wait for the disk
 _STEPS: Final = 1_000  # instructions of SQLite's virtual machine, which take some microseconds
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
@@ -104,6 +105,17 @@ class SQLite(Dialect):
                 connection.exec_driver_sql("ROLLBACK")
             _begin_immediate(connection)
             yield
+
+    @contextmanager
+    def unsynced_transaction(self, connection: sa.Connection) -> Iterator[None]:
+        driver: Any = connection.connection.dbapi_connection
+        (before,) = driver.execute("PRAGMA synchronous").fetchone()
+        driver.execute(f"PRAGMA synchronous = {min(before, _SYNC_CHECKPOINTS)}")
+        try:
+            with self.transaction(connection):
+                yield
+        finally:
+            driver.execute(f"PRAGMA synchronous = {before}")
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:

@@ -47,21 +47,35 @@ _IS_EXPECTED: Final = tuple(
 )
 """Conditions for `after` and `expect`. NULL matches every session, so all calls use the same statement."""
 
+_HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
+"""The condition of an append under a lease, which has separate statements: a plain append costs nothing more."""
+
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
 """The only columns that an append reads, so that damage in another column does not fail the append."""
 
 
-def _counted(dialect: Dialect, now: sa.ColumnElement[datetime]) -> dict[sa.Column[Any], Any]:
+def _expected(leased: bool) -> tuple[sa.ColumnElement[bool], ...]:
+    return _IS_EXPECTED + _HAS_LEASE if leased else _IS_EXPECTED
+
+
+def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool = False) -> dict[sa.Column[Any], Any]:
     counters = {name: SESSION.c[name] + added for name, added in _ADDED.items()}
     times = {"updated_at": now, "expires_at": dialect.later_expiry(now, SESSION.c)}
+    if leased:
+        times["lease_until"] = lease_end(dialect, now)
     return {SESSION.c[name]: value for name, value in (counters | times | sessions.REVISED).items()}
 
 
-def _count(dialect: Dialect) -> sa.UpdateBase:
+def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.ColumnElement[datetime]:
+    """Return the time at which a lease ends that lasts for the bound `lease_seconds`."""
+    return dialect.next_expiry(now, sa.bindparam("lease_seconds", type_=sa.Double(), required=True))
+
+
+def _count(dialect: Dialect, *, leased: bool = False) -> sa.UpdateBase:
     # This update comes first, because it takes the row lock (on SQLite the write lock). Therefore two writers never get
     # the same seq, and seqs are in the order of the commits.
-    update = sa.update(SESSION).where(LIVE_SESSION, *_IS_EXPECTED).values(_counted(dialect, NOW))
-    return update.returning(*_COUNTED)
+    counted = _counted(dialect, NOW, leased=leased)
+    return sa.update(SESSION).where(LIVE_SESSION, *_expected(leased)).values(counted).returning(*_COUNTED)
 
 
 def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
@@ -127,8 +141,8 @@ def _turn(
 # PostgreSQL: a single statement needs only one round trip
 
 
-def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool) -> sa.Executable:
-    session = (_count_or_create if creates else _count)(dialect).cte("session")
+def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: bool) -> sa.Executable:
+    session = (_count_or_create(dialect) if creates else _count(dialect, leased=leased)).cte("session")
     last_seq, now, turn_no = session.c
     inserts = [_insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one).cte("messages")]
     if turn:
@@ -138,14 +152,17 @@ def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool) -> sa.Exe
 
 
 @functools.cache
-def append(*, one: bool, turn: bool, creates: bool) -> Statement:
-    """Return the single statement of an append; with `creates`, it creates a missing session."""
-    return Statement(lambda dialect: _append(dialect, one=one, turn=turn, creates=creates))
+def append(*, one: bool, turn: bool, creates: bool, leased: bool) -> Statement:
+    """Return the single statement of an append; with `creates`, it creates a missing session.
+
+    With `leased`, it needs a lease and extends it.
+    """
+    return Statement(lambda dialect: _append(dialect, one=one, turn=turn, creates=creates, leased=leased))
 
 
 # SQLite: several statements in a short transaction, because they need no round trips
 
-count: Final = Statement(_count)
+count: Final = {leased: Statement(functools.partial(_count, leased=leased)) for leased in (False, True)}
 
 
 @functools.cache
@@ -166,21 +183,21 @@ _NEW_MESSAGE: Final = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq > SES
 _NEW_TURN: Final = sa.exists().where(of_session(TURN), TURN.c.turn_no == SESSION.c.last_turn_no + 1)
 
 
-def _locked_session() -> sa.FromClause:
+def _locked_session(leased: bool) -> sa.FromClause:
     columns = (SESSION.c.key, SESSION.c.last_seq, SESSION.c.last_turn_no)
-    chosen = sa.select(*columns).where(of_session(SESSION), live_at(NOW_TOGETHER), *_IS_EXPECTED)
+    chosen = sa.select(*columns).where(of_session(SESSION), live_at(NOW_TOGETHER), *_expected(leased))
     return chosen.with_for_update(key_share=True).subquery("session")
 
 
-def _messages_first(*, one: bool, turn: bool) -> sa.Executable:
-    session = _locked_session()
+def _messages_first(*, one: bool, turn: bool, leased: bool) -> sa.Executable:
+    session = _locked_session(leased)
     turn_no = session.c.last_turn_no + 1 if turn else None
     last_seq = session.c.last_seq + number("seqs_added")
     return _insert_messages(session, session.c.key, last_seq, NOW_TOGETHER, turn_no, one=one)
 
 
-def _then_turn(*, after_messages: bool) -> sa.Executable:
-    session = SESSION if after_messages else _locked_session()
+def _then_turn(*, after_messages: bool, leased: bool) -> sa.Executable:
+    session = SESSION if after_messages else _locked_session(leased)
     row = _turn(session.c.last_turn_no + 1, session.c.last_seq + number("seqs_added"), session.c.key, NOW_TOGETHER)
     chosen = sa.select(*row.values()).select_from(session)
     return sa.insert(TURN).from_select(
@@ -188,18 +205,18 @@ def _then_turn(*, after_messages: bool) -> sa.Executable:
     )
 
 
-def _count_last(dialect: Dialect, *, has_messages: bool) -> sa.Executable:
+def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Executable:
     written = _NEW_MESSAGE if has_messages else _NEW_TURN
-    update = sa.update(SESSION).where(of_session(SESSION), written).values(_counted(dialect, NOW_TOGETHER))
-    return update.returning(*_COUNTED)
+    counted = _counted(dialect, NOW_TOGETHER, leased=leased)
+    return sa.update(SESSION).where(of_session(SESSION), written).values(counted).returning(*_COUNTED)
 
 
 @functools.cache
-def pipeline(messages: int, *, turn: bool) -> Sequence[Statement]:
+def pipeline(messages: int, *, turn: bool, leased: bool) -> Sequence[Statement]:
     """Return the statements that append 0, 1 or several messages (pass 2 for several), and a turn if requested."""
     statements: list[Statement] = []
     if messages:
-        statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn)))
+        statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn, leased=leased)))
     if turn:
-        statements.append(Statement(lambda _: _then_turn(after_messages=messages > 0)))
-    return [*statements, Statement(lambda dialect: _count_last(dialect, has_messages=messages > 0))]
+        statements.append(Statement(lambda _: _then_turn(after_messages=messages > 0, leased=leased)))
+    return [*statements, Statement(lambda dialect: _count_last(dialect, has_messages=messages > 0, leased=leased))]

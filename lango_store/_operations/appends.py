@@ -176,6 +176,8 @@ def write(
         "tokens_added": new.tokens,
         "turns_added": 0,
     }
+    if expected.lease is not None:
+        params |= expected.lease.values
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
@@ -208,7 +210,9 @@ _Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | 
 def _by_statement(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    statement = statements.append(one=len(rows) == 1, turn=params["turns_added"] > 0, creates=create is not None)
+    statement = statements.append(
+        one=len(rows) == 1, turn=params["turns_added"] > 0, creates=create is not None, leased="lease_token" in params
+    )
     if create is not None:
         params = params | create.row | sessions.new_incarnation()
     counters = statement.run(connection, params | _messages(rows))
@@ -218,9 +222,10 @@ def _by_statement(
 def _in_transaction(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    counters = statements.count.run(connection, params)
+    count = statements.count["lease_token" in params]
+    counters = count.run(connection, params)
     if not counters and create is not None and sessions.insert(connection, now, create):
-        counters = statements.count.run(connection, params)
+        counters = count.run(connection, params)
     if not counters:
         return None
     last_seq, updated_at, last_turn_no = counters[0]
@@ -246,7 +251,7 @@ def _in_transaction(
 def _by_pipeline(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    pipeline = statements.pipeline(min(len(rows), 2), turn=params["turns_added"] > 0)
+    pipeline = statements.pipeline(min(len(rows), 2), turn=params["turns_added"] > 0, leased="lease_token" in params)
     params = params | _messages(rows)
     if is_single_operation(connection):
         counters = run_together(connection, pipeline, params)
@@ -290,9 +295,10 @@ def replace(
     if len(stored) == len(new.ids) and _follows(connection, key, new, after):
         return [_replayed(stored[str(message.id)]) for message in new.messages]
     expected.check(key, session.last_seq, session.revision)
+    sessions.check_lease(connection, key, expected.lease)
     removals.reject_gap(connection, key, after)
     removals.cut(connection, now, key, after, session.last_seq)
-    return append_new_ids(connection, now, key, new)
+    return append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:

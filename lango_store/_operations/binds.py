@@ -14,6 +14,8 @@ from lango_store.tables import Base, live_at
 SESSION: Final = Base.metadata.tables["lango_session"]
 MESSAGE: Final = Base.metadata.tables["lango_message"]
 TURN: Final = Base.metadata.tables["lango_turn"]
+DRAFT: Final = Base.metadata.tables["lango_draft"]
+INBOX: Final = Base.metadata.tables["lango_inbox"]
 CHANGE: Final = Base.metadata.tables["lango_change"]
 VALUE: Final = Base.metadata.tables["lango_value"]
 SHARED_VALUE: Final = Base.metadata.tables["lango_shared_value"]
@@ -67,6 +69,16 @@ def of_session(rows: sa.FromClause, key: str | sa.ColumnElement[str] = KEY) -> s
 def of_sessions(rows: sa.FromClause, keys: Sequence[str]) -> sa.ColumnElement[bool]:
     """Match the rows of the sessions with these keys."""
     return key_column(rows).in_(keys)
+
+
+def next_number(rows: sa.Table) -> sa.ScalarSelect[int]:
+    """Return the next number `n` of a session in a table; the session has to be locked."""
+    none = sa.literal_column("0", sa.BigInteger())
+    return (
+        sa.select(sa.func.coalesce(sa.func.max(rows.c.n), none) + sa.literal_column("1"))
+        .where(of_session(rows))
+        .scalar_subquery()
+    )
 
 
 OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)

@@ -7,8 +7,18 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
-from lango_store._operations import counters, search
-from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE, key_column, of_session
+from lango_store._operations import counters, inbox, search, transfer
+from lango_store._operations.binds import (
+    DRAFT,
+    INBOX,
+    MESSAGE,
+    SESSION,
+    SHARED_VALUE,
+    TURN,
+    VALUE,
+    key_column,
+    of_session,
+)
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -18,6 +28,7 @@ from lango_store._operations.rows import (
     decode_turn,
     seq_or_zero,
     session_value,
+    stored_json,
 )
 from lango_store._rows.columns import TimeColumn, as_stored
 from lango_store._rows.encoding import checked_name, decode_json, decode_time
@@ -67,7 +78,7 @@ def _counters(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (MESSAGE, TURN, CHANGE, VALUE):
+    for table in transfer.CHILDREN:
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
@@ -78,8 +89,7 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _times(connection: sa.Connection) -> Iterator[Fault]:
-    tables = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
-    for column in (column for table in tables for column in table.c if isinstance(column.type, TimeColumn)):
+    for column in (column for table in transfer.TABLES for column in table.c if isinstance(column.type, TimeColumn)):
         key = key_column(column.table)
         wrong = sa.and_(column.is_not(None), dialect_of(connection).is_malformed_time(column))
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
@@ -105,6 +115,23 @@ def _messages(connection: sa.Connection) -> Iterator[Fault]:
     for fault in _damaged(connection, [MESSAGE.c.session_key, *MESSAGE_COLUMNS], decode):
         remedy = f"`lango-store sessions show` shows the rest; fix or delete seq {fault.seq} of {fault.key!r} by hand"
         yield fault.key, fault.fact, remedy
+
+
+def _drafts(connection: sa.Connection) -> Iterator[Fault]:
+    def decode(key: Any, n: Any, piece: Any) -> None:
+        if not isinstance(stored_json(_shown(key), 0, f"piece {n}", piece), str):
+            raise DamagedMessage(_shown(key), 0, f"piece {n}", "is not text")
+
+    for fault in _damaged(connection, [DRAFT.c.session_key, DRAFT.c.n, as_stored(DRAFT.c.piece)], decode):
+        yield fault.key, fault.fact, f"delete the rows of {fault.key!r} from lango_draft by hand"
+
+
+def _inboxes(connection: sa.Connection) -> Iterator[Fault]:
+    def decode(key: Any, *row: Any) -> None:
+        decode_messages(_shown(key), [row])
+
+    for fault in _damaged(connection, [INBOX.c.session_key, *inbox.ROWS], decode):
+        yield fault.key, fault.fact, f"fix or delete n {fault.seq} of {fault.key!r} in lango_inbox by hand"
 
 
 def _turns(connection: sa.Connection) -> Iterator[Fault]:
@@ -171,6 +198,8 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "unreadable message": _messages,
     "unreadable turn": _turns,
     "unreadable value": _values,
+    "unreadable draft": _drafts,
+    "unreadable inbox message": _inboxes,
     "search index": _search_index,
 }
 """The checks by the name of their findings. They need all tables. Each runs even if another one fails."""

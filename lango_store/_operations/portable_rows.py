@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import counters, transfer
-from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, TURN
+from lango_store._operations.binds import CHANGE, DRAFT, INBOX, MESSAGE, SESSION, TURN
 from lango_store._operations.rows import encode_message, encode_object, encode_session
 from lango_store._operations.sessions import MAX_TTL
 from lango_store._operations.transfer import Row
@@ -35,12 +35,13 @@ Fields = dict[str, Any]
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
+_MESSAGES: Final = (MESSAGE, INBOX)
 _TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must fit the column too
 
 
 def decode_row(table: sa.Table, row: Row) -> Fields:
     """Decode a stored row; raise `DamagedMessage` for a column that cannot be read."""
-    if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
+    if table in _MESSAGES and (fault := content_fault(row["text"], row["content"])):
         raise transfer.damaged(row, *fault)
     fields = {name: value for name, value in row.items() if value is not None}
     for name in _JSON[table.name]:
@@ -49,7 +50,7 @@ def decode_row(table: sa.Table, row: Row) -> Fields:
                 fields[name] = decode_json(fields[name])
             except ValueError as error:
                 raise transfer.damaged(row, name, str(error)) from None
-    if table is MESSAGE and "text" in fields:
+    if table in _MESSAGES and "text" in fields:
         return {"content" if name == "text" else name: value for name, value in fields.items()}
     return fields
 
@@ -104,6 +105,10 @@ class RowEncoder:
             encoded = self._encode_message(fields)
         elif table is CHANGE:
             encoded = self._encode_change(fields)
+        elif table is INBOX:
+            encoded = fields | encode_message(_validated(Message, fields))
+        elif table is DRAFT:
+            encoded = fields | _encode_draft(fields)
         else:
             encoded = _encode_value(fields)
         return row | encoded
@@ -180,6 +185,12 @@ class RowEncoder:
         return fields | {name: encode_text(fields.get(name), name) for name in ("kind", "changed_by")}
 
 
+def _encode_draft(fields: Fields) -> Row:
+    if not isinstance(fields["piece"], str):
+        raise InvalidValue("piece", f"{quoted(fields['piece'])} is not text")
+    return {"piece": encode_json(fields["piece"], "piece"), "turn_id": encode_id(fields["turn_id"])}
+
+
 def _encode_value(fields: Fields) -> Row:
     owner = fields["scope"] if "scope" in fields else fields["session_key"]
     _check_key(checked_name, owner, fields["name"])
@@ -187,7 +198,7 @@ def _encode_value(fields: Fields) -> Row:
 
 
 def _check_number(name: str, value: Any) -> None:
-    least = 1 if name in ("seq", "turn_no", "summary_turn") else 0
+    least = 1 if name in ("seq", "turn_no", "summary_turn", "n") else 0
     if value is not None and not (type(value) is int and least <= value < _TOO_LARGE):
         raise InvalidValue(name, f"{quoted(value)} is not a number that it can hold")
 

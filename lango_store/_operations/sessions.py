@@ -102,11 +102,25 @@ def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
 
 
 @dataclass(frozen=True)
+class Lease:
+    """The lease of a turn in progress: a random token in the session's row, and the seconds after which it ends."""
+
+    token: int
+    seconds: float
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values to bind in a statement that needs the lease and extends it."""
+        return {"lease_token": self.token, "lease_seconds": self.seconds}
+
+
+@dataclass(frozen=True)
 class Expected:
-    """The `last_seq` and the `revision` that a write expects of a session; None accepts any value."""
+    """The `last_seq`, the `revision` and the lease that a write expects of a session; None accepts anything."""
 
     last_seq: int | None = None
     revision: int | None = None
+    lease: Lease | None = None
 
     def __post_init__(self) -> None:
         for name, value, description in (
@@ -119,7 +133,7 @@ class Expected:
     @property
     def needs_session(self) -> bool:
         """True if only an existing session can meet these expectations."""
-        return bool(self.last_seq) or self.revision is not None
+        return bool(self.last_seq) or self.revision is not None or self.lease is not None
 
     def check(self, key: str, last_seq: int, revision: int) -> None:
         """Raise `Conflict` for a session with another `last_seq` or `revision`."""
@@ -142,8 +156,25 @@ def raise_unmatched(
     """
     value = row_of(connection, now, key)
     expected.check(key, value["last_seq"], value["revision"])
+    check_lease(connection, key, expected.lease)
     if not tries_left:
         raise not_permitted(key)
+
+
+_token = Statement(lambda _: sa.select(SESSION.c.lease_token, SESSION.c.last_seq).where(of_session(SESSION)))
+
+
+def check_lease(connection: AnyConnection, key: str, lease: Lease | None) -> None:
+    """Raise `Conflict` if the session no longer has this lease; None needs no lease."""
+    if lease is None:
+        return
+    for token, last_seq in _token.run(connection, {"key": key}):
+        if token != lease.token:
+            message = (
+                f"the turn no longer has the lease of session {quoted(key)}: its time ended and another process took "
+                "over, or `release_turn` was called; nothing was written, begin the turn again"
+            )
+            raise Conflict(key, expected=last_seq, last_seq=last_seq, message=message)
 
 
 def not_permitted(key: str) -> NotPermitted:

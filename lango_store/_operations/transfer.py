@@ -12,6 +12,8 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations import paging
 from lango_store._operations.binds import (
     CHANGE,
+    DRAFT,
+    INBOX,
     MESSAGE,
     SESSION,
     SHARED_VALUE,
@@ -32,13 +34,19 @@ from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
 Row = dict[str, Any]
 """A row as a dict by column name: JSON as text, times as aware datetimes."""
 
-_TABLES: Final = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
-_ASSIGNED: Final = ("incarnation", "revision")
-"""Columns that get new values when a session is inserted."""
+CHILDREN: Final = (TURN, MESSAGE, CHANGE, VALUE, DRAFT, INBOX)
+"""The tables with the rows of sessions, in the order in which they are written."""
 
-COLUMNS: Final = {table.name: [each for each in table.c if each.name not in _ASSIGNED] for table in _TABLES}
+TABLES: Final = (SESSION, *CHILDREN, SHARED_VALUE)
+_NO_LEASE: Final = dict.fromkeys(("lease_token", "lease_turn", "lease_until"))
+_ASSIGNED: Final = ("incarnation", "revision", *_NO_LEASE)
+"""Columns that get new values when a session is inserted. A copy of a session has no turn in progress."""
+
+COLUMNS: Final = {table.name: [each for each in table.c if each.name not in _ASSIGNED] for table in TABLES}
 _NAMES: Final = {table: [each.name for each in columns] for table, columns in COLUMNS.items()}
-_TIMES: Final = {table.name: [each.name for each in table.c if isinstance(each.type, TimeColumn)] for table in _TABLES}
+_TIMES: Final = {
+    name: [each.name for each in columns if isinstance(each.type, TimeColumn)] for name, columns in COLUMNS.items()
+}
 
 
 def _stored(table: sa.Table) -> list[sa.ColumnElement[Any]]:
@@ -90,7 +98,6 @@ def heads(connection: sa.Connection, after: str, limit: int) -> list[tuple[str, 
     return [(key, rows) for key, rows in connection.execute(query)]
 
 
-_CHILDREN: Final = (TURN, MESSAGE, CHANGE, VALUE)
 _READ_AHEAD: Final = 50  # rows, each of which may have megabytes
 
 
@@ -106,7 +113,7 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
             result = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
             return (stored_row(table, values) for values in result)
 
-        children = [(table, rows_of(table)) for table in _CHILDREN]
+        children = [(table, rows_of(table)) for table in CHILDREN]
         waiting = [next(rows, None) for _, rows in children]
         for session in rows_of(SESSION):
             yield SESSION, session
@@ -125,19 +132,26 @@ def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Tabl
     """Yield the rows of a session page by page, the session row first; yield nothing if it does not exist."""
     if rows := sessions(connection, [key]):
         yield SESSION, rows
-        for table in _CHILDREN:
+        for table in CHILDREN:
             for page in parts(connection, table, key):
                 yield table, page
 
 
 _PAGES: Final = {
     table.name: Pages(table, position, _stored(table), first)
-    for table, position, first in ((TURN, "turn_no", 0), (MESSAGE, "seq", 0), (CHANGE, "seq", 0), (VALUE, "name", ""))
+    for table, position, first in (
+        (TURN, "turn_no", 0),
+        (MESSAGE, "seq", 0),
+        (CHANGE, "seq", 0),
+        (VALUE, "name", ""),
+        (DRAFT, "n", 0),
+        (INBOX, "n", 0),
+    )
 }
 
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
-    """Read the turns, messages, changes or values of a session page by page."""
+    """Read the rows of a session in one of `CHILDREN` page by page."""
     for page in _PAGES[table.name].read(connection, key):
         yield [stored_row(table, values) for values in page]
 
@@ -197,7 +211,7 @@ def _insert(table: sa.Table, dialect: Dialect) -> Any:
 _NO_TEXTS: Final = (sa.BigInteger, sa.Double, TimeColumn)
 _INSERTS: Final = {
     table.name: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
-    for table in _TABLES
+    for table in TABLES
 }
 _insert_sessions: Final = Statement(
     lambda dialect: (
@@ -233,7 +247,7 @@ def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:
-    encoded = row | new_incarnation() if table is SESSION else dict(row)
+    encoded = row | new_incarnation() | _NO_LEASE if table is SESSION else dict(row)
     time = dialect_of(connection).time
     for name in _TIMES[table.name]:
         encoded[name] = time(row[name])

@@ -70,14 +70,14 @@ def save_new(
     last_seq = sessions.lock(connection, now, key).last_seq
     if turn.id is not None:
         for existing in read(connection, key, TURN.c.id == turn.id):
-            return _replayed(connection, now, key, existing)
+            return replayed(connection, now, key, existing)
     stored = messages.read_by_ids(connection, key, new.ids)
     fresh = select_unstored(new, stored)
     if turn.id is None and new.rows and not fresh.rows:
         # A retry: all messages are stored. If they belong to several turns, the last of these is the saved turn.
         numbers = {message.turn_no for message in stored.values()} - {None}
         for existing in read(connection, key, TURN.c.turn_no.in_(numbers))[-1:]:
-            return _replayed(connection, now, key, existing)
+            return replayed(connection, now, key, existing)
         turn = replace(turn, id=_id_of(new))
         for existing in read(connection, key, TURN.c.id == turn.id):
             return existing.model_copy(update={"messages": merge_stored(new, stored, []), "replayed": True})
@@ -109,7 +109,8 @@ def _id_of(new: Batch) -> str:
     return f"messages:{hashlib.sha256(ids.encode()).hexdigest()}"
 
 
-def _replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:
+def replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:
+    """Return a stored turn with its messages, marked as replayed."""
     stored = messages.read(connection, now, key, Range(after=turn.first_seq - 1, before=turn.last_seq + 1))
     return turn.model_copy(update={"messages": stored, "replayed": True})
 

@@ -465,6 +465,40 @@ class Turn(Value):
     replayed: bool = Field(default=False, exclude=True, repr=False)
 
 
+class OpenTurn(Value):
+    """A turn that has the lease of its session: it is running, or its process has ended without releasing the lease.
+
+    Attributes:
+        key: The key of the session.
+        id: The id of the turn.
+        until: The time at which another turn may take over, in UTC, unless the turn extends its lease before.
+        held: True if that time has not been reached, by the clock of the database.
+    """
+
+    key: str
+    id: str
+    until: AwareDatetime
+    held: bool
+
+
+class Draft(Value):
+    """The text that an attempt of a turn has streamed, and that is not part of the log.
+
+    Attributes:
+        id: The id of the draft, for `keep_draft` and `drop_draft`.
+        turn_id: The id of the turn.
+        text: The text up to the last piece that was stored.
+        created_at: The time of the first piece, in UTC.
+        updated_at: The time of the last piece, in UTC.
+    """
+
+    id: str
+    turn_id: str
+    text: str
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+
+
 class Compaction(Value):
     """A summary, and the messages that it replaces in the window: `replaced_after < seq <= replaced_upto`.
 

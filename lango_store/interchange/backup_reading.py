@@ -12,7 +12,7 @@ from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder
 from lango_store._operations.transfer import Row
 from lango_store.errors import InvalidFile, InvalidValue, quoted
-from lango_store.interchange.backup_writing import TABLES, VERSION, SessionDigest
+from lango_store.interchange.backup_writing import OPTIONAL, TABLES, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
 from lango_store.interchange.pieces import Outcome, Piece, Pieces, SharedValue, Writer
 from lango_store.tables import BASELINE, SCHEMA_REVISION
@@ -22,9 +22,11 @@ _UNIQUE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "message": (("id",),),
     "change": (),
     "value": (("name",),),
+    "draft": (),
+    "inbox_message": (("id",),),
     "shared_value": (("scope", "name"),),
 }
-_PARTS: Final = ("turn", "message", "change", "value")
+_PARTS: Final = ("turn", "message", *OPTIONAL)
 _read: Final = json.JSONDecoder(**STRICT).decode
 
 
@@ -82,8 +84,8 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
             break
         row = file.encoded(encoder, TABLES[kind], value | {"session_key": key})
         file.check_unique(kind, row, seen)
-        if "seq" in row:
-            file.check_order(kind, row["seq"], last)
+        if (position := row.get("seq", row.get("n"))) is not None:
+            file.check_order(kind, position, last)
         digest.add(kind, file.line)
         yield from pieces.add(TABLES[kind], row, len(file.line))
     raise file.fault(f"session {quoted(key)} is cut off")

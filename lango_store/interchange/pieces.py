@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
-from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.transfer import Row
 from lango_store._rows.columns import JsonColumn
@@ -131,7 +131,7 @@ class Writer:
         """
         self._new |= self._insert_sessions(piece.rows.get(SESSION.name, []))
         if self._planned is None:
-            for table in (TURN, MESSAGE, CHANGE, VALUE):
+            for table in transfer.CHILDREN:
                 rows = piece.rows.get(table.name, ())
                 transfer.insert(self._connection, table, [row for row in rows if row["session_key"] in self._new])
         existing = [key for key, _, _ in piece.ended if key not in self._new]

@@ -18,7 +18,6 @@ from lango_store._operations.binds import (
     SESSION,
     SHARED_VALUE,
     TURN,
-    VALUE,
     key_column,
     of_session,
 )
@@ -31,7 +30,6 @@ from lango_store.interchange.files import reading
 from lango_store.store import Store
 from lango_store.tables import BASELINE, KNOWN_FEATURES, VERSION_TABLE
 
-_TABLES: Final = (SESSION, TURN, MESSAGE, CHANGE, VALUE, SHARED_VALUE)
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
 _MISSES: Final = 1_000_000  # consecutive row ids without a row before the search stops, below the highest known row id
@@ -104,7 +102,7 @@ class _Salvage:
     def run(self) -> list[Failure]:
         """Copy all tables, correct the sessions, and return the failures."""
         with self._sound.context.transaction() as to:
-            for table in _TABLES:
+            for table in transfer.TABLES:
                 batch: list[Row] = []
                 for values in self._read(table):
                     try:
@@ -144,7 +142,7 @@ class _Salvage:
 
     def _report_absent(self) -> None:
         """Report the tables that cannot be found. Raises `InvalidFile` if no table can be found."""
-        if len(self._absent) == len(_TABLES):
+        if len(self._absent) == len(transfer.TABLES):
             reason = f"its tables cannot be found ({self._absent[SESSION]})"
             raise InvalidFile(self._path, f"{reason}: restore a backup, or try sqlite3 FILE .recover")
         for table, reason in self._absent.items():

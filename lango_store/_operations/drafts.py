@@ -1,0 +1,93 @@
+"""Drafts: the pieces of an answer that a turn is streaming, in a table of their own until the answer is in the log."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import appends, leases, messages, sessions
+from lango_store._operations.appends import Batch
+from lango_store._operations.binds import DRAFT, KEY, NOW, column, next_number, of_session
+from lango_store._operations.rows import stored_json, stored_time
+from lango_store._operations.sessions import Lease
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key, encode_json
+from lango_store._values.model import Draft, Message
+from lango_store.errors import LangoStoreError, quoted
+
+INTERRUPTED: Final = {"interrupted": True}
+"""The `extra` of an answer that was not streamed to its end."""
+
+
+def _insert_piece(_: Dialect) -> sa.Executable:
+    row = {name: column(DRAFT.c[name]) for name in ("token", "turn_id", "piece")}
+    values: dict[str, Any] = {"session_key": KEY, "n": next_number(DRAFT), "written_at": NOW} | row
+    return sa.insert(DRAFT).from_select(list(values), sa.select(*values.values()))
+
+
+_insert: Final = Statement(_insert_piece)
+
+
+def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
+    """Store a piece of an answer under a lease, which this extends."""
+    piece = encode_json(text, "text")
+    leases.extend(connection, now, key, lease)
+    row = {"key": key, "now": dialect_of(connection).time(now), "token": lease.token}
+    _insert.run_many(connection, [row | {"turn_id": turn_id, "piece": piece}])
+
+
+_PIECES: Final = [DRAFT.c.n, DRAFT.c.token, DRAFT.c.turn_id, as_stored(DRAFT.c.piece), as_stored(DRAFT.c.written_at)]
+_read: Final = Statement(lambda _: sa.select(*_PIECES).where(of_session(DRAFT)).order_by(DRAFT.c.n))
+
+
+def read(connection: AnyConnection, now: Moment, key: str) -> list[Draft]:
+    """Return the drafts of a live session, in the order of their first pieces."""
+    sessions.row_of(connection, now, key)
+    pieces: dict[int, list[tuple[str, str, datetime]]] = {}
+    for n, token, turn_id, piece, written_at in _read.run(connection, {"key": checked_key(key)}):
+        decoded = stored_json(key, 0, f"draft {n}", piece), stored_time(key, f"draft {n}", written_at)
+        pieces.setdefault(token, []).append((turn_id, *decoded))
+    return [_draft(token, written) for token, written in pieces.items()]
+
+
+def _draft(token: int, written: Sequence[tuple[str, str, datetime]]) -> Draft:
+    turn_ids, texts, times = zip(*written, strict=True)
+    text = "".join(texts)
+    return Draft(id=f"{token:016x}", turn_id=turn_ids[0], text=text, created_at=times[0], updated_at=times[-1])
+
+
+def keep(connection: sa.Connection, now: datetime, key: str, id: str) -> Message:
+    """Append the draft of an ended attempt as an interrupted answer, and delete the draft."""
+    token, message_id = _checked(connection, now, key, id), f"draft-{id}"
+    for stored in messages.read_by_ids(connection, key, frozenset([message_id])).values():  # by an earlier try
+        return stored.model_copy(update={"replayed": True})
+    for draft in read(connection, now, key):
+        if draft.id == id:
+            answer = Message.assistant(draft.text, id=message_id, extra=INTERRUPTED)
+            delete(connection, key, DRAFT.c.token == token)
+            return appends.append(connection, now, key, Batch([answer]))[0]
+    raise LangoStoreError(f"session {quoted(key)} has no draft {quoted(id)}: drafts() lists its drafts")
+
+
+def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
+    """Delete the draft of an ended attempt; False if it does not exist."""
+    return delete(connection, key, DRAFT.c.token == _checked(connection, now, key, id)) > 0
+
+
+def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int:
+    """Lock the session, and return the token of a draft; raise `TurnInProgress` if its turn is still running."""
+    sessions.lock(connection, now, key)
+    try:
+        token = int(id, 16)
+    except (TypeError, ValueError):
+        raise ValueError(f"id={quoted(id)} is not the id of a draft: give Draft.id") from None
+    leases.check_ended(connection, now, key, token)
+    return token
+
+
+def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:
+    """Delete pieces of drafts; return how many."""
+    return connection.execute(sa.delete(DRAFT).where(of_session(DRAFT, key), condition)).rowcount

@@ -1,0 +1,72 @@
+"""The inbox: messages that arrived while a turn was running, outside of the log until a turn takes them."""
+
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import appends, messages, sessions
+from lango_store._operations.appends import Batch
+from lango_store._operations.binds import INBOX, KEY, NOW, SESSION, column, next_number, of_session
+from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, decode_messages
+from lango_store._operations.sessions import Expected
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key
+from lango_store._values.model import Message
+
+ROWS: Final = [
+    INBOX.c.n.label("seq"),
+    sa.null().label("turn_no"),
+    *(as_stored(INBOX.c[name]) for name in MESSAGE_INPUT_FIELDS),
+]
+"""The columns of a message in the order that `decode_messages` expects."""
+
+
+def _insert_message(_: Dialect) -> sa.Executable:
+    values: dict[str, Any] = {name: column(INBOX.c[name]) for name in MESSAGE_INPUT_FIELDS}
+    values |= {"created_at": sa.func.coalesce(values["created_at"], NOW)}
+    values |= {"session_key": KEY, "n": next_number(INBOX)}
+    return sa.insert(INBOX).from_select(list(values), sa.select(*values.values()))
+
+
+_insert: Final = Statement(_insert_message)
+
+
+def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
+    """Store one message in the inbox, and renew the session's TTL; a known id is not stored again."""
+    sessions.lock(connection, now, key)
+    (row,), (message,) = new.rows, new.messages
+    known = messages.read_by_ids(connection, key, new.ids).values() if new.ids else ()
+    for stored in known or (each for each in read(connection, now, key) if row["id"] and each.id == row["id"]):
+        return stored.model_copy(update={"replayed": True})
+    time = dialect_of(connection).time
+    bound = row | {"key": key, "now": time(now), "created_at": time(row["created_at"])}
+    _insert.run_many(connection, [bound])
+    moment = sa.literal(now, SESSION.c.updated_at.type)
+    times = {"updated_at": moment, "expires_at": dialect_of(connection).later_expiry(moment, SESSION.c)}
+    connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
+    return message.stored_as(0, now, None)
+
+
+_select: Final = Statement(lambda _: sa.select(*ROWS).where(of_session(INBOX)).order_by(INBOX.c.n))
+
+
+def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
+    """Return the messages in the inbox of a live session, in the order of their arrival; they have no `seq` yet."""
+    sessions.row_of(connection, now, key)
+    waiting = decode_messages(key, _select.run(connection, {"key": checked_key(key)}))
+    return [each.model_copy(update={"seq": 0}) for each in waiting]
+
+
+def take(connection: sa.Connection, now: datetime, key: str, expected: Expected) -> list[Message]:
+    """Move the messages of the inbox to the end of the log, in their order."""
+    sessions.lock(connection, now, key)
+    sessions.check_lease(connection, key, expected.lease)
+    waiting = read(connection, now, key)
+    if not waiting:
+        return []
+    taken = appends.append_new_ids(connection, now, key, Batch(waiting), expected)
+    connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
+    return taken

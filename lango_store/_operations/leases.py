@@ -1,0 +1,129 @@
+"""Leases: one turn at a time may run on a session.
+
+The owner of a turn in progress is a random token in the session's row. A write that needs the lease compares the token,
+so it is refused as soon as another process has taken over. `lease_until` only decides when another process may do so.
+"""
+
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import sessions
+from lango_store._operations.append_statements import lease_end
+from lango_store._operations.binds import LIVE_SESSION, NOW, SESSION, number, of_session, text
+from lango_store._operations.rows import stored_time
+from lango_store._operations.sessions import Lease
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key
+from lango_store._values.model import OpenTurn
+from lango_store.errors import TurnInProgress
+
+_LISTED: Final = 1_000
+
+_HELD: Final = SESSION.c.lease_until > NOW
+_OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD]
+
+
+# Take and release
+
+
+def _take(dialect: Dialect) -> sa.Executable:
+    token = number("lease_token")
+    is_free = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_token == token, SESSION.c.lease_until <= NOW)
+    taken = {"lease_token": token, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)}
+    return sa.update(SESSION).where(LIVE_SESSION, is_free).values(taken).returning(SESSION.c.key)
+
+
+_taken: Final = Statement(_take)
+
+
+def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
+    """Take the lease of a live session for a turn, and lock the session's row; False if another turn has it."""
+    bound = lease.values | {"key": checked_key(key), "now": dialect_of(connection).time(now), "turn_id": turn_id}
+    return bool(_taken.run(connection, bound))
+
+
+_FREE: Final = {"lease_token": sa.null(), "lease_turn": sa.null(), "lease_until": sa.null()}
+_release: Final = Statement(
+    lambda _: (
+        sa.update(SESSION)
+        .where(of_session(SESSION), SESSION.c.lease_token == number("lease_token"))
+        .values(_FREE)
+        .returning(SESSION.c.key)
+    )
+)
+
+
+def release(connection: AnyConnection, _: Moment, key: str, token: int) -> bool:
+    """Release a lease; False if the session does not have it."""
+    return bool(_release.run(connection, {"key": key, "lease_token": token}))
+
+
+def release_any(connection: sa.Connection, now: datetime, key: str) -> OpenTurn | None:
+    """Release the lease of a live session, whoever has it; return the turn that had it."""
+    sessions.lock(connection, now, key)
+    current = find(connection, now, key)
+    if current is not None:
+        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(_FREE))
+    return current
+
+
+_extend: Final = Statement(
+    lambda dialect: (
+        sa.update(SESSION)
+        .where(LIVE_SESSION, SESSION.c.lease_token == number("lease_token"))
+        .values(lease_until=lease_end(dialect))
+        .returning(SESSION.c.key)
+    )
+)
+
+
+def extend(connection: sa.Connection, now: datetime, key: str, lease: Lease) -> None:
+    """Extend a lease, and lock the session's row; raise `Conflict` if another process has taken over."""
+    if not _extend.run(connection, lease.values | {"key": key, "now": dialect_of(connection).time(now)}):
+        sessions.raise_unmatched(connection, now, key)
+        sessions.check_lease(connection, key, lease)
+        raise sessions.not_permitted(key)
+
+
+_running: Final = Statement(
+    lambda _: sa.select(*_OPEN).where(of_session(SESSION), SESSION.c.lease_token == number("lease_token"), _HELD)
+)
+
+
+def check_ended(connection: AnyConnection, now: Moment, key: str, token: int) -> None:
+    """Raise `TurnInProgress` if an attempt still has its lease."""
+    bound = {"key": key, "lease_token": token, "now": dialect_of(connection).time(now)}
+    for row in _running.run(connection, bound):
+        current = _decoded(row)
+        raise TurnInProgress(key, current.id, current.until)
+
+
+# Read
+
+_find: Final = Statement(lambda _: sa.select(*_OPEN).where(LIVE_SESSION, SESSION.c.lease_token.is_not(None)))
+_all: Final = Statement(
+    lambda _: sa.select(*_OPEN).where(SESSION.c.lease_token.is_not(None)).order_by(SESSION.c.lease_until).limit(_LISTED)
+)
+
+
+def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
+    """Return the turn in progress of a live session, or None."""
+    rows = _find.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
+    if not rows:
+        sessions.raise_unmatched(connection, now, key)
+        return None
+    return _decoded(rows[0])
+
+
+def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
+    """Return the turns in progress of all sessions, those whose lease ended first before others; at most 1,000."""
+    return [_decoded(row) for row in _all.run(connection, {"now": dialect_of(connection).time(now)})]
+
+
+def _decoded(row: Any) -> OpenTurn:
+    key, turn_id, until, held = row
+    return OpenTurn(key=key, id=turn_id, until=stored_time(key, "lease_until", until), held=bool(held))

@@ -1,0 +1,114 @@
+"""Turns in progress: begin a turn with a lease, append its messages at once, and save it at the end."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
+
+from lango_store._operations import appends, drafts, leases, messages, sessions, turns
+from lango_store._operations.appends import Batch, NewTurn
+from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
+from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message
+from lango_store._operations.sessions import Expected, Lease
+from lango_store._values.model import Message, Turn
+from lango_store.errors import TurnInProgress
+
+
+def begin(
+    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease
+) -> tuple[Turn | None, list[Message]]:
+    """Take the lease of a live session for a turn.
+
+    Returns the stored turn if the turn was saved before; then the lease is not taken. Otherwise returns the messages
+    that an earlier, unfinished attempt has appended. Raises `TurnInProgress` if another turn has the lease.
+    """
+    tries = sessions.MAX_TRIES
+    while True:
+        is_taken = leases.take(connection, now, key, turn_id, lease)
+        # Read after the update has locked the row: the turn may have been saved while the update waited.
+        for stored in turns.read(connection, key, TURN.c.id == turn_id):
+            if is_taken:
+                leases.release(connection, now, key, lease.token)
+            return turns.replayed(connection, now, key, stored), []
+        if is_taken:
+            return None, _appended_before(connection, key, turn_id)
+        tries -= 1
+        if (current := leases.find(connection, now, key)) is not None and (current.held or not tries):
+            raise TurnInProgress(key, current.id, current.until)
+        if not tries:
+            raise sessions.not_permitted(key)
+
+
+def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
+    prefix = _prefix(turn_id)
+    in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < f"{prefix}g", MESSAGE.c.turn_no.is_(None))
+    return [each for each in messages.where(connection, key, in_range) if str(each.id).startswith(prefix)]
+
+
+def finish(
+    connection: sa.Connection, now: datetime, key: str, new: NewTurn, seqs: Collection[int], lease: Lease
+) -> Turn:
+    """Save a turn whose messages are already in the log, delete its drafts and release its lease.
+
+    A turn that is already stored is returned as it is: an earlier try was committed, or `save_turn` stored the id.
+    """
+    is_ours = leases.release(connection, now, key, lease.token)
+    stored = turns.read(connection, key, TURN.c.id == new.id)
+    if not is_ours and not (stored and set(seqs) <= {*range(stored[0].first_seq, stored[0].last_seq + 1)}):
+        sessions.raise_unmatched(connection, now, key)
+        sessions.check_lease(connection, key, lease)
+        raise sessions.not_permitted(key)
+    drafts.delete(connection, key, DRAFT.c.turn_id == new.id)
+    if stored:
+        return turns.replayed(connection, now, key, stored[0])
+    saved = turns.save(connection, now, key, Batch([]), turn=new)
+    appended = messages.where(connection, key, sa.and_(MESSAGE.c.seq.in_(seqs), MESSAGE.c.turn_no.is_(None)))
+    if not appended:
+        return saved
+    bounds = {"first_seq": appended[0].seq, "last_seq": appended[-1].seq}
+    of_turn = MESSAGE.c.seq.in_([each.seq for each in appended])
+    connection.execute(sa.update(MESSAGE).where(of_session(MESSAGE, key), of_turn).values(turn_no=saved.turn_no))
+    connection.execute(sa.update(TURN).where(of_session(TURN, key), TURN.c.turn_no == saved.turn_no).values(bounds))
+    members = [each.model_copy(update={"turn_no": saved.turn_no}) for each in appended]
+    return saved.model_copy(update=bounds | {"messages": members})
+
+
+def append_answer(
+    connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected, lease: Lease
+) -> list[Message]:
+    """Append messages under a lease, and delete the draft of the answer that they contain."""
+    stored = appends.append_new_ids(connection, now, key, new, expected)
+    drafts.delete(connection, key, DRAFT.c.token == lease.token)
+    return stored
+
+
+# Ids of the turn's messages
+
+_COMPARED: Final = [name for name in MESSAGE_INPUT_FIELDS if name not in ("id", "created_at", "tokens")]
+
+
+def _prefix(turn_id: str) -> str:
+    # Letters and digits only: all collations sort the ids with this prefix next to each other.
+    return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
+
+
+def with_ids(turn_id: str, new: Sequence[Message], seen: Counter[str]) -> Batch:
+    """Encode messages of a turn, and give those without an id one that another attempt of the turn would give too.
+
+    The id depends on the turn, the message and, for equal messages, on their number in `seen`, which this increases.
+    """
+    rows = [encode_message(message) for message in new]
+    identified: list[Message] = []
+    for message, row in zip(new, rows, strict=True):
+        if row["id"] is None:
+            fields = json.dumps([row[name] for name in _COMPARED])
+            digest = hashlib.sha256(f"{seen[fields]}{fields}".encode()).hexdigest()[:24]
+            seen[fields] += 1
+            row["id"] = f"{_prefix(turn_id)}{digest}"
+            message = message.model_copy(update={"id": row["id"]})
+        identified.append(message)
+    return Batch(identified, rows=rows)

@@ -1,0 +1,301 @@
+"""A turn in progress: the block that `Conversation.turn` opens."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Final, Self
+
+from lango_store._connections import cancellation
+from lango_store._connections.context import Context
+from lango_store._operations import appends, drafts, inbox, leases, turns, turns_in_progress
+from lango_store._operations.drafts import INTERRUPTED
+from lango_store._operations.sessions import Expected, Lease
+from lango_store._rows.encoding import encode_id
+from lango_store._services import appending
+from lango_store._values.model import Message, MessageRole, Turn
+from lango_store.errors import LangoStoreError, TurnInProgress, quoted
+
+logger = logging.getLogger(__name__)
+
+_MIN_PAUSE: Final = 0.02
+_MAX_PAUSE: Final = 0.5
+_MAX_LEASE: Final = timedelta(days=1)
+
+
+class RunningTurn:
+    """A turn in progress: a context manager that `Conversation.turn` returns.
+
+    Entering the block takes the lease of the session, or waits for it. Leaving the block saves the turn with all
+    messages that were appended in it, and releases the lease. If the block raises an exception, the turn is not saved:
+    its messages stay in the log, what it streamed stays a draft, and another attempt can begin at once.
+
+    Use a turn in one thread at a time.
+
+    Attributes:
+        id: The id of the turn.
+        replayed: True if the turn was saved before. Then `messages` has its messages, nothing more can be appended, and
+            leaving the block writes nothing.
+        messages: The messages of the turn in the log so far. After a crash, the next attempt of the same turn starts
+            with the messages that the earlier one appended, except those to which you gave an id.
+        usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
+        metadata: Your own data to save with the turn, a dict of JSON.
+        stored: The saved turn: after the block, or from its beginning if `replayed`. None until then.
+    """
+
+    def __init__(
+        self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta
+    ) -> None:
+        if context.in_callers_transaction:
+            raise LangoStoreError(
+                "a turn needs its own transactions, because its lease must be visible to other processes at once: "
+                "call turn() on the store, not on store.using() or in store.transact()"
+            )
+        _check("lease", lease, timedelta(milliseconds=1), _MAX_LEASE)
+        _check("wait", timedelta(0) if wait is None else wait, timedelta(0), _MAX_LEASE)
+        _check("flush", flush, timedelta(0), _MAX_LEASE)
+        self.id: Final = encode_id(id) or context.new_id()
+        self.key: Final = key
+        self.replayed = False
+        self.messages: list[Message] = []
+        self.usage: dict[str, Any] | None = None
+        self.metadata: dict[str, Any] | None = None
+        self.stored: Turn | None = None
+        self.context: Final = context.leased(Lease(secrets.randbits(63), lease.total_seconds()))
+        self._wait = 0.0 if wait is None else wait.total_seconds()
+        self._flush_every = flush.total_seconds()
+        self._is_running = False
+        self._seen: Counter[str] = Counter()
+        self._forget_draft()
+
+    @property
+    def _lease(self) -> Lease:
+        assert self.context.lease is not None
+        return self.context.lease
+
+    @property
+    def draft_text(self) -> str:
+        """The text that was written since the last answer was appended."""
+        return "".join(self._texts)
+
+    # Begin
+
+    def begin(self) -> None:
+        """Take the lease, as entering the block does, but raise `TurnInProgress` instead of waiting."""
+        self.stored, self.messages = self.context.transact(turns_in_progress.begin, self.key, self.id, self._lease)
+        self.replayed = self.stored is not None
+        if self.stored is not None:
+            self.messages = self.stored.messages
+        self._is_running = not self.replayed
+
+    def is_busy(self) -> bool:
+        """Return True if another turn has the lease; this costs less than `begin`."""
+        current = self.context.on_primary().read(leases.find, self.key)
+        return current is not None and current.held
+
+    def pauses(self, error: TurnInProgress) -> Iterator[float]:
+        """Yield the seconds to sleep before the next try; raise the error when the time to wait is over."""
+        deadline, longest = monotonic() + self._wait, _MIN_PAUSE
+        while (remaining := deadline - monotonic()) > 0:
+            yield min(remaining, random.uniform(longest / 2, longest))
+            longest = min(2 * longest, _MAX_PAUSE)
+        raise error
+
+    def __enter__(self) -> Self:
+        try:
+            self.begin()
+        except TurnInProgress as error:
+            for seconds in self.pauses(error):
+                if not cancellation.pause(seconds):
+                    raise
+                if not self.is_busy() and self.try_begin():
+                    break
+        return self
+
+    def try_begin(self) -> bool:
+        """Take the lease; return False if another turn has it."""
+        try:
+            self.begin()
+        except TurnInProgress:
+            return False
+        return True
+
+    # In the block
+
+    def append(self, message: Message) -> Message:
+        """Append a message to the session at once, and extend the lease.
+
+        A message without an id gets one that depends on the turn and the message, so that another attempt of the turn
+        does not store it again. A message of the assistant ends the current draft.
+
+        Args:
+            message: The message to store.
+
+        Returns:
+            The stored message with its `seq` and `created_at`.
+
+        Raises:
+            Conflict: Another process has taken over the session; nothing was written.
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
+        """
+        return self.append_messages([message])[0]
+
+    def append_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """Append messages to the session, all or none, as `append` does.
+
+        Args:
+            messages: The messages to store.
+
+        Returns:
+            The stored messages, in the order of `messages`.
+
+        Raises:
+            Conflict: Another process has taken over the session; nothing was written.
+            InvalidMessage: A message cannot be stored losslessly; nothing was written.
+        """
+        self._check_running()
+        seen = self._seen.copy()
+        new = turns_in_progress.with_ids(self.id, [self.context.counted(message) for message in messages], seen)
+        expected = Expected(lease=self._lease)
+        is_answer = any(message.role.canonical is MessageRole.ASSISTANT for message in new.messages)
+        if is_answer and self._has_pieces:
+            stored = self.context.transact(turns_in_progress.append_answer, self.key, new, expected, self._lease)
+        else:
+            stored = appending.append_with_retry(
+                self.context, self.key, new, expected, None, appends.append, appends.append_new_ids
+            )
+        self._seen = seen
+        if is_answer:
+            self._forget_draft()
+        self._add(stored)
+        return stored
+
+    def inbox(self) -> list[Message]:
+        """Move the messages of the session's inbox to the log, in their order, and make them part of the turn.
+
+        Returns:
+            The messages with their new `seq`; empty if none arrived.
+
+        Raises:
+            Conflict: Another process has taken over the session; nothing was moved.
+        """
+        self._check_running()
+        taken = self.context.transact(inbox.take, self.key, Expected(lease=self._lease))
+        self._add(taken)
+        return taken
+
+    def write(self, text: str) -> None:
+        """Add a piece of the answer that the model is streaming to the draft.
+
+        Pieces are collected and stored together, at most once in the interval `flush` of `Conversation.turn`. Storing
+        them extends the lease.
+
+        Args:
+            text: The piece.
+
+        Raises:
+            Conflict: Another process has taken over the session.
+        """
+        if self.collect(text):
+            self.flush()
+
+    def collect(self, text: str) -> bool:
+        """Add a piece to the draft without storing it; return True if it is time for `flush`."""
+        self._check_running()
+        if not isinstance(text, str):
+            raise TypeError(f"text is {type(text).__name__}, not str")
+        self._texts.append(text)
+        self._pending.append(text)
+        return monotonic() - self._flushed_at >= self._flush_every
+
+    def flush(self) -> None:
+        """Store the collected pieces of the draft now.
+
+        Raises:
+            Conflict: Another process has taken over the session.
+        """
+        self._check_running()
+        if not any(self._pending):
+            return
+        text = "".join(self._pending)
+
+        def store() -> None:
+            with self.context.transaction(synced=False) as connection:
+                drafts.write(connection, self.context.now(connection), self.key, self.id, self._lease, text)
+
+        self.context.trying(store, if_lost=False)
+        self._pending.clear()
+        self._has_pieces = True
+        self._flushed_at = monotonic()
+
+    def interrupt(self) -> Message | None:
+        """Append the draft as an interrupted answer, for example because the user pressed stop.
+
+        Then leave the block to save the turn. `extra` of the message has `"interrupted": true`.
+
+        Returns:
+            The stored message, or None if nothing was written since the last answer.
+        """
+        text = self.draft_text
+        return self.append(Message.assistant(text, extra=dict(INTERRUPTED))) if text else None
+
+    # End
+
+    def save(self) -> Turn:
+        """Save the turn and release the lease, as leaving the block does.
+
+        Raises:
+            Conflict: Another process has taken over the session; the turn was not saved.
+            InvalidValue: `usage` or `metadata` cannot be stored losslessly; the turn was not saved.
+        """
+        self._check_running()
+        new = turns.new_turn(self.id, self.usage, self.metadata)
+        seqs = [message.seq for message in self.messages]
+        self.stored = self.context.transact(turns_in_progress.finish, self.key, new, seqs, self._lease)
+        self.messages = self.stored.messages
+        self._is_running = False
+        return self.stored
+
+    def abandon(self) -> None:
+        """End the turn without saving it, as leaving the block with an exception does."""
+        if not self._is_running:
+            return
+        try:
+            self.flush()
+            self.context.write(leases.release, self.key, self._lease.token)
+        except LangoStoreError as error:  # the exception of the block matters more, and the lease ends by itself
+            logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
+        self._is_running = False
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            self.abandon()
+        elif self._is_running:
+            self.save()
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            reason = "is already stored" if self.replayed else "is not running"
+            raise LangoStoreError(f"turn {quoted(self.id)} {reason}: write only inside of its block")
+
+    def _add(self, stored: Sequence[Message]) -> None:
+        known = {message.seq for message in self.messages}
+        self.messages += [message for message in stored if message.seq not in known]
+
+    def _forget_draft(self) -> None:
+        self._texts: list[str] = []
+        self._pending: list[str] = []
+        self._has_pieces = False
+        self._flushed_at = float("-inf")
+
+
+def _check(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value} is not between {least} and {most}")
