@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import count
 from time import monotonic
 from typing import Any, Final, Self
 
@@ -70,7 +70,11 @@ class RunningTurn:
         self._wait = 0.0 if wait is None else wait.total_seconds()
         self._flush_every = flush.total_seconds()
         self._is_running = False
-        self._seen: Counter[str] = Counter()
+        self._expected: Final = Expected(lease=self._lease)
+        prefix = f"{turns_in_progress.id_prefix(self.id)}{self._lease.token:016x}"
+        self._ids: Final = (f"{prefix}{number:x}" for number in count())
+        self._earlier: list[Message] = []
+        self._seqs: set[int] = set()
         self._forget_draft()
 
     @property
@@ -87,10 +91,11 @@ class RunningTurn:
 
     def begin(self) -> None:
         """Take the lease, as entering the block does, but raise `TurnInProgress` instead of waiting."""
-        self.stored, self.messages = self.context.transact(turns_in_progress.begin, self.key, self.id, self._lease)
+        self.stored, earlier = self.context.transact(turns_in_progress.begin, self.key, self.id, self._lease)
         self.replayed = self.stored is not None
-        if self.stored is not None:
-            self.messages = self.stored.messages
+        self.messages = earlier if self.stored is None else self.stored.messages
+        self._seqs = {message.seq for message in earlier}
+        self._earlier = list(earlier)
         self._is_running = not self.replayed
 
     def is_busy(self) -> bool:
@@ -130,8 +135,8 @@ class RunningTurn:
     def append(self, message: Message) -> Message:
         """Append a message to the session at once, and extend the lease.
 
-        A message without an id gets one that depends on the turn and the message, so that another attempt of the turn
-        does not store it again. A message of the assistant ends the current draft.
+        A message without an id gets one. If an earlier attempt of the turn has stored an equal message, that one is
+        returned with `replayed=True`. A message of the assistant ends the current draft.
 
         Args:
             message: The message to store.
@@ -159,18 +164,21 @@ class RunningTurn:
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
         """
         self._check_running()
-        seen = self._seen.copy()
-        new = turns_in_progress.with_ids(self.id, [self.context.counted(message) for message in messages], seen)
-        expected = Expected(lease=self._lease)
-        is_answer = any(message.role.canonical is MessageRole.ASSISTANT for message in new.messages)
-        if is_answer and self._has_pieces:
-            stored = self.context.transact(turns_in_progress.append_answer, self.key, new, expected, self._lease)
-        else:
-            stored = appending.append_with_retry(
-                self.context, self.key, new, expected, None, appends.append, appends.append_new_ids
-            )
-        self._seen = seen
-        if is_answer:
+        counted = [self.context.counted(message) for message in messages]
+        new = turns_in_progress.with_ids(counted, self._ids, self._earlier)
+        ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
+        try:
+            if ends_draft and self._has_pieces:
+                append, arguments = turns_in_progress.append_answer, (self._expected, self._lease)
+                stored = self.context.transact(append, self.key, new, *arguments)
+            else:
+                stored = appending.append_with_retry(
+                    self.context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
+                )
+        except LangoStoreError:  # it may have been committed: the same messages get the same ids again
+            self._earlier += new.messages
+            raise
+        if ends_draft:
             self._forget_draft()
         self._add(stored)
         return stored
@@ -185,7 +193,7 @@ class RunningTurn:
             Conflict: Another process has taken over the session; nothing was moved.
         """
         self._check_running()
-        taken = self.context.transact(inbox.take, self.key, Expected(lease=self._lease))
+        taken = self.context.transact(inbox.take, self.key, self._expected)
         self._add(taken)
         return taken
 
@@ -255,8 +263,7 @@ class RunningTurn:
         """
         self._check_running()
         new = turns.new_turn(self.id, self.usage, self.metadata)
-        seqs = [message.seq for message in self.messages]
-        self.stored = self.context.transact(turns_in_progress.finish, self.key, new, seqs, self._lease)
+        self.stored = self.context.transact(turns_in_progress.finish, self.key, new, self._seqs, self._lease)
         self.messages = self.stored.messages
         self._is_running = False
         return self.stored
@@ -284,8 +291,10 @@ class RunningTurn:
             raise LangoStoreError(f"turn {quoted(self.id)} {reason}: write only inside of its block")
 
     def _add(self, stored: Sequence[Message]) -> None:
-        known = {message.seq for message in self.messages}
-        self.messages += [message for message in stored if message.seq not in known]
+        for message in stored:
+            if message.seq not in self._seqs:
+                self._seqs.add(message.seq)
+                self.messages.append(message)
 
     def _forget_draft(self) -> None:
         self._texts: list[str] = []

@@ -251,8 +251,8 @@ def close_answers(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with a user message after each interrupted answer that no user message follows.
 
     An interrupted answer has `"interrupted": true` in its `extra`. The added message says that the answer was
-    interrupted. Without it, the prompt could end with an answer, or have two answers in a row, and some chat APIs refuse
-    such a prompt. It is not stored, and is the same each time.
+    interrupted. Without it, the prompt could end with an answer or have two answers in a row, which some chat APIs
+    refuse. It is not stored, and is the same each time.
 
     Args:
         messages: The messages in their order.

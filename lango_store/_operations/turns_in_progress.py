@@ -1,11 +1,9 @@
 """Turns in progress: begin a turn with a lease, append its messages at once, and save it at the end."""
 
 import hashlib
-import json
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -44,7 +42,7 @@ def begin(
 
 
 def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
-    prefix = _prefix(turn_id)
+    prefix = id_prefix(turn_id)
     in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < f"{prefix}g", MESSAGE.c.turn_no.is_(None))
     return [each for each in messages.where(connection, key, in_range) if str(each.id).startswith(prefix)]
 
@@ -91,24 +89,30 @@ def append_answer(
 _COMPARED: Final = [name for name in MESSAGE_INPUT_FIELDS if name not in ("id", "created_at", "tokens")]
 
 
-def _prefix(turn_id: str) -> str:
+def id_prefix(turn_id: str) -> str:
+    """Return the beginning of the ids that the messages of a turn get."""
     # Letters and digits only: all collations sort the ids with this prefix next to each other.
     return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
 
 
-def with_ids(turn_id: str, new: Sequence[Message], seen: Counter[str]) -> Batch:
-    """Encode messages of a turn, and give those without an id one that another attempt of the turn would give too.
+def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message]) -> Batch:
+    """Encode messages of a turn, and give each one without an id the next of `ids`.
 
-    The id depends on the turn, the message and, for equal messages, on their number in `seen`, which this increases.
+    A message that equals one of `earlier`, which an earlier attempt of the turn may have stored, gets the id of that
+    one instead, so that it is not stored again. That one is removed from `earlier`.
     """
     rows = [encode_message(message) for message in new]
-    identified: list[Message] = []
-    for message, row in zip(new, rows, strict=True):
+    identified = list(new)
+    for position, row in enumerate(rows):
         if row["id"] is None:
-            fields = json.dumps([row[name] for name in _COMPARED])
-            digest = hashlib.sha256(f"{seen[fields]}{fields}".encode()).hexdigest()[:24]
-            seen[fields] += 1
-            row["id"] = f"{_prefix(turn_id)}{digest}"
-            message = message.model_copy(update={"id": row["id"]})
-        identified.append(message)
+            row["id"] = id = _id_of_equal(row, earlier) or next(ids)
+            identified[position] = new[position].with_id(id)
     return Batch(identified, rows=rows)
+
+
+def _id_of_equal(row: Mapping[str, Any], earlier: list[Message]) -> str | None:
+    for position, message in enumerate(earlier):
+        other = encode_message(message)
+        if all(row[name] == other[name] for name in _COMPARED):
+            return earlier.pop(position).id
+    return None

@@ -253,6 +253,15 @@ class Message(Value):
         _set_private(stored, None)
         return stored
 
+    def with_id(self, id: str) -> Self:
+        """Return a copy with an id."""
+        copy = object.__new__(type(self))  # as in `stored_as`
+        _set_values(copy, self.__dict__ | {"id": id})
+        _set_fields_set(copy, self.__pydantic_fields_set__ | {"id"})
+        _set_extra(copy, None)
+        _set_private(copy, None)
+        return copy
+
     @classmethod
     def from_openai(cls, message: dict[str, Any], **fields: Any) -> Self:
         """Create a message from a dict of OpenAI's chat completions format.
