@@ -164,8 +164,9 @@ class RunningTurn:
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
         """
         self._check_running()
-        counted = [self.context.counted(message) for message in messages]
-        new = turns_in_progress.with_ids(counted, self._ids, self._earlier)
+        if self.context.token_counter is not None:
+            messages = [self.context.counted(message) for message in messages]
+        new = turns_in_progress.with_ids(messages, self._ids, self._earlier)
         ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
             if ends_draft and self._has_pieces:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store._dialect import Dialect
+from lango_store._dialect import Dialect, IfTimeBound
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import (
@@ -67,8 +67,9 @@ def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool 
 
 
 def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.ColumnElement[datetime]:
-    """Return the time at which a lease ends that lasts for the bound `lease_seconds`."""
-    return dialect.next_expiry(now, sa.bindparam("lease_seconds", type_=sa.Double(), required=True))
+    """Return the time at which a lease ends: bound if `now` is bound, otherwise after the bound `lease_seconds`."""
+    seconds: sa.BindParameter[float] = sa.bindparam("lease_seconds", type_=sa.Double(), required=True)
+    return IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))
 
 
 def _count(dialect: Dialect, *, leased: bool = False) -> sa.UpdateBase:

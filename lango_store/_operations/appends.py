@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -177,7 +177,7 @@ def write(
         "turns_added": 0,
     }
     if expected.lease is not None:
-        params |= expected.lease.values
+        params |= expected.lease.bound(connection, now)
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
@@ -260,6 +260,8 @@ def _by_pipeline(
     # The server's now() returns the start of the transaction, which may be long ago.
     now = now or sessions.server_time(connection)
     params["now"] = now
+    if "lease_token" in params:
+        params["lease_until"] = now + timedelta(seconds=params["lease_seconds"])
     with dialect_of(connection).short_transaction(connection):
         counters = run_in_order(connection, pipeline, params)
         if not counters and create is not None and sessions.insert(connection, now, create):

@@ -42,7 +42,7 @@ _taken: Final = Statement(_take)
 
 def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
     """Take the lease of a live session for a turn, and lock the session's row; False if another turn has it."""
-    bound = lease.values | {"key": checked_key(key), "now": dialect_of(connection).time(now), "turn_id": turn_id}
+    bound = lease.bound(connection, now) | {"key": checked_key(key), "turn_id": turn_id}
     return bool(_taken.run(connection, bound))
 
 
@@ -83,7 +83,7 @@ _extend: Final = Statement(
 
 def extend(connection: sa.Connection, now: datetime, key: str, lease: Lease) -> None:
     """Extend a lease, and lock the session's row; raise `Conflict` if another process has taken over."""
-    if not _extend.run(connection, lease.values | {"key": key, "now": dialect_of(connection).time(now)}):
+    if not _extend.run(connection, lease.bound(connection, now) | {"key": key}):
         sessions.raise_unmatched(connection, now, key)
         sessions.check_lease(connection, key, lease)
         raise sessions.not_permitted(key)

@@ -108,10 +108,16 @@ class Lease:
     token: int
     seconds: float
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """The values to bind in a statement that needs the lease and extends it."""
-        return {"lease_token": self.token, "lease_seconds": self.seconds}
+    def bound(self, connection: AnyConnection, now: Moment) -> dict[str, Any]:
+        """Return the values to bind in a statement that needs the lease and extends it."""
+        until = None if now is None else now + timedelta(seconds=self.seconds)
+        time = dialect_of(connection).time
+        return {
+            "now": time(now),
+            "lease_token": self.token,
+            "lease_seconds": self.seconds,
+            "lease_until": time(until),
+        }
 
 
 @dataclass(frozen=True)
