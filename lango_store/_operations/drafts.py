@@ -16,7 +16,7 @@ from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json
 from lango_store._values.model import Draft, Message
-from lango_store.errors import LangoStoreError, quoted
+from lango_store.errors import DamagedMessage, LangoStoreError, quoted
 
 INTERRUPTED: Final = {"interrupted": True}
 """The `extra` of an answer that was not streamed to its end."""
@@ -48,8 +48,10 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Draft]:
     sessions.row_of(connection, now, key)
     pieces: dict[int, list[tuple[str, str, datetime]]] = {}
     for n, token, turn_id, piece, written_at in _read.run(connection, {"key": checked_key(key)}):
-        decoded = stored_json(key, 0, f"draft {n}", piece), stored_time(key, f"draft {n}", written_at)
-        pieces.setdefault(token, []).append((turn_id, *decoded))
+        text, time = stored_json(key, 0, f"draft {n}", piece), stored_time(key, f"draft {n}", written_at)
+        if not isinstance(text, str):
+            raise DamagedMessage(key, 0, f"draft {n}", "is not text")
+        pieces.setdefault(token, []).append((turn_id, text, time))
     return [_draft(token, written) for token, written in pieces.items()]
 
 
