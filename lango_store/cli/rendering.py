@@ -1,7 +1,7 @@
 """Sessions and messages as rich panels."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lango_store._values.content_blocks import parts_of, text_of
-from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
+from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo, ToolCall
 from lango_store._values.usage import describe
 from lango_store.cli.output import one_line, printable, quantity
 from lango_store.errors import DamagedMessage
@@ -20,7 +20,9 @@ _MAX_LINES, _MAX_LINE = 12, 1_000
 _STYLES: Final = {MessageRole.USER: "cyan", MessageRole.ASSISTANT: "green", MessageRole.TOOL: "yellow"}
 
 
-def render_session(info: SessionInfo, usage: Mapping[str, Any], *, omitted: int = 0) -> Panel:
+def render_session(
+    info: SessionInfo, usage: Mapping[str, Any], turn_state: Sequence[str] = (), *, omitted: int = 0
+) -> Panel:
     """Return a panel that describes a session; `omitted` is the number of messages that are not shown."""
     records = f"{quantity(info.record_count, 'record')}, " if info.record_count else ""
     tokens = f"{quantity(info.token_count, 'message token')}, " if info.token_count else ""
@@ -32,6 +34,7 @@ def render_session(info: SessionInfo, usage: Mapping[str, Any], *, omitted: int 
     ]
     if usage:
         lines.append(f"usage of turns: {', '.join(describe(usage))}")
+    lines += map(one_line, turn_state)
     if info.expires_at is not None:
         lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")
     lines += [f"{name} {_json(value)}" for name in ("settings", "metadata") if (value := getattr(info, name))]
@@ -39,6 +42,20 @@ def render_session(info: SessionInfo, usage: Mapping[str, Any], *, omitted: int 
         earlier = f"{omitted:,} earlier messages and records" if records else quantity(omitted, "earlier message")
         lines.append(f"… {earlier} not shown: use --all")
     return _panel(Text(printable("\n".join(lines))), f"{info.key} · {info.title}" if info.title else info.key)
+
+
+def describe_turn_state(turn: OpenTurn | None, drafts: Sequence[Draft], inbox: Sequence[Message]) -> list[str]:
+    """Return lines about the open turn, the drafts and the inbox of a session, none for what it does not have."""
+    lines = []
+    if turn is not None:
+        ends = "ends" if turn.held else "ended"
+        lines.append(f"open turn {turn.id}, lease {ends} {turn.until:%Y-%m-%d %H:%M:%S} UTC")
+    if drafts:
+        characters = sum(len(draft.text) for draft in drafts)
+        lines.append(f"{quantity(len(drafts), 'draft')} with {quantity(characters, 'character')}")
+    if inbox:
+        lines.append(f"{quantity(len(inbox), 'message')} in the inbox")
+    return lines
 
 
 def render_message(message: Message | DamagedMessage, *, full: bool = False) -> RenderableType:

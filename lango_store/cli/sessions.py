@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from lango_store.cli.options import (
 )
 from lango_store.cli.output import (
     Columns,
+    Item,
     captured,
     console,
     page,
@@ -40,7 +41,7 @@ from lango_store.cli.output import (
     quantity,
     say,
 )
-from lango_store.cli.rendering import render_message, render_session
+from lango_store.cli.rendering import describe_turn_state, render_message, render_session
 from lango_store.errors import DamagedMessage, InvalidCursor, LangoStoreError, quoted
 from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
@@ -196,6 +197,9 @@ def show(
 ) -> None:
     """Show a session with its messages, tool calls and total usage.
 
+    The header includes the open turn, the drafts and the number of
+    messages in the inbox.
+
     With --children, the descendants follow. Their usage is not included
     in the usage of the session.
     """
@@ -215,6 +219,15 @@ def show(
             is_end = last is not None or part[-1].seq <= after  # the seq of a damaged message may be wrong
             after = part[-1].seq
             part = [] if is_end else read(after=after, limit=500)
+
+    def readable(read: Callable[[], Item]) -> Item | None:
+        nonlocal is_damaged
+        try:
+            return read()
+        except DamagedMessage as error:
+            is_damaged = True
+            print_error(error)
+            return None
 
     with open_store(url) as store:
         info = store.info(key, expired=expired)
@@ -241,13 +254,14 @@ def show(
             with captured(out, no_pager=no_pager) as text:
                 for info in infos:
                     usage: dict[str, Any] = {}
-                    try:
-                        usage = {} if expired else store.conversation(info.key).total_usage()
-                    except DamagedMessage as error:
-                        is_damaged = True
-                        print_error(error)
+                    state: list[str] = []
+                    if not expired:  # these reads raise SessionExpired
+                        talk = store.conversation(info.key)
+                        usage = readable(talk.total_usage) or {}
+                        turn, drafts, inbox = readable(talk.open_turn), readable(talk.drafts), readable(talk.inbox)
+                        state = describe_turn_state(turn, drafts or [], inbox or [])
                     omitted = max(info.message_count + info.record_count - last, 0) if last else 0
-                    out.print(render_session(info, usage, omitted=omitted))
+                    out.print(render_session(info, usage, state, omitted=omitted))
                     for each in messages(store, info.key):
                         out.print(render_message(each, full=full))
     if text is not None:

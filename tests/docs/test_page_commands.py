@@ -93,7 +93,7 @@ def parse(*words: str) -> Any:
     """Parse a command as `lango-store` does, without running it."""
     if words[0] == "search" and f"search {words[1]}" not in CLI_COMMANDS:
         words = ("search", "for", *words[1:])
-    (name,) = command_names(words)
+    name = max(command_names(words), key=len)  # `turns release`, not `turns`
     return CLI_COMMANDS[name].make_context(name, list(words[len(name.split()) :]))
 
 

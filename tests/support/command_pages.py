@@ -68,10 +68,9 @@ def example_of(command: Any) -> str:
 
 
 def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
+    inner = getattr(command, "commands", {})
+    if not inner or command.invoke_without_command:
         yield name, command
-        return
     for each in inner:
         yield from _below(f"{name} {each}", inner[each])
 

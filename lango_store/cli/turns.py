@@ -1,0 +1,75 @@
+"""`lango-store turns`: list the turns in progress, and release their leases."""
+
+from typing import Annotated, Final
+
+import typer
+
+from lango_store._values.model import OpenTurn
+from lango_store.cli.options import JsonOption, UrlOption, YesOption, confirm, example, open_store
+from lango_store.cli.output import Columns, print_json, print_table, printable, say
+from lango_store.errors import quoted
+
+app = typer.Typer(invoke_without_command=True, epilog=example("turns --open --url sqlite:///agent.db"))
+
+COLUMNS: Final[Columns[OpenTurn]] = {
+    "key": lambda turn: turn.key,
+    "turn": lambda turn: turn.id,
+    "lease ends (UTC)": lambda turn: turn.until,
+    "state": lambda turn: "running" if turn.held else "ended",
+}
+_NO_TURN: Final = "no turn is open"
+
+
+@app.callback()
+def turns(
+    context: typer.Context,
+    open_: Annotated[bool, typer.Option("--open", help="List the turns that have the lease of their session.")] = False,
+    url: UrlOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List open turns with `turns --open`, and release their leases.
+
+    A turn whose lease has ended belongs to a process that died or was
+    paused. Another turn of the session can take over at once. At most
+    1,000 turns are listed, those whose leases end first.
+
+    In a pipe, each turn is one line of tab-separated fields without a
+    header: session key, turn id, time at which the lease ends, and
+    `running` or `ended`. Control characters are escaped with a backslash.
+    """
+    if context.invoked_subcommand is not None:
+        if open_ or url or json_:
+            raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+        return
+    if not open_:
+        print(context.get_help())
+        return
+    with open_store(url) as store:
+        open_turns = store.open_turns()
+    if json_:
+        for turn in open_turns:
+            print_json(turn)
+    elif open_turns:
+        print_table(COLUMNS, [open_turns])
+    else:
+        say(_NO_TURN)
+
+
+@app.command(epilog=example("turns release telegram:42 --url sqlite:///agent.db"))
+def release(
+    key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None, yes: YesOption = False
+) -> None:
+    """Release the lease of a session's open turn.
+
+    Another turn can begin at once. If the process of the open turn still
+    runs, its next write fails with `Conflict`.
+    """
+    with open_store(url) as store:
+        conversation = store.conversation(key)
+        turn = conversation.open_turn()
+        if turn is not None:
+            state = "running" if turn.held else "ended"
+            lease = f"the lease of turn {quoted(turn.id)} ({state}, until {turn.until:%Y-%m-%d %H:%M:%S} UTC)"
+            confirm(f"releasing {lease} of session {quoted(key)} on {store.engine.url}", yes=yes)
+            turn = conversation.release_turn()
+    print(_NO_TURN if turn is None else printable(f"released the lease of turn {quoted(turn.id)}"))
