@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
 from lango_store._dialect.statement import is_single_operation, run_in_order, run_together
 from lango_store._operations import append_statements as statements
-from lango_store._operations import messages, removals, sessions
+from lango_store._operations import leases, messages, removals, sessions
 from lango_store._operations.binds import MESSAGE, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
@@ -112,6 +112,8 @@ def append_new_ids(
         return append(connection, now, key, new, expected)
     stored = messages.read_by_ids(connection, key, new.ids)
     fresh = select_unstored(new, stored)
+    if not fresh.rows and expected.lease is not None:
+        leases.extend(connection, now, key, expected.lease)
     return merge_stored(new, stored, append(connection, now, key, fresh, expected) if fresh.rows else [])
 
 

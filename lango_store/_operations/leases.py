@@ -81,7 +81,7 @@ _extend: Final = Statement(
 )
 
 
-def extend(connection: sa.Connection, now: datetime, key: str, lease: Lease) -> None:
+def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> None:
     """Extend a lease, and lock the session's row; raise `Conflict` if another process has taken over."""
     if not _extend.run(connection, lease.bound(connection, now) | {"key": key}):
         sessions.raise_unmatched(connection, now, key)

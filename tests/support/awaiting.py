@@ -6,9 +6,9 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
-from lango_store import AsyncStore, Store
+from lango_store import AsyncRunningTurn, AsyncStore, Store
 
 _TIMEOUT: Final = 120.0
 _NOTHING: Final = object()
@@ -35,12 +35,31 @@ class Awaiting:
             found = asyncio.run_coroutine_threadsafe(_result(found), self._loop).result(_TIMEOUT)
         if isinstance(found, AsyncIterator):
             return self._each(found)
+        if isinstance(found, AsyncRunningTurn):
+            return AwaitingTurn(found, self._loop)
         is_handle = hasattr(found, "append_message") and hasattr(found, "key")
         return Awaiting(found, self._loop) if is_handle else found
 
     def _each(self, found: AsyncIterator[Any]) -> Iterator[Any]:
         while (one := self._call(anext, found, _NOTHING)) is not _NOTHING:
             yield one
+
+
+class AwaitingTurn(Awaiting):
+    """An `AsyncRunningTurn` with synchronous methods, as a context manager."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("usage", "metadata"):
+            setattr(self.awaited, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __enter__(self) -> Self:
+        self._call(self.awaited.__aenter__)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._call(self.awaited.__aexit__, *error)
 
 
 async def _result(found: Any) -> Any:
