@@ -7,13 +7,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import appends, drafts, leases, messages, sessions, turns
+from lango_store._operations import appends, drafts, leases, levels, messages, sessions, turns
 from lango_store._operations.appends import Batch, NewTurn
 from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
-from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message
+from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, decode_messages, encode_message
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._values.model import Message, Turn
 from lango_store.errors import TurnInProgress
+
+_SEQS_AT_ONCE: Final = 500  # a statement binds a limited number of values
 
 
 def begin(
@@ -64,14 +66,17 @@ def finish(
     if stored:
         return turns.replayed(connection, now, key, stored[0])
     saved = turns.save(connection, now, key, Batch([]), turn=new)
-    appended = messages.where(connection, key, sa.and_(MESSAGE.c.seq.in_(seqs), MESSAGE.c.turn_no.is_(None)))
-    if not appended:
+    rows: list[Sequence[Any]] = []
+    for part in levels.chunks(sorted(seqs), _SEQS_AT_ONCE):
+        of_turn = (of_session(MESSAGE, key), MESSAGE.c.seq.in_(part), MESSAGE.c.turn_no.is_(None))
+        rows += connection.execute(
+            sa.update(MESSAGE).where(*of_turn).values(turn_no=saved.turn_no).returning(*MESSAGE_COLUMNS)
+        )
+    members = decode_messages(key, sorted(rows, key=lambda row: row[0]))
+    if not members:
         return saved
-    bounds = {"first_seq": appended[0].seq, "last_seq": appended[-1].seq}
-    of_turn = MESSAGE.c.seq.in_([each.seq for each in appended])
-    connection.execute(sa.update(MESSAGE).where(of_session(MESSAGE, key), of_turn).values(turn_no=saved.turn_no))
+    bounds = {"first_seq": members[0].seq, "last_seq": members[-1].seq}
     connection.execute(sa.update(TURN).where(of_session(TURN, key), TURN.c.turn_no == saved.turn_no).values(bounds))
-    members = [each.model_copy(update={"turn_no": saved.turn_no}) for each in appended]
     return saved.model_copy(update=bounds | {"messages": members})
 
 
