@@ -25,7 +25,6 @@ from lango_store._operations.lists import Filter, Filters
 from lango_store._values.model import Compaction, Message, SessionInfo, Turn
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
-from lango_store.errors import TurnInProgress
 from lango_store.running_turn import RunningTurn
 from lango_store.store import Store, session_pages
 
@@ -80,6 +79,23 @@ def _of_turn(
         return await self._threads.run(functools.partial(method, self._twin, *arguments, **options))
 
     return call
+
+
+class _Attribute:
+    """An attribute of a turn, read from and written to its synchronous twin."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, turn: AsyncRunningTurn, _: type) -> Any:
+        return getattr(turn._twin, self._name)
+
+    def __set__(self, turn: AsyncRunningTurn, value: Any) -> None:
+        setattr(turn._twin, self._name, value)
+
+
+def _of_twin() -> Any:
+    return _Attribute()
 
 
 async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R]:
@@ -424,55 +440,29 @@ class AsyncConversation:
 class AsyncRunningTurn:
     """A turn in progress, as an asynchronous context manager that `AsyncConversation.turn` returns.
 
-    See `RunningTurn` for its attributes, and for the effects of entering and leaving the block.
+    See `RunningTurn` for the effects of entering and leaving the block.
+
+    Attributes:
+        id: The id of the turn.
+        replayed: True if the turn was saved before.
+        messages: The messages of the turn in the log so far.
+        usage: The usage to save with the turn.
+        metadata: Your own data to save with the turn.
+        stored: The saved turn: after the block, or from its beginning if `replayed`.
+        draft_text: The text that was written since the last answer was appended.
     """
+
+    id: str = _of_twin()
+    replayed: bool = _of_twin()
+    messages: list[Message] = _of_twin()
+    usage: dict[str, Any] | None = _of_twin()
+    metadata: dict[str, Any] | None = _of_twin()
+    stored: Turn | None = _of_twin()
+    draft_text: str = _of_twin()
 
     def __init__(self, threads: Threads, turn: RunningTurn) -> None:
         self._threads = threads
         self._twin = turn
-
-    @property
-    def id(self) -> str:
-        """The id of the turn."""
-        return self._twin.id
-
-    @property
-    def replayed(self) -> bool:
-        """True if the turn was saved before."""
-        return self._twin.replayed
-
-    @property
-    def messages(self) -> list[Message]:
-        """The messages of the turn in the log so far."""
-        return self._twin.messages
-
-    @property
-    def stored(self) -> Turn | None:
-        """The saved turn: after the block, or from its beginning if `replayed`."""
-        return self._twin.stored
-
-    @property
-    def draft_text(self) -> str:
-        """The text that was written since the last answer was appended."""
-        return self._twin.draft_text
-
-    @property
-    def usage(self) -> dict[str, Any] | None:
-        """The usage to save with the turn."""
-        return self._twin.usage
-
-    @usage.setter
-    def usage(self, usage: dict[str, Any] | None) -> None:
-        self._twin.usage = usage
-
-    @property
-    def metadata(self) -> dict[str, Any] | None:
-        """Your own data to save with the turn."""
-        return self._twin.metadata
-
-    @metadata.setter
-    def metadata(self, metadata: dict[str, Any] | None) -> None:
-        self._twin.metadata = metadata
 
     append = _of_turn(RunningTurn.append)
     append_messages = _of_turn(RunningTurn.append_messages)
@@ -493,14 +483,9 @@ class AsyncRunningTurn:
             await self.flush()
 
     async def __aenter__(self) -> Self:
-        run, turn = self._threads.run, self._twin
-        try:
-            await run(turn.begin)
-        except TurnInProgress as error:
-            for seconds in turn.pauses(error):
-                await asyncio.sleep(seconds)
-                if not await run(turn.is_busy) and await run(turn.try_begin):
-                    break
+        tries = self._twin.tries()
+        while (seconds := await self._threads.run(functools.partial(next, tries, None))) is not None:
+            await asyncio.sleep(seconds)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _MIN_PAUSE: Final = 0.02
 _MAX_PAUSE: Final = 0.5
-_MAX_LEASE: Final = timedelta(days=1)
+_LONGEST: Final = timedelta(days=1)
 
 
 class RunningTurn:
@@ -56,9 +56,12 @@ class RunningTurn:
                 "a turn needs its own transactions, because its lease must be visible to other processes at once: "
                 "call turn() on the store, not on store.using() or in store.transact()"
             )
-        _check("lease", lease, timedelta(milliseconds=1), _MAX_LEASE)
-        _check("wait", timedelta(0) if wait is None else wait, timedelta(0), _MAX_LEASE)
-        _check("flush", flush, timedelta(0), _MAX_LEASE)
+        wait = timedelta(0) if wait is None else wait
+        for name, value in (("lease", lease), ("wait", wait), ("flush", flush)):
+            if not isinstance(value, timedelta):
+                raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
+            if not timedelta(0) <= value <= _LONGEST or not lease:
+                raise ValueError(f"{name}={value} is not between 0 and {_LONGEST}, or the lease is 0")
         self.id: Final = encode_id(id) or context.new_id()
         self.key: Final = key
         self.replayed = False
@@ -67,7 +70,7 @@ class RunningTurn:
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
         self.context: Final = context.leased(Lease(secrets.randbits(63), lease.total_seconds()))
-        self._wait = 0.0 if wait is None else wait.total_seconds()
+        self._wait = wait.total_seconds()
         self._flush_every = flush.total_seconds()
         self._is_running = False
         self._expected: Final = Expected(lease=self._lease)
@@ -89,46 +92,28 @@ class RunningTurn:
 
     # Begin
 
-    def begin(self) -> None:
-        """Take the lease, as entering the block does, but raise `TurnInProgress` instead of waiting."""
-        self.stored, earlier = self.context.transact(turns_in_progress.begin, self.key, self.id, self._lease)
+    def tries(self) -> Iterator[float]:
+        """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
+        deadline, pause = monotonic() + self._wait, _MIN_PAUSE
+        while True:
+            try:
+                self.stored, earlier = self.context.transact(turns_in_progress.begin, self.key, self.id, self._lease)
+                break
+            except TurnInProgress:
+                if (remaining := deadline - monotonic()) <= 0:
+                    raise
+            yield min(remaining, random.uniform(pause / 2, pause))
+            pause = min(2 * pause, _MAX_PAUSE)
         self.replayed = self.stored is not None
         self.messages = earlier if self.stored is None else self.stored.messages
         self._seqs = {message.seq for message in earlier}
         self._earlier = list(earlier)
         self._is_running = not self.replayed
 
-    def is_busy(self) -> bool:
-        """Return True if another turn has the lease; this costs less than `begin`."""
-        current = self.context.on_primary().read(leases.find, self.key)
-        return current is not None and current.held
-
-    def pauses(self, error: TurnInProgress) -> Iterator[float]:
-        """Yield the seconds to sleep before the next try; raise the error when the time to wait is over."""
-        deadline, longest = monotonic() + self._wait, _MIN_PAUSE
-        while (remaining := deadline - monotonic()) > 0:
-            yield min(remaining, random.uniform(longest / 2, longest))
-            longest = min(2 * longest, _MAX_PAUSE)
-        raise error
-
     def __enter__(self) -> Self:
-        try:
-            self.begin()
-        except TurnInProgress as error:
-            for seconds in self.pauses(error):
-                if not cancellation.pause(seconds):
-                    raise
-                if not self.is_busy() and self.try_begin():
-                    break
+        for seconds in self.tries():
+            cancellation.pause(seconds)
         return self
-
-    def try_begin(self) -> bool:
-        """Take the lease; return False if another turn has it."""
-        try:
-            self.begin()
-        except TurnInProgress:
-            return False
-        return True
 
     # In the block
 
@@ -302,10 +287,3 @@ class RunningTurn:
         self._pending: list[str] = []
         self._has_pieces = False
         self._flushed_at = float("-inf")
-
-
-def _check(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:
-    if not isinstance(value, timedelta):
-        raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value} is not between {least} and {most}")

@@ -16,7 +16,7 @@ from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json
 from lango_store._values.model import Draft, Message
-from lango_store.errors import DamagedMessage, LangoStoreError, quoted
+from lango_store.errors import DamagedMessage, LangoStoreError, TurnInProgress, quoted
 
 INTERRUPTED: Final = {"interrupted": True}
 """The `extra` of an answer that was not streamed to its end."""
@@ -58,7 +58,7 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Draft]:
 def _draft(token: int, written: Sequence[tuple[str, str, datetime]]) -> Draft:
     turn_ids, texts, times = zip(*written, strict=True)
     text = "".join(texts)
-    return Draft(id=f"{token:016x}", turn_id=turn_ids[0], text=text, created_at=times[0], updated_at=times[-1])
+    return Draft(id=leases.draft_id(token), turn_id=turn_ids[0], text=text, created_at=times[0], updated_at=times[-1])
 
 
 def keep(connection: sa.Connection, now: datetime, key: str, id: str) -> Message:
@@ -86,7 +86,9 @@ def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int
         token = int(id, 16)
     except (TypeError, ValueError):
         raise ValueError(f"id={quoted(id)} is not the id of a draft: give Draft.id") from None
-    leases.check_ended(connection, now, key, token)
+    current = leases.find(connection, now, key)
+    if current is not None and current.held and current.draft_id == id:
+        raise TurnInProgress(key, current.id, current.until)
     return token
 
 

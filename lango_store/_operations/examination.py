@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
-from lango_store._operations import counters, inbox, search, transfer
+from lango_store._operations import counters, search, transfer
 from lango_store._operations.binds import (
     DRAFT,
     INBOX,
@@ -19,6 +19,7 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
+from lango_store._operations.portable_rows import RowEncoder
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -28,7 +29,6 @@ from lango_store._operations.rows import (
     decode_turn,
     seq_or_zero,
     session_value,
-    stored_json,
 )
 from lango_store._rows.columns import TimeColumn, as_stored
 from lango_store._rows.encoding import checked_name, decode_json, decode_time
@@ -117,21 +117,15 @@ def _messages(connection: sa.Connection) -> Iterator[Fault]:
         yield fault.key, fault.fact, remedy
 
 
-def _drafts(connection: sa.Connection) -> Iterator[Fault]:
-    def decode(key: Any, n: Any, piece: Any) -> None:
-        if not isinstance(stored_json(_shown(key), 0, f"piece {n}", piece), str):
-            raise DamagedMessage(_shown(key), 0, f"piece {n}", "is not text")
+def _drafts_and_inboxes(connection: sa.Connection) -> Iterator[Fault]:
+    for table in (DRAFT, INBOX):
 
-    for fault in _damaged(connection, [DRAFT.c.session_key, DRAFT.c.n, as_stored(DRAFT.c.piece)], decode):
-        yield fault.key, fault.fact, f"delete the rows of {fault.key!r} from lango_draft by hand"
+        def decode(*values: Any, table: sa.Table = table) -> None:
+            RowEncoder().encode_stored(table, transfer.stored_row(table, values))
 
-
-def _inboxes(connection: sa.Connection) -> Iterator[Fault]:
-    def decode(key: Any, *row: Any) -> None:
-        decode_messages(_shown(key), [row])
-
-    for fault in _damaged(connection, [INBOX.c.session_key, *inbox.ROWS], decode):
-        yield fault.key, fault.fact, f"fix or delete n {fault.seq} of {fault.key!r} in lango_inbox by hand"
+        columns = [as_stored(each) for each in transfer.COLUMNS[table.name]]
+        for fault in _damaged(connection, columns, decode):
+            yield fault.key, fault.fact, f"fix or delete its row of {table.name} by hand, session_key {fault.key!r}"
 
 
 def _turns(connection: sa.Connection) -> Iterator[Fault]:
@@ -198,8 +192,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "unreadable message": _messages,
     "unreadable turn": _turns,
     "unreadable value": _values,
-    "unreadable draft": _drafts,
-    "unreadable inbox message": _inboxes,
+    "unreadable draft or inbox": _drafts_and_inboxes,
     "search index": _search_index,
 }
 """The checks by the name of their findings. They need all tables. Each runs even if another one fails."""

@@ -19,12 +19,11 @@ from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import OpenTurn
-from lango_store.errors import TurnInProgress
 
 _LISTED: Final = 1_000
 
 _HELD: Final = SESSION.c.lease_until > NOW
-_OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD]
+_OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD, SESSION.c.lease_token]
 
 
 # Take and release
@@ -89,19 +88,6 @@ def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> No
         raise sessions.not_permitted(key)
 
 
-_running: Final = Statement(
-    lambda _: sa.select(*_OPEN).where(of_session(SESSION), SESSION.c.lease_token == number("lease_token"), _HELD)
-)
-
-
-def check_ended(connection: AnyConnection, now: Moment, key: str, token: int) -> None:
-    """Raise `TurnInProgress` if an attempt still has its lease."""
-    bound = {"key": key, "lease_token": token, "now": dialect_of(connection).time(now)}
-    for row in _running.run(connection, bound):
-        current = _decoded(row)
-        raise TurnInProgress(key, current.id, current.until)
-
-
 # Read
 
 _find: Final = Statement(lambda _: sa.select(*_OPEN).where(LIVE_SESSION, SESSION.c.lease_token.is_not(None)))
@@ -125,5 +111,11 @@ def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
 
 
 def _decoded(row: Any) -> OpenTurn:
-    key, turn_id, until, held = row
-    return OpenTurn(key=key, id=turn_id, until=stored_time(key, "lease_until", until), held=bool(held))
+    key, turn_id, until, held, token = row
+    until = stored_time(key, "lease_until", until)
+    return OpenTurn(key=key, id=turn_id, until=until, held=bool(held), draft_id=draft_id(token))
+
+
+def draft_id(token: int) -> str:
+    """Return the id of the draft that the holder of a lease writes."""
+    return f"{token:016x}"
