@@ -110,10 +110,17 @@ class RunningTurn:
         self._earlier = list(earlier)
         self._is_running = not self.replayed
 
-    def __enter__(self) -> Self:
+    def begin(self) -> Self:
+        """Take the lease, as entering the block does, and return the turn. Call `save` or `abandon` at its end.
+
+        Raises:
+            TurnInProgress: Another turn has the lease.
+        """
         for seconds in self.tries():
             cancellation.pause(seconds)
         return self
+
+    __enter__ = begin
 
     # In the block
 
