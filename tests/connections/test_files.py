@@ -45,6 +45,8 @@ COMMANDS = [
     ("sessions", "show", "k"),
     ("sessions", "touch", "k"),
     ("sessions", "delete", "k", "--yes"),
+    ("turns", "--open"),
+    ("turns", "release", "k", "--yes"),
     ("stats",),
     ("doctor",),
     ("expire",),

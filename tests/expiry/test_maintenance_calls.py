@@ -233,7 +233,14 @@ def test_expire_on_terminal_shows_progress_bar(filled: str) -> None:
     assert "purged 2 sessions" in seen
 
 
-READING = [("sessions", "list"), ("sessions", "show", "chat:0"), ("stats",), ("expire", "--dry-run"), ("doctor",)]
+READING = [
+    ("sessions", "list"),
+    ("sessions", "show", "chat:0"),
+    ("turns", "--open"),
+    ("stats",),
+    ("expire", "--dry-run"),
+    ("doctor",),
+]
 WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", "chat:0", "--yes")]
 
 
