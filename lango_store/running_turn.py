@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _MIN_PAUSE: Final = 0.02
 _MAX_PAUSE: Final = 0.5
+_TOKEN_BITS: Final = 62  # backups refuse larger numbers
 _LONGEST: Final = timedelta(days=1)
 
 
@@ -69,7 +70,7 @@ class RunningTurn:
         self.usage: dict[str, Any] | None = None
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
-        self.context: Final = context.leased(Lease(secrets.randbits(63), lease.total_seconds()))
+        self.context: Final = context.leased(Lease(secrets.randbits(_TOKEN_BITS), lease.total_seconds()))
         self._wait = wait.total_seconds()
         self._flush_every = flush.total_seconds()
         self._is_running = False

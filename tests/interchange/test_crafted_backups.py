@@ -28,7 +28,7 @@ from lango_store.tables import SCHEMA_REVISION
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BACKUPS = DATA / "backups"
 BACKUP = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
-KINDS = ('{"session"', '{"turn"', '{"message"', '{"change"')
+KINDS = ('{"session"', '{"turn"', '{"message"', '{"change"', '{"draft"', '{"inbox_message"')
 ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(KINDS)]
 
 
@@ -83,6 +83,11 @@ def every_verb_works(store: Store) -> None:
         assert conversation.append_message(message("next")).seq > info.last_seq
         conversation.save_turn(messages(2), {"tokens": 1})
         conversation.compact(lambda window: [message("summary")])
+        waiting, drafts = conversation.inbox(), conversation.drafts()
+        with conversation.turn() as turn:
+            turn.write("half of an ans")
+            assert len(turn.inbox()) == len(waiting)
+        assert [conversation.keep_draft(draft.id).content for draft in drafts] == [draft.text for draft in drafts]
         store.touch(info.key)
     assert_sound(store)
 
@@ -160,6 +165,17 @@ def test_changed_field_is_refused_or_readable_by_every_method(
         ("change", {"seq": 99}, "seq: 6 follows 99"),
         ("change", {"kind": 5}, "kind: is int, not text"),
         ("change", {"after_seq": ...}, "after_seq: is missing"),
+        ("draft", {"piece": 5}, "piece: 5 is not text"),
+        ("draft", {"piece": ...}, "piece: is missing"),
+        ("draft", {"n": 0}, "n: 0 is not a number"),
+        ("draft", {"token": -1}, "token: -1 is not a number"),
+        ("draft", {"token": 2**62}, "token"),
+        ("draft", {"turn_id": None}, "turn_id"),
+        ("draft", {"written_at": "yesterday"}, "written_at"),
+        ("inbox_message", {"n": 2**62}, "n: "),
+        ("inbox_message", {"role": "nobody"}, "role"),
+        ("inbox_message", {"id": "y" * 600}, "id"),
+        ("inbox_message", {"created_at": ...}, "created_at: is missing"),
         ("value", {"name": "y" * 600}, "name: has 600 characters"),
         ("shared_value", {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],

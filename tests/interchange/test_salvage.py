@@ -19,7 +19,9 @@ from lango_store._operations import counters
 from lango_store.interchange.copying import copy
 from lango_store.interchange.salvage import salvage
 
-TABLES = ("lango_session", "lango_turn", "lango_message", "lango_change", "lango_value", "lango_shared_value")
+TABLES = tuple(
+    f"lango_{name}" for name in ("session", "turn", "message", "change", "value", "draft", "inbox", "shared_value")
+)
 pytestmark = pytest.mark.timeout(120 + 5 * ROUNDS)
 
 
@@ -57,7 +59,8 @@ def _text(value: Any) -> Any:
 
 def position(fields: dict[str, Any]) -> tuple[Any, ...]:
     """Return the identifying columns of a row of any table."""
-    return tuple(fields.get(name) for name in ("session_key", "key", "scope", "name", "seq", "turn_no", "kind"))
+    names = ("session_key", "key", "scope", "name", "seq", "turn_no", "kind", "n", "token")
+    return tuple(fields.get(name) for name in names)
 
 
 def fields_of(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:

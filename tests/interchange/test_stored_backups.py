@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message
-from support.golden_backup import CONTENTS
+from support.golden_backup import CONTENTS, DRAFT, INBOX
 from support.paths import DATA, ROOT
 
 from lango_store import Session, Store
@@ -52,6 +52,11 @@ def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) ->
     assert [m.content for m in plain.messages] == ["Weather in Oslo?", None]
     assert plain.messages[1].tool_calls[0].output == {"celsius": -3}
     assert target.info("expiring").ttl_seconds == 3600
+    if revision >= "0103":
+        (draft,) = target.conversation("plain").drafts()
+        (waiting,) = target.conversation("plain").inbox()
+        assert (draft.turn_id, draft.text) == ("t-0", DRAFT)
+        assert (waiting.id, waiting.content, waiting.sent, waiting.extra) == ("m-2", INBOX, ["in Rome?"], {"x": 1})
     _turns_are_back(target)
     assert sound(target)
 

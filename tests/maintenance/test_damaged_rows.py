@@ -126,7 +126,7 @@ def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
     assert (raised.value.key, raised.value.seq) == ("telegram:1", 0)
 
 
-@pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn"])
+@pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn", "lango_draft", "lango_inbox"])
 def test_column_with_value_of_another_type_is_reported_or_read(
     sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,13 @@ def talked(url: str, now: datetime) -> None:
         store.set_shared_values("shared", {"a": 1})
 
 
+def begin_and_leave(store: Store) -> None:
+    """Run a turn that stores a draft."""
+    with store.conversation("k").turn() as turn:
+        turn.write("half of an ans")
+        turn.append(message(role="assistant"))
+
+
 VERBS: dict[str, Callable[[Store], Any]] = {
     "append": lambda store: store.append_message("k", message()),
     "append or create": lambda store: store.append_message("new", message(), create=True),
@@ -78,6 +85,8 @@ VERBS: dict[str, Callable[[Store], Any]] = {
     "update": lambda store: store.update("k", title="Oslo"),
     "values": lambda store: store.set_values("k", {"b": 2}),
     "shared values": lambda store: store.set_shared_values("shared", {"b": 2}),
+    "turn": begin_and_leave,
+    "enqueue": lambda store: store.conversation("k").enqueue(message()),
     "cut": lambda store: store.conversation("k").truncate(after=0),
     "fork": lambda store: store.conversation("k").fork(),
     "compact": lambda store: store.conversation("k").compact(lambda _: [message("short")], discard=True),
@@ -88,6 +97,9 @@ READS: dict[str, Callable[[Store], Any]] = {
     "get": lambda store: store.get("k"),
     "list": lambda store: store.list_sessions(),
     "values of": lambda store: store.values("k"),
+    "drafts": lambda store: store.conversation("k").drafts(),
+    "inbox": lambda store: store.conversation("k").inbox(),
+    "open turns": lambda store: store.open_turns(),
     "history": lambda store: store.conversation("k").history(last=5),
     "stats": lambda store: store.stats(),
     "doctor": lambda store: store.examine(),
@@ -135,7 +147,7 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
     talked(database.url("app"), clock())
     with Store(database.url("purge"), clock=clock) as store:
         assert refused(store, READS) == set()
-        names = ("append", "append or create", "create", "values", "shared values", "cut", "fork")
+        names = ("append", "append or create", "create", "values", "shared values", "turn", "enqueue", "cut", "fork")
         writing = {name: VERBS[name] for name in names}
         assert refused(store, writing) == writing.keys()
         report = store.expire(archive=tmp_path / "cold.db")
@@ -191,6 +203,10 @@ def test_policies_separate_tenants_of_one_role(database: Database) -> None:
             conversation.truncate(after=3)
             conversation.fork(f"{name}/fork")
             conversation.set_values({"a": name})
+            conversation.enqueue(message(name))
+            turn = conversation.turn("given up").begin()
+            turn.write(name)
+            turn.abandon()
             store.set_shared_values(f"{name}/app", {"a": name})
         tenant.set("ann")
         with engine.begin() as connection:

@@ -19,6 +19,7 @@ ALL_SESSIONS = {
     "Store.count": "counts sessions",
     "Store.list_sessions": "lists sessions by time",
     "Store.iter_sessions": "iterates over all sessions",
+    "Store.open_turns": "lists the open turns of all sessions",
     "Store.stats": "sums up all sessions",
     "Store.examine": "looks through all rows",
     "Store.expire": "looks for expired sessions",

@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+KINDS = ("turn", "message", "change", "value", "draft", "inbox_message")
+
 
 def sealed(lines: list[str]) -> list[str]:
     """Return the lines of a file with correct counts and digests."""
@@ -11,9 +13,10 @@ def sealed(lines: list[str]) -> list[str]:
     own: list[str] = []
     for line in lines:
         if line.startswith('{"end"'):
-            counts = {"turns": '{"turn"', "messages": '{"message"', "changes": '{"change"', "values": '{"value"'}
-            end: dict[str, Any] = {name: sum(each.startswith(kind) for each in own) for name, kind in counts.items()}
-            end = {name: number for name, number in end.items() if number or name not in ("changes", "values")}
+            counts = {kind: sum(each.startswith(f'{{"{kind}"') for each in own) for kind in KINDS}
+            end: dict[str, Any] = {
+                f"{kind}s": number for kind, number in counts.items() if number or kind in ("turn", "message")
+            }
             end["sha256"] = hashlib.sha256("".join(each + "\n" for each in own).encode()).hexdigest()
             done.append(json.dumps({"end": end}, separators=(",", ":")))
             own = []

@@ -11,7 +11,7 @@ from lango_store.tables import FEATURE_TABLE, Base
 
 TABLES = [table.name for table in Base.metadata.sorted_tables if table.name != FEATURE_TABLE]
 
-ALL_KEYS = ["fk_lango_change_session", "fk_lango_message_session", "fk_lango_turn_session", "fk_lango_value_session"]
+ALL_KEYS = [f"fk_lango_{name}_session" for name in ("change", "draft", "inbox", "message", "turn", "value")]
 """The foreign keys of our tables."""
 
 
@@ -65,6 +65,10 @@ def fill(url: str) -> None:
             conversation.save_turn(messages(2), {"tokens": number})
             conversation.pop_message()
             store.set_values(f"k{number}", {"mood": number})
+            conversation.enqueue(messages(1)[0])
+            turn = conversation.turn("given up").begin()
+            turn.write("half of an ans")
+            turn.abandon()
         store.set_shared_values("shared", {"mood": "fine"})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from lango_store import DamagedMessage, LangoStoreError, Message, Store, ToolCall, create_engine
+from lango_store import Conversation, DamagedMessage, LangoStoreError, Message, Store, ToolCall, create_engine
 
 ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
 SESSIONS = 20
@@ -24,7 +24,7 @@ Damage = Callable[[bytearray, random.Random], None]
 
 
 def fill(path: Path) -> None:
-    """Write 20 sessions with 235 messages: tool calls, extra, ids, turns, usage, a summary, long and short texts."""
+    """Write 20 sessions with 235 messages: tool calls, turns, a summary, drafts, an inbox, long and short texts."""
     with Store(f"sqlite:///{path}", migrate=True, token_counter=lambda message: len(str(message.content))) as store:
         for number in range(SESSIONS):
             key = f"telegram:{number}"
@@ -44,6 +44,10 @@ def fill(path: Path) -> None:
             store.append_messages(key, talk[:6])
             conversation = store.open(key)
             conversation.save_turn(talk[6:], {"input_tokens": 7, "details": {"cached": 1}}, id=f"turn-{number}")
+            turn = conversation.turn("given up").begin()
+            turn.write("grün und " * number + "bl")
+            turn.abandon()
+            conversation.enqueue(Message.user(f"Oslo, message {number}", id="m-waiting"))
             if number < 15:
                 conversation.compact(lambda window: Message(role="assistant", content=f"a summary of {len(window)}"))
 
@@ -179,6 +183,9 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "total_usage", lambda: conversation.total_usage()
     yield "compactions", lambda: conversation.compactions()
     yield "values", lambda: store.values(key)
+    yield "open_turn", lambda: conversation.open_turn()
+    yield "drafts", lambda: conversation.drafts()
+    yield "inbox", lambda: conversation.inbox()
     yield "history", lambda: conversation.history(max_tokens=100_000)
     yield "begin_compaction", lambda: conversation.begin_compaction()
 
@@ -190,8 +197,16 @@ def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "list_sessions of both", lambda: store.list_sessions(expired=None, key_prefix="telegram:")
     yield "count", lambda: store.count(user_id="user 1")
     yield "stats", lambda: store.stats()
+    yield "open_turns", lambda: store.open_turns()
     yield "expire", lambda: store.expire(dry_run=True)
     yield "examine", lambda: store.examine()
+
+
+def _run_turn(conversation: Conversation) -> None:
+    with conversation.turn("given up") as turn:
+        turn.write("Oslo")
+        turn.inbox()
+        turn.append(Message.assistant("Oslo"))
 
 
 def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -208,6 +223,9 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")
+    yield "turn", lambda: _run_turn(conversation)
+    yield "keep_draft", lambda: [conversation.keep_draft(draft.id) for draft in conversation.drafts()]
+    yield "enqueue", lambda: conversation.enqueue(Message.user("hello", id="m-waiting"))
     yield "fork", lambda: conversation.fork()
     yield "compact", lambda: conversation.compact(lambda window: Message(role="assistant", content="short"))
     yield "update_message", lambda: store.conversation(key).update_message(3, message)

@@ -7,31 +7,51 @@ from pathlib import Path
 
 from support.factories import message, messages
 
-from lango_store import AsyncConversation, AsyncStore, Conversation, Store
+from lango_store import AsyncConversation, AsyncStore, Conversation, Store, Turn
 
 Calls = dict[type, dict[str, list[Callable[[], object]]]]
 
 
 def verbs_of(kind: type) -> set[str]:
-    """Return the names of the verbs of `Store` or `Conversation`: what their asynchronous twins await."""
+    """Return the names of the verbs of `Store` or `Conversation`: what their asynchronous twins await or enter."""
     twin = {Store: AsyncStore, Conversation: AsyncConversation}[kind]
     named = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
     return named - {"close", "conversation", "run_sync"}
 
 
 def prepare(store: Store, cold: Path) -> None:
-    """Make what the calls are about: sessions, and one in an archive."""
+    """Make what the calls are about: sessions, one in an archive, a draft, an inbox message and an open turn."""
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=messages(2, tokens=1))
     store.create("k/child")
-    store.conversation("k").save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
+    k = store.conversation("k")
+    k.save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
+    given_up = k.turn("given up").begin()
+    given_up.write("half of an ans")
+    given_up.abandon()
+    k.enqueue(message(id="waiting"))
+    store.open("busy").turn("open").begin()
+
+
+def run_turn(conversation: Conversation) -> Turn | None:
+    """Run a turn that calls each of its methods."""
+    with conversation.turn("running") as turn:
+        turn.inbox()
+        turn.append(message(id="asked"))
+        turn.write("half of an ans")
+        turn.flush()
+        turn.append_messages([message(id="answered", role="assistant")])
+        turn.write("half of an")
+        turn.interrupt()
+    return turn.stored
 
 
 def calls_of(store: Store, cold: Path) -> Calls:
     """Return the calls by class and verb; none of them depends on another one."""
-    k = store.conversation("k")
+    k, busy = store.conversation("k"), store.conversation("busy")
     (turn,) = k.turns()
+    (draft,) = k.drafts()
     pending = k.begin_compaction()
     assert pending is not None
     calls: Calls = {
@@ -82,6 +102,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
                 lambda: store.delete_where(key_prefix="k", children=True),
             ],
             "restore": [lambda: store.restore(cold, "old", children=True)],
+            "open_turns": [store.open_turns],
         },
         Conversation: {
             "get": [k.get],
@@ -108,6 +129,14 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "messages_of": [lambda: k.messages_of(turn)],
             "event_count": [k.event_count],
             "total_usage": [k.total_usage, lambda: k.total_usage(children=True)],
+            "turn": [lambda: run_turn(k)],
+            "open_turn": [k.open_turn, busy.open_turn],
+            "release_turn": [busy.release_turn],
+            "drafts": [k.drafts],
+            "keep_draft": [lambda: k.keep_draft(draft.id)],
+            "drop_draft": [lambda: k.drop_draft(draft.id)],
+            "enqueue": [lambda: k.enqueue(message()), lambda: k.enqueue(message(id="new"))],
+            "inbox": [k.inbox],
             "values": [k.values],
             "set_values": [lambda: k.set_values({"a": 1})],
             "drop_values": [k.drop_values],

@@ -13,6 +13,7 @@ from lango_store.tables import SCHEMA_REVISION
 
 BACKUPS = DATA / "backups"
 CONTENTS = ["", 'say "hé"\n\x7f', "null", "[1]", None, True, 1.0, "a\0b", "\ud83d", {"b": 1, "a": [None]}, ["x"]]
+DRAFT, INBOX = "It is\0 -3 \ud83d", ["a\0b", "\ud83d", None, 1.0]
 BEGAN = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
 
@@ -28,6 +29,11 @@ def fill(store: Store) -> None:
     store.append_messages("plain", [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)])
     store.set_values("plain", {"state": {"step": 2}, "cursor": None})
     store.set_shared_values("user:ann", {"name": "Ann", "é": "a\0\ud83d"})
+    plain = store.conversation("plain")
+    turn = plain.turn("t-0").begin()
+    turn.write(DRAFT)
+    turn.abandon()
+    plain.enqueue(Message.user(INBOX, id="m-2", author="ann", tokens=3, sent=["in Rome?"], extra={"x": 1}))
     store.create("expiring", user_id="bob", ttl=timedelta(hours=1))
     store.append_messages("expiring", [Message.user(f"message {n}", tokens=n) for n in range(3)])
     turns = store.open("turns", ttl=timedelta(hours=2))
@@ -43,7 +49,8 @@ def main() -> None:
     moment = BEGAN
     with TemporaryDirectory() as folder, Store(f"sqlite:///{folder}/s.db", migrate=True, clock=lambda: moment) as store:
         fill(store)
-        export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
+        written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
+        assert [each.error for each in written if each.error] == []
         moment += timedelta(hours=4)
         archive = BACKUPS / f"{SCHEMA_REVISION}.db"
         archive.unlink(missing_ok=True)

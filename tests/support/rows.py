@@ -4,12 +4,13 @@ from typing import Any
 
 from lango_store import DamagedMessage, Store
 from lango_store._operations import transfer
-from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import DRAFT, INBOX, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.portable_rows import Fields, decode_row
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 
-_PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE}
+_PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE, "piece": DRAFT, "n": INBOX}
+_TIMES = ("created_at", "updated_at", "expires_at", "written_at")
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
 
@@ -60,15 +61,24 @@ def shared_value_row(scope: str, name: str, **fields: Any) -> Row:
     return {"scope": scope, "name": name, "value": "1", "updated_at": TIME} | fields
 
 
+def draft_row(key: str, n: int, **fields: Any) -> Row:
+    """Make the row of a piece of a draft."""
+    return {"session_key": key, "n": n, "token": 1, "turn_id": "t", "piece": '"x"', "written_at": TIME} | fields
+
+
+def inbox_row(key: str, n: int, **fields: Any) -> Row:
+    """Make the row of a message in the inbox."""
+    row: Row = dict.fromkeys(column.name for column in INBOX.c)
+    return row | {"session_key": key, "n": n, "role": "user", "created_at": TIME} | fields
+
+
 def put(store: Store, *rows: Row) -> None:
     """Write rows without validation, as another program may."""
     with store.engine.begin() as connection:
         for row in rows:
             table = next((each for name, each in _PLACES.items() if name in row), SESSION)
-            times = {
-                name: decode_time(row[name]) for name in ("created_at", "updated_at", "expires_at") if row.get(name)
-            }
-            columns = _content_columns(row["content"]) if table is MESSAGE else {}
+            times = {name: decode_time(row[name]) for name in _TIMES if row.get(name)}
+            columns = _content_columns(row["content"]) if table in (MESSAGE, INBOX) else {}
             transfer.insert(connection, table, [row | columns | times])
 
 
@@ -157,6 +167,15 @@ def fill(store: Store) -> None:
             tokens=2**52,
         ),
         *(value_row("full" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
+        *(
+            draft_row("full" + texts, 2 * place + 1, token=2**62 - 1 - place % 2, turn_id=texts, piece=text)
+            for place, text in enumerate(each for each in ODD_TEXTS if each[0] == '"')
+        ),
+        *(
+            inbox_row("full" + texts, 2 * place + 1, content=text, sent=text, extra=f'{{"odd" :{text}}}', tokens=place)
+            for place, text in enumerate(ODD_TEXTS)
+        ),
+        inbox_row("full" + texts, 2**53, id=texts, role="tool", author=texts, name="", tool_call_id="c"),
         *(shared_value_row("shared" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
         session_row("empty"),
         session_row(
