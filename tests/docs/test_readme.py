@@ -104,7 +104,10 @@ def test_operator_commands_run(tmp_path: Path) -> None:
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
         store.create("refund", user_id="bob", messages=[Message.user("a refund in Oslo")])
+        store.open("telegram:87654321").turn("t1").begin()
     run_lango_store_commands("".join(blocks("docs/production/operations.md", "sh")), tmp_path)
+    with Store(url) as store:
+        assert store.open_turns() == []
 
 
 def test_nanobot_commands_run(tmp_path: Path) -> None:
