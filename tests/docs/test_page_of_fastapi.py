@@ -1,5 +1,6 @@
-"""The service on the page about FastAPI: its tests, its units, and clients that disconnect."""
+"""The service on the page about FastAPI: its tests, its units, retries, disconnects and crashes."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,30 +11,46 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 import pytest
+from support.databases import MakeDatabase
 from support.pages import blocks
 from support.paths import ROOT
 from support.processes import PYTEST, run_program
+from support.streaming_model import PIECES, StreamingModel, streaming_model
 
 from lango_store import Store
 
 PAGE: Final = "docs/howto/fastapi.md"
 PROGRAM, TESTS = blocks(PAGE, "python")
-QUESTION: Final = {"id": "r1", "text": "Hello", "after": 0}
+QUESTION: Final = {"id": "r1", "text": "Hello"}
 ANSWER: Final = "I have read 1 messages . "
 
 
+@pytest.fixture(autouse=True)
+def program(tmp_path: Path) -> Path:
+    """Write the program to the folder of the test."""
+    path = tmp_path / "chat.py"
+    path.write_text(PROGRAM)
+    return path
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """Write the program to the folder of the test, and return the URL of an empty database."""
-    (tmp_path / "chat.py").write_text(PROGRAM)
-    return f"sqlite:///{tmp_path}/agent.db"
+def url(make_sqlite: MakeDatabase) -> str:
+    return make_sqlite()
+
+
+@pytest.fixture
+def model(program: Path) -> Iterator[StreamingModel]:
+    """Replace the model of the program with one that counts its calls."""
+    with streaming_model() as model:
+        program.write_text(PROGRAM + model.client)
+        yield model
 
 
 def unit(name: str) -> str:
@@ -58,7 +75,6 @@ def environment(url: str) -> dict[str, str]:
 @contextmanager
 def service(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], httpx2.Client]]:
     """Start the service as its unit does, on a free port."""
-    subprocess.run(command("chat.service", "ExecStartPre"), env=environment(url), cwd=folder, check=True, timeout=60)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -88,10 +104,24 @@ def wait_until(condition: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-1]]
+
+
+def ask(client: httpx2.Client, key: str, question: Any = QUESTION) -> list[dict[str, Any]]:
+    answer = client.post(f"/chats/{key}/turns", json=question)
+    assert answer.status_code == 200, answer.text
+    return events(answer.text)
+
+
 def leave_after_first_piece(client: httpx2.Client, key: str) -> None:
     with client.stream("POST", f"/chats/{key}/turns", json=QUESTION) as answer:
         assert answer.status_code == 200
         assert next(answer.iter_text()) == 'data: {"text": "I "}\n\n'
+
+
+def contents(store: Store, key: str) -> list[Any]:
+    return [message.content for message in store.messages(key)]
 
 
 def test_example_tests_on_fastapi_page_pass(url: str, tmp_path: Path) -> None:
@@ -104,29 +134,160 @@ def test_example_tests_on_fastapi_page_pass(url: str, tmp_path: Path) -> None:
     assert "4 passed" in done.stdout
 
 
-def test_turn_is_stored_whole_after_the_client_disconnects(url: str, tmp_path: Path) -> None:
+def test_turn_is_stored_whole_after_the_client_disconnects(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+    url = make_sqlite(migrated=False)
+    subprocess.run(command("chat.service", "ExecStartPre"), env=environment(url), cwd=tmp_path, check=True, timeout=60)
     with service(url, tmp_path) as (_, client), Store(url) as store:
         key = client.post("/chats").json()["key"]
         leave_after_first_piece(client, key)
-        wait_until(lambda: store.conversation(key).find_turn("r1"))
-        assert [message.content for message in store.messages(key)] == ["Hello", ANSWER]
-        again = client.post(f"/chats/{key}/turns", json=QUESTION)
-        assert again.text.endswith('data: {"finished": true, "last_seq": 2}\n\n')
+        (event,) = ask(client, key)
+        assert event["message"]["content"] == ANSWER
+        assert contents(store, key) == ["Hello", ANSWER]
 
 
-def test_stopped_service_stores_the_partial_answer(url: str, tmp_path: Path) -> None:
+def test_stopped_service_keeps_the_draft_and_releases_the_lease(url: str, tmp_path: Path) -> None:
     with service(url, tmp_path) as (process, client), Store(url) as store:
         key = client.post("/chats").json()["key"]
         leave_after_first_piece(client, key)
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-        turn = store.conversation(key).find_turn("r1")
-        assert turn is not None
-        assert turn.metadata == {"finished": False}
-        assert ANSWER.startswith(str(store.messages(key)[-1].content))
+        conversation = store.conversation(key)
+        (draft,) = conversation.drafts()
+        assert ANSWER.startswith(draft.text)
+        assert conversation.open_turn() is None
+        assert conversation.find_turn("r1") is None
 
 
-def test_service_does_not_start_without_tables(url: str, tmp_path: Path) -> None:
+# Two processes
+
+SESSIONS: Final = 20
+TURNS: Final = 4  # of each session
+
+
+async def ask_all(clients: list[httpx2.Client], keys: list[str], model: StreamingModel) -> list[httpx2.Response]:
+    """Send each question to all processes at the same time, while the model is held."""
+    model.hold()
+    limits = httpx2.Limits(max_connections=None)
+    async with httpx2.AsyncClient(timeout=60, limits=limits) as sender:
+        requests = [
+            asyncio.create_task(sender.post(f"{client.base_url}/chats/{key}/turns", json=question))
+            for client in clients
+            for key in keys
+            for question in ({"id": f"r{number}", "text": f"{key} {number}"} for number in range(TURNS))
+        ]
+        async with asyncio.timeout(60):
+            while model.calls.total() < len(keys):
+                await asyncio.sleep(0.01)
+            model.release()
+            return await asyncio.gather(*requests)
+
+
+def test_doubled_questions_in_two_processes_ask_the_model_once(
+    make_database: MakeDatabase, model: StreamingModel, tmp_path: Path
+) -> None:
+    url = make_database()
+    with Store(url) as store, ExitStack() as stack:
+        keys = [store.create().key for _ in range(SESSIONS)]
+        clients = [stack.enter_context(service(url, tmp_path))[1] for _ in range(2)]
+        responses = asyncio.run(ask_all(clients, keys, model))
+        assert {response.status_code for response in responses} == {200}
+        assert len(responses) == 2 * SESSIONS * TURNS
+        for response in responses:
+            *pieces, last = events(response.text)
+            assert last["message"]["content"] == "".join(PIECES)
+            assert [piece["text"] for piece in pieces] in ([], [*PIECES, ""])
+        assert model.calls == {f"{key} {number}": 1 for key in keys for number in range(TURNS)}
+        for key in keys:
+            conversation = store.conversation(key)
+            assert sorted(str(turn.id) for turn in conversation.turns()) == [f"r{number}" for number in range(TURNS)]
+            log = contents(store, key)
+            assert sorted(log[::2]) == [f"{key} {number}" for number in range(TURNS)]
+            assert log[1::2] == ["".join(PIECES)] * TURNS
+            assert conversation.drafts() == []
+
+
+def test_stop_ends_a_turn_of_another_process(url: str, model: StreamingModel, tmp_path: Path) -> None:
+    model.hold()
+    with ExitStack() as stack:
+        (_, client), (_, other) = (stack.enter_context(service(url, tmp_path)) for _ in range(2))
+        key = client.post("/chats").json()["key"]
+        with client.stream("POST", f"/chats/{key}/turns", json=QUESTION) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == 'data: {"text": "I "}'
+            stopped = other.post(f"/chats/{key}/stop").json()
+            assert [message["content"] for message in stopped["messages"]] == ["Hello", "I "]
+            model.release()
+            assert [line for line in lines if line][-1] == 'data: {"error": "Conflict"}'
+        (event,) = ask(client, key)
+        assert event["message"]["extra"] == {"interrupted": True}
+        assert other.post(f"/chats/{key}/stop").json() is None
+        assert model.calls == {"Hello": 1}
+
+
+# kill -9
+
+
+@pytest.fixture
+def short_lease(program: Path, model: StreamingModel) -> None:
+    """Shorten the lease of a killed process to a second."""
+    lease = "LEASE = timedelta(minutes=1)"
+    assert lease in PROGRAM
+    program.write_text(program.read_text().replace(lease, "LEASE = timedelta(seconds=1)"))
+
+
+@contextmanager
+def killed_and_restarted(url: str, folder: Path, model: StreamingModel) -> Iterator[tuple[httpx2.Client, str]]:
+    """Kill the service in the middle of an answer; yield a client of a new one, and the key of the chat."""
+    model.hold()
+    with service(url, folder) as (process, client):
+        key = client.post("/chats").json()["key"]
+        leave_after_first_piece(client, key)
+        process.kill()
+        process.wait(60)
+    model.release()
+    with service(url, folder) as (_, client):
+        (draft,) = client.get(f"/chats/{key}/drafts").json()
+        assert (draft["turn_id"], draft["text"]) == ("r1", "I ")
+        yield client, key
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_killed_service_answers_the_question_sent_again(
+    make_database: MakeDatabase, model: StreamingModel, tmp_path: Path
+) -> None:
+    url = make_database()
+    with killed_and_restarted(url, tmp_path, model) as (client, key), Store(url) as store:
+        *_, last = ask(client, key)
+        assert last["message"]["content"] == "".join(PIECES)
+        assert contents(store, key) == ["Hello", "".join(PIECES)]
+        assert [turn.id for turn in store.conversation(key).turns()] == ["r1"]
+        assert client.get(f"/chats/{key}/drafts").json() == []
+        assert model.calls == {"Hello": 2}
+
+
+def test_killed_service_saves_the_draft_on_stop(url: str, model: StreamingModel, tmp_path: Path) -> None:
+    with killed_and_restarted(url, tmp_path, model) as (client, key):
+        stopped = client.post(f"/chats/{key}/stop").json()
+        assert [message["content"] for message in stopped["messages"]] == ["Hello", "I "]
+        assert [event["message"]["content"] for event in ask(client, key)] == ["I "]
+        assert model.calls == {"Hello": 1}
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_killed_service_keeps_the_draft_before_another_question(
+    url: str, model: StreamingModel, tmp_path: Path
+) -> None:
+    with killed_and_restarted(url, tmp_path, model) as (client, key), Store(url) as store:
+        ask(client, key, {"id": "r2", "text": "And now?"})
+        assert contents(store, key) == ["Hello", "I ", "And now?", "".join(PIECES)]
+        assert store.messages(key)[1].extra == {"interrupted": True}
+
+
+# Start, and expired chats
+
+
+def test_service_does_not_start_without_tables(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+    url = make_sqlite(migrated=False)
     words = [*command("chat.service", "ExecStart"), "--lifespan", "on"]
     done = subprocess.run(words, env=environment(url), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
@@ -134,7 +295,7 @@ def test_service_does_not_start_without_tables(url: str, tmp_path: Path) -> None
 
 
 def test_timer_purges_expired_chats(url: str, tmp_path: Path) -> None:
-    with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
+    with Store(url, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
         store.create("old", ttl=timedelta(days=30))
     words = command("chat-expire.service", "ExecStart")
     done = subprocess.run(words, env=environment(url), cwd=tmp_path, capture_output=True, text=True, timeout=60)

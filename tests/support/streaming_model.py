@@ -1,0 +1,73 @@
+"""A local server that imitates a model: it streams answers to other processes, counts its calls and can be held."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+PIECES: Final = ("I ", "have ", "read ", "it.")
+
+_CLIENT: Final = '''
+async def complete(prompt):
+    """Ask the streaming model for an answer to the last message."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", {port})
+    writer.write(json.dumps(prompt[-1]["content"]).encode() + b"\\n")
+    async for line in reader:
+        yield json.loads(line), {{}}
+    writer.close()
+    yield "", {{"calls": 1}}
+'''
+
+
+class StreamingModel:
+    """A model that answers each question with `PIECES`.
+
+    Attributes:
+        calls: The number of calls by question.
+        client: The source of a function `complete` that calls the model; it needs the modules asyncio and json.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.calls: Counter[str] = Counter()
+        self._loop = loop
+        self._released = asyncio.Event()
+        self._server = loop.run_until_complete(asyncio.start_server(self._answer, "127.0.0.1", 0, backlog=512))
+        self.client = _CLIENT.format(port=self._server.sockets[0].getsockname()[1])
+
+    def hold(self) -> None:
+        """Pause calls after their first piece."""
+        self._loop.call_soon_threadsafe(self._released.clear)
+
+    def release(self) -> None:
+        """Continue all calls."""
+        self._loop.call_soon_threadsafe(self._released.set)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = await reader.readline()
+        self.calls[question.decode().strip().strip('"')] += 1
+        with suppress(ConnectionError):  # the program was killed
+            for piece in PIECES:
+                writer.write(f'"{piece}"\n'.encode())
+                await writer.drain()
+                await self._released.wait()
+        writer.close()
+
+
+@contextmanager
+def streaming_model() -> Iterator[StreamingModel]:
+    """Serve a model from a thread."""
+    loop = asyncio.new_event_loop()
+    model = StreamingModel(loop)
+    model.release()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield model
+    finally:
+        model.release()
+        loop.call_soon_threadsafe(model._server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
