@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations import appends, drafts, inbox, leases, turns, turns_in_progress
+from lango_store._operations import appends, drafts, inbox, turns, turns_in_progress
 from lango_store._operations.drafts import INTERRUPTED
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.encoding import encode_id
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 _MIN_PAUSE: Final = 0.02
 _MAX_PAUSE: Final = 0.5
 _TOKEN_BITS: Final = 62  # backups refuse larger numbers
+_ZERO: Final = timedelta(0)
+_SHORTEST_LEASE: Final = timedelta(milliseconds=1)
 _LONGEST: Final = timedelta(days=1)
 
 
@@ -57,12 +59,12 @@ class RunningTurn:
                 "a turn needs its own transactions, because its lease must be visible to other processes at once: "
                 "call turn() on the store, not on store.using() or in store.transact()"
             )
-        wait = timedelta(0) if wait is None else wait
-        for name, value in (("lease", lease), ("wait", wait), ("flush", flush)):
+        wait = _ZERO if wait is None else wait
+        for name, value, least in (("lease", lease, _SHORTEST_LEASE), ("wait", wait, _ZERO), ("flush", flush, _ZERO)):
             if not isinstance(value, timedelta):
                 raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
-            if not timedelta(0) <= value <= _LONGEST or not lease:
-                raise ValueError(f"{name}={value} is not between 0 and {_LONGEST}, or the lease is 0")
+            if not least <= value <= _LONGEST:
+                raise ValueError(f"{name}={value} is not between {least} and {_LONGEST}")
         self.id: Final = encode_id(id) or context.new_id()
         self.key: Final = key
         self.replayed = False
@@ -73,7 +75,7 @@ class RunningTurn:
         self.context: Final = context.leased(Lease(secrets.randbits(_TOKEN_BITS), lease.total_seconds()))
         self._wait = wait.total_seconds()
         self._flush_every = flush.total_seconds()
-        self._is_running = False
+        self._has_begun = self._is_running = False
         self._expected: Final = Expected(lease=self._lease)
         prefix = f"{turns_in_progress.id_prefix(self.id)}{self._lease.token:016x}"
         self._ids: Final = (f"{prefix}{number:x}" for number in count())
@@ -95,6 +97,8 @@ class RunningTurn:
 
     def tries(self) -> Iterator[float]:
         """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
+        if self._has_begun:
+            raise LangoStoreError(f"turn {quoted(self.id)} can be entered only once: call turn() again")
         deadline, pause = monotonic() + self._wait, _MIN_PAUSE
         while True:
             try:
@@ -109,7 +113,7 @@ class RunningTurn:
         self.messages = earlier if self.stored is None else self.stored.messages
         self._seqs = {message.seq for message in earlier}
         self._earlier = list(earlier)
-        self._is_running = not self.replayed
+        self._has_begun, self._is_running = True, not self.replayed
 
     def begin(self) -> Self:
         """Take the lease, as entering the block does, and return the turn. Call `save` or `abandon` at its end.
@@ -267,8 +271,8 @@ class RunningTurn:
         if not self._is_running:
             return
         try:
-            self.flush()
-            self.context.write(leases.release, self.key, self._lease.token)
+            pieces = "".join(self._pending)
+            self.context.transact(turns_in_progress.abandon, self.key, self.id, self._lease, pieces)
         except LangoStoreError as error:  # the exception of the block matters more, and the lease ends by itself
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False
@@ -277,7 +281,11 @@ class RunningTurn:
         if error is not None:
             self.abandon()
         elif self._is_running:
-            self.save()
+            try:
+                self.save()
+            except BaseException:
+                self.abandon()
+                raise
 
     def _check_running(self) -> None:
         if not self._is_running:

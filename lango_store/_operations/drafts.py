@@ -33,10 +33,14 @@ _insert: Final = Statement(_insert_piece)
 
 def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
     """Store a piece of an answer under a lease, which this extends."""
-    piece = encode_json(text, "text")
     leases.extend(connection, now, key, lease)
+    insert(connection, now, key, turn_id, lease, text)
+
+
+def insert(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
+    """Store a piece of an answer in a session whose row is locked."""
     row = {"key": key, "now": dialect_of(connection).time(now), "token": lease.token}
-    _insert.run_many(connection, [row | {"turn_id": turn_id, "piece": piece}])
+    _insert.run_many(connection, [row | {"turn_id": turn_id, "piece": encode_json(text, "text")}])
 
 
 _PIECES: Final = [DRAFT.c.n, DRAFT.c.token, DRAFT.c.turn_id, as_stored(DRAFT.c.piece), as_stored(DRAFT.c.written_at)]

@@ -80,6 +80,12 @@ def finish(
     return saved.model_copy(update=bounds | {"messages": members})
 
 
+def abandon(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
+    """Release the lease of an attempt, and store the rest of its draft, unless another process has taken over."""
+    if leases.release(connection, now, key, lease.token) and text:
+        drafts.insert(connection, now, key, turn_id, lease, text)
+
+
 def append_answer(
     connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected, lease: Lease
 ) -> list[Message]:
