@@ -89,7 +89,7 @@ class Crew:
         self, program: Program, request: Request, places: threading.Semaphore, until_taken_over: bool
     ) -> list[Attempt]:
         tell(program, request.line())
-        while isinstance(said := json.loads(program.stdout.readline()), dict):
+        while isinstance(said := reply(program), dict):
             line = "\n"
             if places.acquire(blocking=False):
                 program.send_signal(signal.SIGSTOP)
@@ -126,6 +126,12 @@ def tell(program: Program, line: str) -> None:
     program.stdin.flush()
 
 
+def reply(program: Program) -> Any:
+    line = program.stdout.readline()
+    assert line, program.stderr.read()
+    return json.loads(line)
+
+
 @contextmanager
 def crew_on(store: Store, model: str) -> Iterator[Crew]:
     source = (TESTS / "support" / "turn_worker.py").read_text()
@@ -135,7 +141,8 @@ def crew_on(store: Store, model: str) -> Iterator[Crew]:
         yield Crew(store, programs)
     except BaseException:
         for program in programs:
-            program.send_signal(signal.SIGKILL)
+            if program.returncode is None:
+                program.send_signal(signal.SIGKILL)
         raise
     assert [program.communicate() for program in programs] == [("", "")] * WORKERS
 
