@@ -799,7 +799,7 @@ class Store:
     # Maintenance
 
     def open_turns(self) -> list[OpenTurn]:
-        """List the turns that have the lease of their session, at most 1,000, in the order in which their leases end.
+        """List the turns that have the lease of a live session, at most 1,000, in the order in which their leases end.
 
         A turn whose `held` is False belongs to a process that died or was paused. `Conversation.release_turn` releases
         its lease.

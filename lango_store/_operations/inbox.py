@@ -15,6 +15,7 @@ from lango_store._operations.sessions import Expected
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
+from lango_store.errors import DamagedMessage
 
 ROWS: Final = [
     INBOX.c.n.label("seq"),
@@ -56,7 +57,10 @@ _select: Final = Statement(lambda _: sa.select(*ROWS).where(of_session(INBOX)).o
 def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     """Return the messages in the inbox of a live session, in the order of their arrival; they have no `seq` yet."""
     sessions.row_of(connection, now, key)
-    waiting = decode_messages(key, _select.run(connection, {"key": checked_key(key)}))
+    try:
+        waiting = decode_messages(key, _select.run(connection, {"key": checked_key(key)}))
+    except DamagedMessage as error:
+        raise DamagedMessage(key, 0, f"inbox message {error.seq}, {error.field}", error.reason) from None
     return [each.model_copy(update={"seq": 0}) for each in waiting]
 
 

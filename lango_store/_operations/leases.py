@@ -13,7 +13,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.append_statements import lease_end
-from lango_store._operations.binds import LIVE_SESSION, NOW, SESSION, number, of_session, text
+from lango_store._operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, number, of_session, text
 from lango_store._operations.rows import stored_time
 from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
@@ -25,6 +25,7 @@ _LISTED: Final = 1_000
 _HELD: Final = SESSION.c.lease_until > NOW
 _OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD, SESSION.c.lease_token]
 
+_IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
 
 # Take and release
 
@@ -90,10 +91,8 @@ def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> No
 
 # Read
 
-_find: Final = Statement(lambda _: sa.select(*_OPEN).where(LIVE_SESSION, SESSION.c.lease_token.is_not(None)))
-_all: Final = Statement(
-    lambda _: sa.select(*_OPEN).where(SESSION.c.lease_token.is_not(None)).order_by(SESSION.c.lease_until).limit(_LISTED)
-)
+_find: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN))
+_all: Final = Statement(lambda _: sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until).limit(_LISTED))
 
 
 def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
@@ -106,7 +105,7 @@ def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
 
 
 def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
-    """Return the turns in progress of all sessions, those whose lease ended first before others; at most 1,000."""
+    """Return the turns in progress of all live sessions, those whose lease ended first before others; at most 1,000."""
     return [_decoded(row) for row in _all.run(connection, {"now": dialect_of(connection).time(now)})]
 
 

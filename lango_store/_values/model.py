@@ -482,7 +482,7 @@ class OpenTurn(Value):
         id: The id of the turn.
         until: The time at which another turn may take over, in UTC, unless the turn extends its lease before.
         held: True if that time has not been reached, by the clock of the database.
-        draft_id: The id of the draft that the turn writes, if it writes one.
+        draft_id: The id that the draft of the turn has as soon as the turn has written a piece.
     """
 
     key: str
