@@ -3,18 +3,16 @@
 from datetime import timedelta
 
 import pytest
-from support.rows import execute_unchecked
 
 from lango_store import DamagedMessage, Message, Store
 
 
 def test_open_turns_lists_only_live_sessions(store: Store) -> None:
     running = store.open("live").turn("a").begin()
-    store.open("expired", ttl=timedelta(microseconds=1)).info(expired=True)
-    store.touch("expired", ttl=timedelta(hours=1))
-    store.conversation("expired").turn("b").begin()
+    store.open("expired", ttl=timedelta(hours=1)).turn("b").begin()
     assert sorted(turn.key for turn in store.open_turns()) == ["expired", "live"]
-    execute_unchecked(store, "UPDATE lango_session SET expires_at = created_at WHERE key = 'expired'")
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_session SET expires_at = created_at WHERE key = 'expired'")
     assert [turn.key for turn in store.open_turns()] == ["live"]
     running.save()
     assert store.open_turns() == []
@@ -24,7 +22,8 @@ def test_damaged_inbox_message_is_named_by_its_number(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(Message.user("fine"))
     conversation.enqueue(Message.user("damaged"))
-    execute_unchecked(store, "UPDATE lango_inbox SET role = 'nobody' WHERE n = 2")
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE lango_inbox SET role = 'nobody' WHERE n = 2")
     with pytest.raises(DamagedMessage, match="inbox message 2, role") as raised:
         conversation.inbox()
     assert raised.value.seq == 0
