@@ -484,16 +484,13 @@ class AsyncRunningTurn:
 
     async def __aenter__(self) -> Self:
         tries = self._twin.tries()
-        while (seconds := await self._run_or_abandon(functools.partial(next, tries, None))) is not None:
-            await asyncio.sleep(seconds)
+        try:
+            while (seconds := await self._threads.run(functools.partial(next, tries, None))) is not None:
+                await asyncio.sleep(seconds)
+        except asyncio.CancelledError:  # the last try may have taken the lease
+            await self._threads.run_to_end(self._twin.abandon)
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        await self._run_or_abandon(functools.partial(self._twin.__exit__, kind, error, None))
-
-    async def _run_or_abandon(self, call: Callable[[], R]) -> R:
-        try:
-            return await self._threads.run(call)
-        except asyncio.CancelledError:  # the call may have taken the lease, or may not have released it
-            await self._threads.run(self._twin.abandon)
-            raise
+        await self._threads.run_to_end(functools.partial(self._twin.__exit__, kind, error, None))

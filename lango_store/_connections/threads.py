@@ -44,6 +44,14 @@ class Threads:
                 raise cancelled from await _wait_until_ended(work)
             raise
 
+    async def run_to_end(self, call: Callable[[], R]) -> R:
+        """Run a call and return its result; on cancellation, wait for the call even if it has not begun."""
+        work, _ = self.submit(call)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(work))
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from await _wait_until_ended(work)
+
     def submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
         """Start a call; return its future, which any event loop can await, and its `Cancellation`."""
         if self.is_closed:

@@ -247,6 +247,37 @@ def test_cancelled_call_before_its_write_writes_nothing(url: str) -> None:
     asyncio.run(work())
 
 
+def test_turn_cancelled_again_while_it_ends_stores_its_draft(url: str, begun: threading.Event) -> None:
+    async def answer(store: AsyncStore, written: asyncio.Event) -> None:
+        async with store.conversation("k").turn() as turn:
+            await turn.write("stored, ")
+            await turn.write("collected")
+            written.set()
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with opened(url, pool_size=1) as store:
+            written = asyncio.Event()
+            task = asyncio.create_task(answer(store, written))
+            await written.wait()
+            begun.clear()
+            with writes_locked_out(url) as release:
+                other = asyncio.create_task(store.append_message("k", message()))  # occupies the only thread
+                await wait_for(begun)
+                for _ in range(2):  # a cancelled scope of anyio cancels each await
+                    task.cancel()
+                    await run_event_loop()
+                release()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await other
+            conversation = store.conversation("k")
+            assert await conversation.open_turn() is None
+            assert [draft.text for draft in await conversation.drafts()] == ["stored, collected"]
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("verb", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
 def test_cancelled_read_ends_at_once_and_writes_nothing(url: str, verb: str) -> None:
     gate, blocked = Gate(), threading.Event()
