@@ -15,7 +15,6 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations import messages, removals, sessions
 from lango_store._operations.appends import Batch, NewTurn, merge_stored, select_unstored, write
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
-from lango_store._operations.messages import Range
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.columns import as_stored
@@ -110,9 +109,9 @@ def _id_of(new: Batch) -> str:
 
 
 def replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:
-    """Return a stored turn with its messages, marked as replayed."""
-    stored = messages.read(connection, now, key, Range(after=turn.first_seq - 1, before=turn.last_seq + 1))
-    return turn.model_copy(update={"messages": stored, "replayed": True})
+    """Return a stored turn of a live session with its messages, marked as replayed."""
+    sessions.row_of(connection, now, key)
+    return turn.model_copy(update={"messages": messages_of(connection, key, turn), "replayed": True})
 
 
 # Read

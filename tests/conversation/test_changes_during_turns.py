@@ -1,0 +1,286 @@
+"""A turn in progress while its session is changed: appends of others, removals, compactions, expiry and deletion."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from support.factories import contents, message, messages, seqs, summary
+from support.session_checks import assert_sound
+
+from lango_store import Conflict, Conversation, RunningTurn, SessionExpired, SessionNotFound, Store, Turn
+from lango_store.testing import Clock
+
+
+def saved(turn: RunningTurn) -> Turn:
+    assert turn.stored is not None
+    return turn.stored
+
+
+def reread(conversation: Conversation, turn: RunningTurn) -> Turn:
+    """Return the turn as a second attempt reads it, with `replayed=False`."""
+    with conversation.turn(turn.id) as again:
+        assert again.stored is not None
+        assert again.messages == again.stored.messages
+        return again.stored.model_copy(update={"replayed": False})
+
+
+def test_messages_of_others_are_not_part_of_the_turn(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn("t") as turn:
+        conversation.append_message(message("other 1"))
+        turn.append(message("a"))
+        other = conversation.save_turn([message("other 2"), message("other 3")], id="other")
+        turn.append(message("b"))
+        conversation.append_message(message("other 4"))
+    stored = saved(turn)
+    assert (seqs(stored.messages), stored.first_seq, stored.last_seq, stored.turn_no) == ([2, 5], 2, 5, 2)
+    assert conversation.messages_of(stored) == stored.messages
+    assert conversation.messages_of(other) == other.messages
+    assert [each.turn_no for each in conversation.messages()] == [None, 2, 1, 1, 2, None]
+    assert reread(conversation, turn) == stored
+    assert conversation.save_turn([], id="t").messages == stored.messages
+
+
+def test_turns_are_replayed_without_messages_of_interleaved_turns(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("outer") as outer:
+        outer.append(message("outer 1"))
+        inner = conversation.save_turn([message("inner 1", id="i1"), message("inner 2")], id="inner")
+        outer.append(message("outer 2"))
+    assert conversation.save_turn([], id="inner").messages == inner.messages
+    assert conversation.save_turn([], id="outer").messages == saved(outer).messages
+
+
+@pytest.mark.parametrize(("after", "remaining"), [(4, ["a", "c"]), (3, ["a"]), (1, ["a"]), (0, [])])
+def test_truncated_messages_are_not_part_of_the_turn(store: Store, after: int, remaining: list[str]) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append(message("a"))
+        conversation.append_message(message("other"))
+        conversation.append_message(message("other"))
+        turn.append(message("c"))
+        turn.append(message("d"))
+        conversation.truncate(after=after)
+        turn.append(message("e"))
+    assert contents(saved(turn).messages) == [*remaining, "e"]
+    assert conversation.messages_of(saved(turn)) == saved(turn).messages
+    assert reread(conversation, turn) == saved(turn)
+    assert_sound(store)
+
+
+def test_truncation_of_all_messages_leaves_an_empty_turn(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append_messages(messages(3))
+        conversation.clear()
+    assert saved(turn).messages == []
+    assert [each.id for each in conversation.turns()] == ["t"]
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("verb", ["update", "redact", "delete", "pop"])
+def test_changed_messages_of_the_turn(store: Store, verb: str) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append_messages([message("a"), message("b")])
+        match verb:
+            case "update":
+                conversation.update_message(2, message("changed"))
+            case "redact":
+                conversation.redact_message(2)
+            case "delete":
+                conversation.delete_message(2)
+            case _:
+                conversation.pop_message()
+        turn.append(message("c"))
+    expected = {"update": ["a", "changed", "c"], "redact": ["a", None, "c"]}.get(verb, ["a", "c"])
+    assert contents(saved(turn).messages) == contents(turn.messages) == contents(conversation.messages()) == expected
+    assert all(each.turn_no == 1 for each in conversation.messages())
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_compaction_during_the_turn(either_store: Store, discard: bool) -> None:
+    conversation = either_store.open("k", messages=[message("before")])
+    with conversation.turn("t") as turn:
+        turn.append_messages([message("a"), message("b")])
+        conversation.compact(lambda window: summary("summary"), discard=discard)
+        turn.append(message("c"))
+    assert contents(conversation.messages()) == ["summary", "c"]
+    assert contents(saved(turn).messages) == (["c"] if discard else ["a", "b", "c"])
+    assert conversation.messages_of(saved(turn)) == saved(turn).messages
+    assert reread(conversation, turn) == saved(turn)
+    assert_sound(either_store)
+
+
+def test_compaction_that_began_before_the_turn_ended(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
+    with conversation.turn("t") as turn:
+        turn.append(message("a"))
+        pending = conversation.begin_compaction()
+        assert pending is not None
+        turn.append(message("b"))
+    conversation.finish_compaction(pending, summary("summary"))
+    assert contents(conversation.messages()) == ["summary", "b"]
+    assert contents(conversation.messages_of(saved(turn))) == ["a", "b"]
+
+
+def test_summary_during_the_turn_is_not_part_of_it(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append(message("a"))
+        conversation.compact(lambda window: summary("summary"))
+        turn.append(message("b"))
+    stored = saved(turn)
+    assert contents(stored.messages) == ["a", "b"]
+    (compaction,) = conversation.compactions()
+    assert contents(compaction.summary) == ["summary"]
+    assert contents(reread(conversation, turn).messages) == ["a", "b"]
+
+
+def test_save_turn_with_the_same_id_during_the_turn(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append(message("in progress"))
+        turn.write("draft")
+        first = conversation.save_turn([message("saved")], {"tokens": 1}, id="t")
+        turn.usage = {"tokens": 2}
+    assert saved(turn).replayed
+    assert saved(turn) == first.model_copy(update={"replayed": True})
+    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+    assert [each.turn_no for each in conversation.messages()] == [None, 1]
+    assert (conversation.open_turn(), conversation.drafts()) == (None, [])
+
+
+def test_turn_that_another_attempt_has_saved_is_not_saved_again(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    old = conversation.turn("t").__enter__()
+    old.append(message("question"))
+    clock.move(minutes=2)
+    with conversation.turn("t") as new:
+        assert new.append(message("question")).replayed
+        new.append(message("answer", role="assistant"))
+    assert old.save() == saved(new).model_copy(update={"replayed": True})
+    assert conversation.event_count() == 1
+
+
+def test_old_attempt_with_other_messages_gets_conflict(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    old = conversation.turn("t").__enter__()
+    clock.move(minutes=2)
+    with conversation.turn("t") as new:
+        new.append(message("answer", role="assistant"))
+    conversation.append_message(message("later", id="later"))
+    with pytest.raises(Conflict):
+        old.append(message("later", id="later"))
+    assert contents(conversation.messages_of(saved(new))) == ["answer"]
+
+
+# The end of the session
+
+
+def test_deleted_session_ends_the_turn(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    turn = conversation.turn("t").__enter__()
+    turn.write("draft")
+    either_store.delete("k")
+    for call in (lambda: turn.append(message()), turn.inbox, lambda: turn.__exit__(None, None, None)):
+        with pytest.raises(SessionNotFound):
+            call()
+    assert not either_store.exists("k")
+
+
+def test_session_created_again_does_not_belong_to_the_turn(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    turn = conversation.turn("t").__enter__()
+    turn.append(message("a"))
+    turn.write("draft")
+    either_store.delete("k")
+    either_store.create("k", messages=[message("new")])
+    conversation.enqueue(message("waiting"))
+    before = conversation.info()
+    turn.write("collected")
+    for call in (lambda: turn.append(message()), turn.flush, turn.inbox, lambda: turn.__exit__(None, None, None)):
+        with pytest.raises(Conflict):
+            call()
+    assert conversation.info() == before
+    assert (conversation.turns(), conversation.drafts()) == ([], [])
+
+
+def test_expired_session_refuses_writes_of_the_turn(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k", ttl=timedelta(minutes=1))
+    turn = conversation.turn("t").__enter__()
+    turn.write("draft")
+    clock.move(minutes=1)
+    turn.write("collected")
+    for call in (lambda: turn.append(message()), turn.flush, turn.inbox):
+        with pytest.raises(SessionExpired):
+            call()
+    with pytest.raises(SessionExpired):
+        conversation.open_turn()
+
+
+def test_turn_continues_when_its_expired_session_is_revived(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(minutes=1))
+    with conversation.turn("t") as turn:
+        turn.append(message("a"))
+        clock.move(minutes=1)
+        with pytest.raises(SessionExpired):
+            turn.append(message("b"))
+        store.touch("k")
+        turn.append(message("b"))
+    assert contents(saved(turn).messages) == ["a", "b"]
+
+
+def test_turn_that_ends_after_expiry_is_not_saved(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k", ttl=timedelta(minutes=1))
+    turn = conversation.turn("t").__enter__()
+    turn.append(message("a"))
+    clock.move(minutes=1)
+    with pytest.raises(SessionExpired):
+        turn.__exit__(None, None, None)
+    either_store.touch("k")
+    assert (conversation.turns(), conversation.open_turn()) == ([], None)
+
+
+def test_session_that_replaces_an_expired_one_has_no_lease(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(minutes=1))
+    turn = conversation.turn("t", lease=timedelta(days=1)).__enter__()
+    turn.write("draft")
+    conversation.enqueue(message("waiting"))
+    clock.move(minutes=1)
+    store.append_message("k", message("new"), create=True)
+    assert (conversation.open_turn(), conversation.drafts(), conversation.inbox()) == (None, [], [])
+    with pytest.raises(Conflict):
+        turn.append(message())
+    assert contents(conversation.messages()) == ["new"]
+
+
+def test_activity_of_turn_renews_the_ttl_of_the_session(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(minutes=1))
+    with conversation.turn("t") as turn:
+        for _ in range(5):
+            clock.move(seconds=50)
+            turn.append(message())
+        clock.move(seconds=50)
+    assert conversation.info().expires_at == clock.time + timedelta(minutes=1)
+
+
+def test_fork_has_no_lease_and_no_draft_and_no_inbox(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with suppress(ZeroDivisionError), conversation.turn("earlier") as turn:
+        turn.append(message("of a failed turn"))
+        turn.write("draft")
+        raise ZeroDivisionError
+    with conversation.turn("t") as turn:
+        turn.append(message("a"))
+        turn.write("draft")
+        conversation.enqueue(message("waiting"))
+        fork = conversation.fork()
+        assert (fork.open_turn(), fork.drafts(), fork.inbox()) == (None, [], [])
+        with fork.turn("t") as of_fork:
+            of_fork.append(message("of the fork"))
+        turn.append(message("b"))
+    assert contents(saved(turn).messages) == ["a", "b"]
+    assert contents(fork.messages()) == ["of a failed turn", "a", "of the fork"]
+    assert contents(conversation.messages()) == ["of a failed turn", "a", "b"]
