@@ -217,10 +217,23 @@ class AsyncStore:
         Raises:
             ValueError: The text is not a position.
         """
-        store = copy.copy(self)
-        store.store = self.store.at(position)
-        store._is_derived = True  # it uses the threads of this store
-        return store
+        return self._with(self.store.at(position))
+
+    def in_turn(self, turn: AsyncRunningTurn) -> AsyncStore:
+        """Return a store whose appends to the session of a turn need the lease of the turn, as `Store.in_turn` does.
+
+        This method is not a coroutine.
+
+        Args:
+            turn: A turn in progress, in its block.
+        """
+        return self._with(self.store.in_turn(turn._twin))
+
+    def _with(self, store: Store) -> AsyncStore:
+        derived = copy.copy(self)
+        derived.store = store
+        derived._is_derived = True  # it uses the threads of this store
+        return derived
 
     create = awaited(Store.create)
     get = awaited(Store.get)
@@ -477,7 +490,7 @@ class AsyncRunningTurn:
             text: The piece.
 
         Raises:
-            Conflict: Another process has taken over the session.
+            LeaseLost: Another process has taken over the session.
         """
         if self._twin.collect(text):
             await self.flush()

@@ -538,7 +538,7 @@ class Conversation:
             self._context,
             self.key,
             new,
-            self._context.expected(after, expect),
+            self._context.expected(self.key, after, expect),
             make,
             functools.partial(turns.save, turn=turn),
             functools.partial(turns.save_new, turn=turn),
@@ -639,7 +639,7 @@ class Conversation:
     def release_turn(self) -> OpenTurn | None:
         """Release the lease of the turn in progress, so that another turn can begin at once.
 
-        If the process of the turn still runs, its next append raises `Conflict`.
+        If the process of the turn still runs, its next append raises `LeaseLost`.
 
         Returns:
             The turn that had the lease, or None.

@@ -190,6 +190,21 @@ class Conflict(LangoStoreError):
         self.revision = revision
 
 
+class LeaseLost(Conflict):
+    """A turn no longer has the lease of its session; nothing was written.
+
+    The time of the lease ended and another process took over, or `Conversation.release_turn` was called. Begin the turn
+    again with `Conversation.turn` and the same id: if another process has saved it, the block gets the stored turn.
+    """
+
+    def __init__(self, key: str, last_seq: int) -> None:
+        message = (
+            f"the turn no longer has the lease of session {quoted(key)}: its time ended and another process took over, "
+            "or release_turn() was called; nothing was written, begin the turn again"
+        )
+        super().__init__(key, expected=last_seq, last_seq=last_seq, message=message)
+
+
 class TurnInProgress(LangoStoreError):
     """Another turn of the session is running, or the turn of a draft is.
 

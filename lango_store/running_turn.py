@@ -72,21 +72,17 @@ class RunningTurn:
         self.usage: dict[str, Any] | None = None
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
-        self.context: Final = context.leased(Lease(secrets.randbits(_TOKEN_BITS), lease.total_seconds()))
+        self.lease: Final = Lease(secrets.randbits(_TOKEN_BITS), lease.total_seconds())
+        self._context: Final = context
         self._wait = wait.total_seconds()
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
-        self._expected: Final = Expected(lease=self._lease)
-        prefix = f"{turns_in_progress.id_prefix(self.id)}{self._lease.token:016x}"
+        self._expected: Final = Expected(lease=self.lease)
+        prefix = f"{turns_in_progress.id_prefix(self.id)}{self.lease.token:016x}"
         self._ids: Final = (f"{prefix}{number:x}" for number in count())
         self._earlier: list[Message] = []
         self._seqs: set[int] = set()
         self._forget_draft()
-
-    @property
-    def _lease(self) -> Lease:
-        assert self.context.lease is not None
-        return self.context.lease
 
     @property
     def draft_text(self) -> str:
@@ -102,7 +98,7 @@ class RunningTurn:
         deadline, pause = monotonic() + self._wait, _MIN_PAUSE
         while True:
             try:
-                self.stored, earlier = self.context.transact(turns_in_progress.begin, self.key, self.id, self._lease)
+                self.stored, earlier = self._context.transact(turns_in_progress.begin, self.key, self.id, self.lease)
                 break
             except TurnInProgress:
                 if (remaining := deadline - monotonic()) <= 0:
@@ -142,7 +138,7 @@ class RunningTurn:
             The stored message with its `seq` and `created_at`.
 
         Raises:
-            Conflict: Another process has taken over the session; nothing was written.
+            LeaseLost: Another process has taken over the session; nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return self.append_messages([message])[0]
@@ -157,21 +153,21 @@ class RunningTurn:
             The stored messages, in the order of `messages`.
 
         Raises:
-            Conflict: Another process has taken over the session; nothing was written.
+            LeaseLost: Another process has taken over the session; nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
         """
         self._check_running()
-        if self.context.token_counter is not None:
-            messages = [self.context.counted(message) for message in messages]
+        if self._context.token_counter is not None:
+            messages = [self._context.counted(message) for message in messages]
         new = turns_in_progress.with_ids(messages, self._ids, self._earlier)
         ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
             if ends_draft and self._has_pieces:
-                append, arguments = turns_in_progress.append_answer, (self._expected, self._lease)
-                stored = self.context.transact(append, self.key, new, *arguments)
+                append, arguments = turns_in_progress.append_answer, (self._expected, self.lease)
+                stored = self._context.transact(append, self.key, new, *arguments)
             else:
                 stored = appending.append_with_retry(
-                    self.context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
+                    self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
                 )
         except LangoStoreError:  # it may have been committed: the same messages get the same ids again
             self._earlier += new.messages
@@ -188,10 +184,10 @@ class RunningTurn:
             The messages with their new `seq`; empty if none arrived.
 
         Raises:
-            Conflict: Another process has taken over the session; nothing was moved.
+            LeaseLost: Another process has taken over the session; nothing was moved.
         """
         self._check_running()
-        taken = self.context.transact(inbox.take, self.key, self._expected)
+        taken = self._context.transact(inbox.take, self.key, self._expected)
         self._add(taken)
         return taken
 
@@ -205,7 +201,7 @@ class RunningTurn:
             text: The piece.
 
         Raises:
-            Conflict: Another process has taken over the session.
+            LeaseLost: Another process has taken over the session.
         """
         if self.collect(text):
             self.flush()
@@ -223,7 +219,7 @@ class RunningTurn:
         """Store the collected pieces of the draft now.
 
         Raises:
-            Conflict: Another process has taken over the session.
+            LeaseLost: Another process has taken over the session.
         """
         self._check_running()
         if not any(self._pending):
@@ -231,10 +227,10 @@ class RunningTurn:
         text = "".join(self._pending)
 
         def store() -> None:
-            with self.context.transaction(synced=False) as connection:
-                drafts.write(connection, self.context.now(connection), self.key, self.id, self._lease, text)
+            with self._context.transaction(synced=False) as connection:
+                drafts.write(connection, self._context.now(connection), self.key, self.id, self.lease, text)
 
-        self.context.trying(store, if_lost=False)
+        self._context.trying(store, if_lost=False)
         self._pending.clear()
         self._has_pieces = True
         self._flushed_at = monotonic()
@@ -256,12 +252,12 @@ class RunningTurn:
         """Save the turn and release the lease, as leaving the block does.
 
         Raises:
-            Conflict: Another process has taken over the session; the turn was not saved.
+            LeaseLost: Another process has taken over the session; the turn was not saved.
             InvalidValue: `usage` or `metadata` cannot be stored losslessly; the turn was not saved.
         """
         self._check_running()
         new = turns.new_turn(self.id, self.usage, self.metadata)
-        self.stored = self.context.transact(turns_in_progress.finish, self.key, new, self._seqs, self._lease)
+        self.stored = self._context.transact(turns_in_progress.finish, self.key, new, self._seqs, self.lease)
         self.messages = self.stored.messages
         self._is_running = False
         return self.stored
@@ -272,7 +268,7 @@ class RunningTurn:
             return
         try:
             pieces = "".join(self._pending)
-            self.context.transact(turns_in_progress.abandon, self.key, self.id, self._lease, pieces)
+            self._context.transact(turns_in_progress.abandon, self.key, self.id, self.lease, pieces)
         except LangoStoreError as error:  # the exception of the block matters more, and the lease ends by itself
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False

@@ -30,6 +30,7 @@ from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage,
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
 from lango_store.errors import LangoStoreError, SessionHeld
+from lango_store.running_turn import RunningTurn
 
 R = TypeVar("R")
 
@@ -795,6 +796,19 @@ class Store:
             ValueError: The text is not a position.
         """
         return self._bound(self._context.at(position))
+
+    def in_turn(self, turn: RunningTurn) -> Store:
+        """Return a store whose appends to the session of a turn need the lease of the turn, and extend it.
+
+        Use it where other code appends in a turn, such as an agent framework. After another process has taken over,
+        the appends raise `LeaseLost`. Appends to other sessions are not affected. Messages that are appended this way
+        are in the log of the session, but are not part of the turn. Closing the returned store has no effect: close
+        this one.
+
+        Args:
+            turn: A turn in progress, in its block.
+        """
+        return self._bound(self._context.leased(turn.key, turn.lease))
 
     # Maintenance
 

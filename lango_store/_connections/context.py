@@ -84,8 +84,7 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
-        self.lease: Lease | None = None
-        """The lease that appends need; None outside of a turn in progress."""
+        self._leased: tuple[str | None, Lease | None] = None, None
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on
@@ -283,17 +282,18 @@ class Context:
         context._allow_replica = False
         return context
 
-    def leased(self, lease: Lease) -> Context:
-        """Return this context for the appends of a turn in progress, which need its lease."""
+    def leased(self, key: str, lease: Lease) -> Context:
+        """Return this context for a turn in progress: appends to its session need the lease."""
         context = copy.copy(self)
-        context.lease = lease
+        context._leased = key, lease
         return context
 
-    def expected(self, last_seq: int | None, revision: int | None) -> Expected:
+    def expected(self, key: str, last_seq: int | None, revision: int | None) -> Expected:
         """Return what an append expects of its session, including the lease of the turn in progress."""
-        if last_seq is None and revision is None and self.lease is None:
-            return ANYTHING
-        return Expected(last_seq, revision, self.lease)
+        leased_key, lease = self._leased
+        if leased_key == key:
+            return Expected(last_seq, revision, lease)
+        return ANYTHING if last_seq is None and revision is None else Expected(last_seq, revision)
 
     def ignoring_expiry(self) -> Context:
         """Return this context for reads that also find expired sessions."""

@@ -82,7 +82,7 @@ _extend: Final = Statement(
 
 
 def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> None:
-    """Extend a lease, and lock the session's row; raise `Conflict` if another process has taken over."""
+    """Extend a lease, and lock the session's row; raise `LeaseLost` if another process has taken over."""
     if not _extend.run(connection, lease.bound(connection, now) | {"key": key}):
         sessions.raise_unmatched(connection, now, key)
         sessions.check_lease(connection, key, lease)

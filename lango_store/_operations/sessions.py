@@ -27,7 +27,7 @@ from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode
 from lango_store._rows.encoding import checked_key, decode_time
 from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.value import copied
-from lango_store.errors import Conflict, NotPermitted, SessionExists, SessionExpired, SessionNotFound, quoted
+from lango_store.errors import Conflict, LeaseLost, NotPermitted, SessionExists, SessionExpired, SessionNotFound, quoted
 from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
@@ -171,16 +171,12 @@ _token = Statement(lambda _: sa.select(SESSION.c.lease_token, SESSION.c.last_seq
 
 
 def check_lease(connection: AnyConnection, key: str, lease: Lease | None) -> None:
-    """Raise `Conflict` if the session no longer has this lease; None needs no lease."""
+    """Raise `LeaseLost` if the session no longer has this lease; None needs no lease."""
     if lease is None:
         return
     for token, last_seq in _token.run(connection, {"key": key}):
         if token != lease.token:
-            message = (
-                f"the turn no longer has the lease of session {quoted(key)}: its time ended and another process took "
-                "over, or `release_turn` was called; nothing was written, begin the turn again"
-            )
-            raise Conflict(key, expected=last_seq, last_seq=last_seq, message=message)
+            raise LeaseLost(key, last_seq)
 
 
 def not_permitted(key: str) -> NotPermitted:

@@ -61,7 +61,7 @@ def append(
     """Append messages; with `replace_after`, first remove the messages after that seq."""
     batch = Batch(new) if context.stores_unchanged else encoded(context, new)
     new_if_missing = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
-    expected = context.expected(after, expect)
+    expected = context.expected(key, after, expect)
     if replace_after is not None:
         if new_if_missing is not None:
             raise TypeError("replace_after needs an existing session: call it without create")

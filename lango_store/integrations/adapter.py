@@ -1,12 +1,22 @@
 """Base class of the adapters, and helpers for their transactions."""
 
+import copy
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
 
-from lango_store import AsyncStore, Conflict, LangoStoreError, Session, SessionNotFound, Store
+from lango_store import (
+    AsyncRunningTurn,
+    AsyncStore,
+    Conflict,
+    LangoStoreError,
+    LeaseLost,
+    Session,
+    SessionNotFound,
+    Store,
+)
 
 R = TypeVar("R")
 
@@ -37,6 +47,19 @@ class Adapter:
         """The synchronous store that the adapter uses."""
         return self._awaited.store
 
+    def in_turn(self, turn: AsyncRunningTurn) -> Self:
+        """Return this adapter for the writes of a turn in progress, which need the lease of the turn.
+
+        After another process has taken over the turn's session, writes to it raise `LeaseLost`. Closing the returned
+        adapter has no effect.
+
+        Args:
+            turn: A turn of `AsyncConversation.turn`, in its block.
+        """
+        adapter = copy.copy(self)
+        adapter._awaited, adapter._closes = self._awaited.in_turn(turn), False
+        return adapter
+
     async def close(self) -> None:
         """Close the adapter's threads, and its store if the adapter opened it for a URL."""
         if self._closes:
@@ -61,6 +84,9 @@ def create_session(tx: Store, key: str, **fields: Any) -> Session:
 def retry_conflicts(call: Callable[[], R], *errors: type[LangoStoreError]) -> R:
     """Repeat a call, at most 100 times, while another writer commits first: on `Conflict` or one of `errors`."""
     for _ in range(_TRIES - 1):
-        with suppress(Conflict, *errors):
+        try:
             return call()
+        except LangoStoreError as error:
+            if isinstance(error, LeaseLost) or not isinstance(error, (Conflict, *errors)):
+                raise
     return call()

@@ -71,9 +71,9 @@ class Attempt:
 
     def pause(self, turn: RunningTurn, point: str, is_first: bool) -> None:
         if point == self.pause_at and is_first and not self.is_late:
-            assert turn.context.lease is not None
-            self.report |= {"token": turn.context.lease.token, "before": list(self.writes)}
-            say({"token": turn.context.lease.token})
+            assert turn.lease
+            self.report |= {"token": turn.lease.token, "before": list(self.writes)}
+            say({"token": turn.lease.token})
             self.is_late = sys.stdin.readline() == "late\n"
 
 

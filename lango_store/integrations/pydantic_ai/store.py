@@ -170,7 +170,7 @@ def _save(
     def write(tx: Store) -> None:
         before = None
         if expected_revision is None:
-            create_session(tx, key, user_id=record.scope)
+            _create(tx, key, record.scope)
         else:
             before, info = records.at_revision(tx, prefix, record.conversation_id, expected_revision)
             tx.update(key, activity=True, expect=info.revision, user_id=record.scope)  # locks the session
@@ -187,6 +187,13 @@ def _save(
         tx.set_values(key, {NAME: records.value_of(record, tx.info(key))})
 
     _transact(store, write, record.conversation_id)
+
+
+def _create(tx: Store, key: str, scope: str | None) -> None:
+    """Create the session of a conversation, or use an empty session that was opened for a turn."""
+    if tx.exists(key) and tx.update(key, user_id=scope).last_seq == 0 and not tx.values(key):
+        return
+    create_session(tx, key, user_id=scope)
 
 
 def _delete(store: Store, prefix: str, conversation_id: str, expected_revision: str) -> None:
