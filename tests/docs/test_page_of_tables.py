@@ -15,16 +15,22 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
     conversation.pop_message()
     store.set_values("telegram:9", {"state": 1})
     store.set_shared_values("user:ann", {"language": "nb"})
+    conversation.enqueue(message("later"))
+    turn = conversation.turn("given up").begin()
+    turn.write("half of an ans")
+    turn.abandon()
     results = []
     with store.engine.connect() as connection:
         for statement in blocks("docs/reference/tables.md", "sql"):
             rows = connection.exec_driver_sql(statement.strip().rstrip(";")).all()
             results.append([tuple(row) for row in rows])
-    sessions, texts, compactions, values, shared, changes, features, version = results
+    sessions, texts, compactions, values, drafts, inbox, shared, changes, features, version = results
     assert [row[0] for row in sessions] == ["telegram:9"]
     assert {row[2] for row in texts} == {"hello", "bye"}
     assert [row[2] for row in compactions] == [2]
     assert [row[0] for row in values] == ["state"]
+    assert [row[:3] for row in drafts] == [("telegram:9", "given up", 1)]
+    assert inbox == [("telegram:9", 1)]
     assert [row[0] for row in shared] == ["language"]
     assert {row[2] for row in changes} == {"compact", "pop"}
     assert (features, version) == ([], [(SCHEMA_REVISION,)])

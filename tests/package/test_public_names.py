@@ -20,7 +20,12 @@ _ROW = re.search(r"^\| \*\*API\*\*: (.*?) \|", (ROOT / "docs/reference/stability
 assert _ROW is not None
 PROMISED = set(re.findall(r"`(lango_store[.\w]*)`", _ROW[1]))
 ADAPTERS = "lango_store.integrations"
-CONTEXT = ("Store.context", "Conversation.__init__")  # excluded by the stability page
+CONTEXT = (  # excluded by the stability page
+    "Store.context",
+    "Conversation.__init__",
+    "RunningTurn.__init__",
+    "AsyncRunningTurn.__init__",
+)
 MODULES = [importlib.import_module(name) for name in sorted(PROMISED - {ADAPTERS})]
 
 

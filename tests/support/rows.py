@@ -172,7 +172,7 @@ def fill(store: Store) -> None:
             for place, text in enumerate(each for each in ODD_TEXTS if each[0] == '"')
         ),
         *(
-            inbox_row("full" + texts, 2 * place + 1, content=text, sent=text, extra=f'{{"odd" :{text}}}', tokens=place)
+            inbox_row("full" + texts, 2 * place + 1, content=text, sent="[1]", extra=f'{{"odd" :{text}}}', tokens=place)
             for place, text in enumerate(ODD_TEXTS)
         ),
         inbox_row("full" + texts, 2**53, id=texts, role="tool", author=texts, name="", tool_call_id="c"),
