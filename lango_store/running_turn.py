@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations import appends, drafts, inbox, turns, turns_in_progress
+from lango_store._operations import appends, drafts, inbox, leases, turns, turns_in_progress
 from lango_store._operations.drafts import INTERRUPTED
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.encoding import encode_id
@@ -98,6 +98,8 @@ class RunningTurn:
         deadline, pause = monotonic() + self._wait, _MIN_PAUSE
         while True:
             try:
+                if pause > _MIN_PAUSE:  # while it waits: one statement, where a try needs a transaction of several
+                    self._context.on_primary().read(leases.check_free, self.key)
                 self.stored, earlier = self._context.transact(turns_in_progress.begin, self.key, self.id, self.lease)
                 break
             except TurnInProgress:

@@ -19,6 +19,7 @@ from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import OpenTurn
+from lango_store.errors import TurnInProgress
 
 _LISTED: Final = 1_000
 
@@ -102,6 +103,13 @@ def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
         sessions.raise_unmatched(connection, now, key)
         return None
     return _decoded(rows[0])
+
+
+def check_free(connection: AnyConnection, now: Moment, key: str) -> None:
+    """Raise `TurnInProgress` if a turn has the lease of a live session."""
+    current = find(connection, now, key)
+    if current is not None and current.held:
+        raise TurnInProgress(key, current.id, current.until)
 
 
 def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from support.factories import contents, message, messages
 from support.processes import Program
+from support.statements import watched
 
 from lango_store import (
     AsyncStore,
@@ -371,6 +372,16 @@ def test_wait_ends_with_turn_in_progress(either_store: Store) -> None:
     with pytest.raises(TurnInProgress) as raised, conversation.turn("t2", wait=timedelta(milliseconds=50)):
         pass
     assert raised.value.turn_id == "t1"
+
+
+def test_wait_only_reads_until_the_lease_is_free(store: Store) -> None:
+    conversation = store.open("k")
+    begun(conversation, "t1")
+    with watched(store.engine) as statements:
+        with pytest.raises(TurnInProgress), conversation.turn("t2", wait=timedelta(milliseconds=500)):
+            pass
+        assert sum("lease_token IS NOT NULL" in each for each in statements) > 2
+        assert sum(each.startswith("UPDATE") for each in statements) == 1
 
 
 def test_wait_for_lease_that_ends(url: str) -> None:
