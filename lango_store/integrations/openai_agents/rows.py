@@ -130,5 +130,4 @@ def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequen
         expect = None
     if info.summarized_upto and conversation.info().summarized_upto < info.summarized_upto:
         conversation.compact(lambda _: [])  # deleting a summary must not bring back the messages that it replaced
-    if items:
-        conversation.append_messages(messages_of(items))
+    conversation.append_messages(messages_of(items))  # without items, this still checks the lease of a turn
