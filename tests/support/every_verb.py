@@ -102,6 +102,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
                 lambda: store.delete_where(key_prefix="k", children=True),
             ],
             "restore": [lambda: store.restore(cold, "old", children=True)],
+            "in_turn": [lambda: store.in_turn(k.turn())],
             "open_turns": [store.open_turns],
         },
         Conversation: {
