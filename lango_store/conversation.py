@@ -666,7 +666,7 @@ class Conversation:
             TurnInProgress: The turn of the draft is still running; nothing was written.
             LangoStoreError: The session has no such draft; nothing was written.
         """
-        return self._context.transact(drafts.keep, self.key, id)
+        return self._context.transact(drafts.keep, self.key, id, self._context.counted)
 
     def drop_draft(self, id: str) -> bool:
         """Delete a draft.

@@ -19,7 +19,7 @@ from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import Message, MessageRole, Turn
-from lango_store.errors import LangoStoreError, TurnInProgress, quoted
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, TurnInProgress, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class RunningTurn:
     @property
     def draft_text(self) -> str:
         """The text that was written since the last answer was appended."""
-        return "".join(self._texts)
+        return drafts.joined(self._texts)
 
     # Begin
 
@@ -226,15 +226,23 @@ class RunningTurn:
         self._check_running()
         if not any(self._pending):
             return
-        text = "".join(self._pending)
+        text = drafts.joined(self._pending)
 
         def store() -> None:
             with self._context.transaction(synced=False) as connection:
-                drafts.write(connection, self._context.now(connection), self.key, self.id, self.lease, text)
+                now = self._context.now(connection)
+                leases.extend(connection, now, self.key, self.lease)
+                drafts.write(connection, now, self.key, self.id, self.lease, text, replaces=self._replaces_draft)
 
-        self._context.trying(store, if_lost=False)
-        self._pending.clear()
         self._has_pieces = True
+        try:
+            self._context.trying(store, if_lost=False)
+        except DatabaseUnavailable:  # it may have been committed: the next piece replaces the whole draft
+            self._pending[:] = self._texts
+            self._replaces_draft = True
+            raise
+        self._pending.clear()
+        self._replaces_draft = False
         self._flushed_at = monotonic()
 
     def interrupt(self) -> Message | None:
@@ -269,8 +277,9 @@ class RunningTurn:
         if not self._is_running:
             return
         try:
-            pieces = "".join(self._pending)
-            self._context.transact(turns_in_progress.abandon, self.key, self.id, self.lease, pieces)
+            text, replaces = drafts.joined(self._pending), self._replaces_draft
+            arguments = (self.key, self.id, self.lease, text)
+            self._context.transact(turns_in_progress.abandon, *arguments, replaces=replaces)
         except LangoStoreError as error:  # the exception of the block matters more, and the lease ends by itself
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False
@@ -300,4 +309,5 @@ class RunningTurn:
         self._texts: list[str] = []
         self._pending: list[str] = []
         self._has_pieces = False
+        self._replaces_draft = False
         self._flushed_at = float("-inf")

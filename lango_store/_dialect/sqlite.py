@@ -110,12 +110,15 @@ class SQLite(Dialect):
     def unsynced_transaction(self, connection: sa.Connection) -> Iterator[None]:
         driver: Any = connection.connection.dbapi_connection
         (before,) = driver.execute("PRAGMA synchronous").fetchone()
-        driver.execute(f"PRAGMA synchronous = {min(before, _SYNC_CHECKPOINTS)}")
+        changes = before > _SYNC_CHECKPOINTS and not driver.in_transaction  # SQLite refuses to change it inside
+        if changes:
+            driver.execute(f"PRAGMA synchronous = {_SYNC_CHECKPOINTS}")
         try:
             with self.transaction(connection):
                 yield
         finally:
-            driver.execute(f"PRAGMA synchronous = {before}")
+            if changes:
+                driver.execute(f"PRAGMA synchronous = {before}")
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Drafts: the pieces of an answer that a turn is streaming, in a table of their own until the answer is in the log."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from lango_store.errors import DamagedMessage, LangoStoreError, TurnInProgress, 
 INTERRUPTED: Final = {"interrupted": True}
 """The `extra` of an answer that was not streamed to its end."""
 
+_ID: Final = re.compile("[0-7][0-9a-f]{15}")
+
 
 def _insert_piece(_: Dialect) -> sa.Executable:
     row = {name: column(DRAFT.c[name]) for name in ("token", "turn_id", "piece")}
@@ -31,14 +34,12 @@ def _insert_piece(_: Dialect) -> sa.Executable:
 _insert: Final = Statement(_insert_piece)
 
 
-def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
-    """Store a piece of an answer under a lease, which this extends."""
-    leases.extend(connection, now, key, lease)
-    insert(connection, now, key, turn_id, lease, text)
-
-
-def insert(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
-    """Store a piece of an answer in a session whose row is locked."""
+def write(
+    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str, *, replaces: bool
+) -> None:
+    """Store a piece of an answer; with `replaces`, as the whole draft of the lease. The session's row is locked."""
+    if replaces:
+        delete(connection, key, DRAFT.c.token == lease.token)
     row = {"key": key, "now": dialect_of(connection).time(now), "token": lease.token}
     _insert.run_many(connection, [row | {"turn_id": turn_id, "piece": encode_json(text, "text")}])
 
@@ -61,11 +62,21 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Draft]:
 
 def _draft(token: int, written: Sequence[tuple[str, str, datetime]]) -> Draft:
     turn_ids, texts, times = zip(*written, strict=True)
-    text = "".join(texts)
-    return Draft(id=leases.draft_id(token), turn_id=turn_ids[0], text=text, created_at=times[0], updated_at=times[-1])
+    id, text = leases.draft_id(token), joined(texts)
+    return Draft(id=id, turn_id=turn_ids[0], text=text, created_at=times[0], updated_at=times[-1])
 
 
-def keep(connection: sa.Connection, now: datetime, key: str, id: str) -> Message:
+def joined(pieces: Iterable[str]) -> str:
+    """Join pieces of a text. A surrogate pair that was divided between two pieces becomes one character."""
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    return text
+
+
+def keep(connection: sa.Connection, now: datetime, key: str, id: str, count: Callable[[Message], Message]) -> Message:
     """Append the draft of an ended attempt as an interrupted answer, and delete the draft."""
     token, message_id = _checked(connection, now, key, id), f"draft-{id}"
     for stored in messages.read_by_ids(connection, key, frozenset([message_id])).values():  # by an earlier try
@@ -74,7 +85,7 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str) -> Message
         if draft.id == id:
             answer = Message.assistant(draft.text, id=message_id, extra=INTERRUPTED)
             delete(connection, key, DRAFT.c.token == token)
-            return appends.append(connection, now, key, Batch([answer]))[0]
+            return appends.append(connection, now, key, Batch([count(answer)]))[0]
     raise LangoStoreError(f"session {quoted(key)} has no draft {quoted(id)}: drafts() lists its drafts")
 
 
@@ -86,14 +97,12 @@ def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
 def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int:
     """Lock the session, and return the token of a draft; raise `TurnInProgress` if its turn is still running."""
     sessions.lock(connection, now, key)
-    try:
-        token = int(id, 16)
-    except (TypeError, ValueError):
-        raise ValueError(f"id={quoted(id)} is not the id of a draft: give Draft.id") from None
+    if not (isinstance(id, str) and _ID.fullmatch(id)):
+        raise ValueError(f"id={quoted(id)} is not the id of a draft: give Draft.id")
     current = leases.find(connection, now, key)
     if current is not None and current.held and current.draft_id == id:
         raise TurnInProgress(key, current.id, current.until)
-    return token
+    return int(id, 16)
 
 
 def delete(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:

@@ -80,10 +80,12 @@ def finish(
     return saved.model_copy(update=bounds | {"messages": members})
 
 
-def abandon(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str) -> None:
+def abandon(
+    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str, *, replaces: bool
+) -> None:
     """Release the lease of an attempt, and store the rest of its draft, unless another process has taken over."""
     if leases.release(connection, now, key, lease.token) and text:
-        drafts.insert(connection, now, key, turn_id, lease, text)
+        drafts.write(connection, now, key, turn_id, lease, text, replaces=replaces)
 
 
 def append_answer(
