@@ -154,12 +154,17 @@ def _entries(key: str, messages: list[Message], limit: int | None) -> list[Conve
 
 
 def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, SessionInfo] | None:
-    """Return the record of a live session, and the session; return None if the session does not exist."""
+    """Return the record of a live session, and the session; return None if the session does not exist or is unused."""
     try:
         info = view.info(key)
     except SessionNotFound:
         return None
-    return _record(view, prefix, info, _value(view, key)), info
+    return None if is_unused(view, info) else (_record(view, prefix, info, _value(view, key)), info)
+
+
+def is_unused(view: Store, info: SessionInfo) -> bool:
+    """Return True for a session without a record that never had messages: it was only opened, as for a turn."""
+    return info.last_seq == 0 and not _value(view, info.key)
 
 
 def at_revision(tx: Store, prefix: str, id: str, revision: str) -> tuple[ConversationRecord, SessionInfo]:

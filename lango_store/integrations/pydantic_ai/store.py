@@ -30,7 +30,7 @@ class LangoConversationStore(Adapter, ConversationStore):
     A conversation is stored as a session, and its entries as messages with the same ids. The key of the session is the
     id of the conversation, and its user is the scope. The window of the session is the current history. Entries of
     abandoned branches remain in the log as records. A fork has copies of its entries, so deleting a conversation does
-    not affect its forks. An expired conversation counts as missing.
+    not affect its forks. An expired conversation counts as missing, and so does a session that never had messages.
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
@@ -190,10 +190,9 @@ def _save(
 
 
 def _create(tx: Store, key: str, scope: str | None) -> None:
-    """Create the session of a conversation, or use an empty session that was opened for a turn."""
-    if tx.exists(key) and tx.update(key, user_id=scope).last_seq == 0 and not tx.values(key):
-        return
-    create_session(tx, key, user_id=scope)
+    """Create the session of a conversation, or use a session that was opened for a turn."""
+    if not (tx.exists(key) and records.is_unused(tx, tx.update(key, user_id=scope))):
+        create_session(tx, key, user_id=scope)
 
 
 def _delete(store: Store, prefix: str, conversation_id: str, expected_revision: str) -> None:
