@@ -212,7 +212,7 @@ class AsyncStore:
         This method is not a coroutine. Closing the returned store has no effect: close this one.
 
         Args:
-            position: The result of `position()` in the process that wrote. None waits for nothing.
+            position: The result of `position()` in the process that wrote. With None, reads do not wait.
 
         Raises:
             ValueError: The text is not a position.

@@ -152,7 +152,7 @@ class Conversation:
         Args:
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
@@ -191,7 +191,7 @@ class Conversation:
         Args:
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
             replace_after: First delete the messages with a `seq` above this value, as `truncate` does, in the same
                 transaction, for example to regenerate an answer. Cannot be combined with `create`.
             expect: Append only if the session's `revision` equals this value.
@@ -205,7 +205,8 @@ class Conversation:
         Raises:
             Conflict: `after` or `expect` does not match; nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidCut: The messages before `replace_after` were discarded by a compaction; nothing was written.
+            InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
+                point; nothing was written.
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
         """
@@ -430,7 +431,8 @@ class Conversation:
             The number of deleted messages, without records.
 
         Raises:
-            InvalidCut: A compaction discarded the messages up to `after`; nothing was deleted.
+            InvalidCut: A compaction discarded messages after `after`, so the session cannot go back to that point;
+                nothing was deleted.
         """
         return self._context.remove(removals.truncate, self.key, after)
 
@@ -808,7 +810,8 @@ class Conversation:
 
         Raises:
             SessionExists: A session with this key exists; nothing was written.
-            InvalidCut: `upto` is among messages that a compaction discarded; nothing was written.
+            InvalidCut: A compaction discarded messages after `upto`, so they cannot be copied without its summary;
+                nothing was written.
         """
         new = self._context.new_id() if key is None else key
         lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, ttl=ttl)

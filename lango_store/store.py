@@ -144,8 +144,8 @@ class Store:
     def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
         """Load a session with the messages of its window.
 
-        Session and messages belong to the same moment, although this usually takes only two statements and no
-        transaction.
+        The messages always match the session. This usually takes two statements and no transaction: if messages were
+        removed or edited between the two, the store reads again, and it leaves out messages that were appended.
 
         Args:
             key: The session to load.
@@ -176,10 +176,10 @@ class Store:
 
         Args:
             key: The session to load or to create.
-            ttl: The TTL of a new session, as in `create`. An existing session keeps its own.
+            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its own.
             messages: The first messages of a new session. They are not added to an existing one.
             renew: Replace an expired session with a new one instead of raising `SessionExpired`.
-            **fields: Fields of a new session, as in `create`. They do not change an existing one.
+            **fields: Fields of a new session, as in `Store.create`. They do not change an existing one.
 
         Returns:
             The existing session with its window, or the new session.
@@ -206,10 +206,10 @@ class Store:
 
         Args:
             key: The session to open. None (default) creates a session with a UUIDv7 as its key.
-            ttl: The TTL of a new session, as in `create`. An existing session keeps its own.
+            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its own.
             messages: The first messages of a new session. They are not added to an existing one.
             renew: Replace an expired session with a new one instead of raising `SessionExpired`.
-            **fields: Fields of a new session, as in `create`. They do not change an existing one.
+            **fields: Fields of a new session, as in `Store.create`. They do not change an existing one.
 
         Raises:
             SessionExpired: The session has expired, and `renew` is False.
@@ -340,12 +340,12 @@ class Store:
             key: The session to append to.
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
-            ttl: The TTL of the session that `create=True` creates, as in `create`.
-            **fields: Fields of the session that `create=True` creates, as in `create`. They do not change an existing
-                session.
+            ttl: The TTL of the session that `create=True` creates, as in `Store.create`.
+            **fields: Fields of the session that `create=True` creates, as in `Store.create`. They do not change an
+                existing session.
 
         Returns:
             The stored message with its `seq` and `created_at`.
@@ -377,14 +377,14 @@ class Store:
             key: The session to append to.
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session without messages.
+            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
             replace_after: First delete the messages with a `seq` above this value, in the same transaction, for example
                 to regenerate an answer. Cannot be combined with `create`. See `Conversation.append_messages`.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
-            ttl: The TTL of the session that `create=True` creates, as in `create`.
-            **fields: Fields of the session that `create=True` creates, as in `create`. They do not change an existing
-                session.
+            ttl: The TTL of the session that `create=True` creates, as in `Store.create`.
+            **fields: Fields of the session that `create=True` creates, as in `Store.create`. They do not change an
+                existing session.
 
         Returns:
             The stored messages, in the order of `messages`.
@@ -392,10 +392,11 @@ class Store:
         Raises:
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match, or the session is missing and only an existing session could
-                match them; nothing was written.
+            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
+                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidCut: The messages before `replace_after` were discarded by a compaction; nothing was written.
+            InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
+                point; nothing was written.
         """
         return appending.append(self._context, key, messages, replace_after, after, expect, create, ttl, fields)
 
@@ -750,10 +751,10 @@ class Store:
     def snapshot(self) -> Iterator[Store]:
         """Open a snapshot, and return a read-only store whose reads all see the database at the same moment.
 
-        Inside `using(connection)`, the isolation level of your transaction determines what the reads see.
+        For a store from `using(connection)`, the isolation level of your transaction determines what the reads see.
 
         Raises:
-            LangoStoreError: The returned store was used to write, or after the block.
+            LangoStoreError: The returned store was used to write, or was used after the end of the block.
 
         Example:
             ```python
@@ -790,7 +791,7 @@ class Store:
         Use it to read what another process wrote. Closing the returned store has no effect: close this one.
 
         Args:
-            position: The result of `position()` in the process that wrote. None waits for nothing.
+            position: The result of `position()` in the process that wrote. With None, reads do not wait.
 
         Raises:
             ValueError: The text is not a position.

@@ -232,7 +232,11 @@ class Dialect(Protocol):
         return {}
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
-        """Yield faults of the database and risky settings, each with a remedy."""
+        """Yield risky settings, each with a remedy."""
+
+    def damage(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+        """Yield faults of the database itself, each with a remedy."""
+        yield from ()
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
         """Return the reason why a host's engine cannot be used, with its fix; None if it can be used."""

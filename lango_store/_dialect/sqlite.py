@@ -278,13 +278,15 @@ class SQLite(Dialect):
         finally:
             driver.text_factory = before
 
-    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
+    def damage(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         for (fault,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
             if fault != "ok":
                 yield (
                     f"the file is damaged: {fault}",
                     "restore it from a backup, or save its rows: lango-store copy --from FILE --to URL --salvage",
                 )
+
+    def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         if mode not in ("wal", "memory"):
             yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"

@@ -62,7 +62,7 @@ def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) ->
 def delete(
     connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, expected: Expected = ANYTHING
 ) -> None:
-    """Delete a message of a live session; its turn is unchanged."""
+    """Delete a message of a live session. Its turn does not change, unless it is a summary without other messages."""
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
     edit.delete("delete")

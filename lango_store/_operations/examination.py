@@ -49,6 +49,12 @@ def _settings(connection: sa.Connection) -> Iterator[Fault]:
         yield dialect.name, detail, remedy
 
 
+def _damage(connection: sa.Connection) -> Iterator[Fault]:
+    dialect = dialect_of(connection)
+    for detail, remedy in dialect.damage(connection):
+        yield dialect.name, detail, remedy
+
+
 def _triggers(connection: sa.Connection) -> Iterator[Fault]:
     for table, name in sorted(map(tuple, connection.exec_driver_sql(dialect_of(connection).select_triggers))):
         if table in Base.metadata.tables and name not in SEARCH_TRIGGERS:
@@ -182,6 +188,7 @@ def _search_index(connection: sa.Connection) -> Iterator[Fault]:
 
 CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "settings": _settings,
+    "damaged file": _damage,
     "trigger": _triggers,
     "distribution": _distribution,
     "missing index": _missing_indexes,

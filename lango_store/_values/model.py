@@ -108,7 +108,8 @@ class ToolCall(Value):
         Returns:
             `{"id": …, "type": "function", "function": {"name": …, "arguments": …}}` and the fields of `extra`.
             Arguments
-            that are not text become JSON text. A call with the type `custom` has `input` instead of `arguments`.
+            that are not text become JSON text, and None becomes `{}`. A call with the type `custom` is `{"id": …,
+            "type": "custom", "custom": {"name": …, "input": …}}`.
         """
         extra = dict(self.extra)
         kind = "custom" if extra.get("type") == "custom" else "function"

@@ -35,8 +35,8 @@ def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: Lock
     """Upgrade the schema to a migration revision, by default the latest.
 
     The upgrade is one transaction: if the command fails or is killed,
-    nothing has changed, and you can run it again. Exit code 3 if a table
-    or another upgrade is in the way for too long. While the command waits
+    nothing has changed, and you can run it again. Exit code 3 if another
+    transaction locks a table, or another upgrade runs, for too long. While the command waits
     for a table on PostgreSQL, all appends to that table wait too.
     """
     print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
@@ -81,7 +81,7 @@ def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 @app.command(epilog=example("db status --url postgresql://localhost/agents"))
 def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print the migration revision, the optional features in use and the connected releases.
+    """Print the migration revision, the optional features and the releases in use.
 
     Connected releases of this package are known on PostgreSQL only. A
     connection pooler, or an application_name in the URL, can hide them.

@@ -99,9 +99,9 @@ def export(
 ) -> None:
     """Export sessions to files.
 
-    The format jsonl is for backups: it writes all sessions to one file,
-    including expired ones. The other formats write one file for each live
-    session.
+    The format jsonl is for backups: it writes all chosen sessions,
+    including expired ones, to one file. The other formats write one file
+    for each live session.
 
     Exit code 1 if a session is not exported. Without --force, an existing
     file with different content is an error and is not changed.

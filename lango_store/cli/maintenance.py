@@ -60,7 +60,7 @@ def expire(
         typer.Option(
             parser=time,
             metavar="TIME",
-            help="Also purge sessions created before this time, even if in use: 2026-01-01, or 90d.",
+            help="Also purge sessions created before this time, even if in use: 2026-01-01, or '90d ago'.",
         ),
     ] = None,
     agent: Agent = None,

@@ -28,9 +28,9 @@ def prompt(
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
 
-    With `--reuse`, print how many characters of the prompts of this window
-    were at the same position in the previous prompt. A provider's cache can
-    recognize those. Each assistant message counts as one model call.
+    With `--reuse`, simulate the prompts of this window, one before each
+    assistant message, and print which share of their characters a cache
+    could reuse. A prompt is reused if the next one begins with all of it.
     """
     try:
         budget = Budget(last, step=step)

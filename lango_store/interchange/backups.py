@@ -51,7 +51,7 @@ class Backups:
         at a time are committed, so that other writers do not wait long. An interrupted import continues when it is run
         again.
 
-        With `planned`, nothing is written. It contains the keys that earlier files of a dry run would have created.
+        `planned` is for a dry run, in which nothing is written: the keys that earlier files would have created.
         """
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)

@@ -141,7 +141,7 @@ def test_prompt_shares_no_objects_with_the_messages(conversation: list[Message],
 
 
 @given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
-def test_prompt_has_known_keys_and_every_answer(conversation: list[Message], nested: bool) -> None:
+def test_prompt_has_only_known_fields_and_every_tool_result(conversation: list[Message], nested: bool) -> None:
     prompt = as_prompt(conversation, nested=nested)
     order = ["role", "content", "tool_calls", "tool_call_id", "name"]
     for entry in prompt:

@@ -193,7 +193,7 @@ def test_assistant_message_with_outputs_is_an_answered_call() -> None:
     assert plan_eviction([row("u1"), answered_call, row("a1")], 1) == [(1, 1)]
 
 
-def test_eviction_counts_messages_without_tokens() -> None:
+def test_eviction_counts_tokens_of_messages_that_have_no_count() -> None:
     conversation = [message("long question", tokens=None), *rows("a1 u1")]
     assert plan_eviction(conversation, 14, count=lambda counted: len(counted.content)) == [(0, 1)]
 

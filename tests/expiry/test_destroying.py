@@ -48,7 +48,7 @@ def test_downgrade_lists_losses_and_requires_confirmation(filled: str) -> None:
     assert schema.current(filled) is None
 
 
-def test_delete_lists_sessions_and_requires_confirmation(filled: str) -> None:
+def test_delete_prints_number_of_sessions_and_requires_confirmation(filled: str) -> None:
     for words, said in {
         ("chat:0",): "deleting 1 session",
         ("chat:0", "chat:1"): "deleting 2 sessions",

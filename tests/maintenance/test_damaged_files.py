@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.commands import run
 from support.damage import (
     DAMAGES,
     KEYS,
@@ -70,6 +71,17 @@ def test_error_for_lost_page_names_salvage_command(damaged_file: Path) -> None:
         checks = [each for each in store.examine() if each.name == "check failed"]
         assert checks
         assert all("--salvage" in each.detail for each in checks)
+
+
+def test_doctor_fails_for_damage_that_only_the_database_finds(damaged_file: Path) -> None:
+    name = "ix_lango_session_agent_id"  # no check reads this index
+    ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", damaged_file, name)
+    lose(damaged_file, root)
+    with opened(damaged_file) as store:
+        assert {each.name for each in store.examine()} - {"settings"} == {"damaged file"}
+    done = run("doctor", "--url", f"sqlite:///{damaged_file}")
+    assert done.returncode == 1
+    assert "the file is damaged" in done.stdout
 
 
 def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:

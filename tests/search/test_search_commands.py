@@ -66,7 +66,7 @@ def test_search_prints_the_offset_of_the_next_page(filled: str) -> None:
     assert second.stderr == ""
 
 
-def test_search_for_accepts_words_that_are_subcommands(filled: str) -> None:
+def test_command_search_for_finds_words_that_are_names_of_subcommands(filled: str) -> None:
     with Store(filled) as store:
         store.append_message("ann:1", message("how do I enable it?"))
     run("search", "enable", "--url", filled)

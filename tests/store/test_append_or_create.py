@@ -158,7 +158,9 @@ def test_append_with_create_and_expect_0_conflicts(store: Store) -> None:
     assert not store.exists("k")
 
 
-def test_empty_append_with_create_creates_or_changes_nothing(store: Store, clock: Clock) -> None:
+def test_empty_append_with_create_creates_a_missing_session_and_changes_no_existing_one(
+    store: Store, clock: Clock
+) -> None:
     assert store.append_messages("k", [], create=True, title="T") == []
     before = store.info("k")
     clock.move(minutes=1)

@@ -189,7 +189,7 @@ def test_cut_raises_on_a_damaged_summary(make_sqlite: MakeDatabase) -> None:
         assert contents(store.messages("k")) == ["summary", "last"]
 
 
-def test_summary_of_no_messages_is_removed_only_by_a_cut_after_0(store: Store) -> None:
+def test_summary_that_replaced_no_messages_is_removed_only_by_a_cut_after_0(store: Store) -> None:
     put_compacted(store, replaced_upto=None)
     conversation = store.open("k")
     assert contents(conversation.fork("f", upto=2).messages()) == ["summary", "first", "second"]

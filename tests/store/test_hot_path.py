@@ -156,7 +156,7 @@ def test_large_load_does_not_disable_garbage_collection(store: Store) -> None:
     assert not enabled.called
 
 
-def test_load_ends_with_a_wrong_message_count(store: Store) -> None:
+def test_load_terminates_if_stored_message_count_is_wrong(store: Store) -> None:
     store.create("k", messages=messages(3))
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM lango_message")

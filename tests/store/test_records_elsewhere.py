@@ -42,7 +42,7 @@ def test_window_functions_leave_out_records() -> None:
     assert window.evict(LOG, []) == window.evict(LOG, [(5, 2)]) == MESSAGES
 
 
-def test_plan_eviction_returns_positions_without_records() -> None:
+def test_ranges_of_plan_eviction_skip_records() -> None:
     plan = window.plan_eviction(LOG, 10)
     assert plan == [(2, 3), (5, 5), (7, 7)]
     assert window.evict(LOG, plan) == window.fit(MESSAGES, 11)
@@ -103,7 +103,7 @@ def test_export_to_another_format_leaves_out_records_and_counts_them(url: str, t
 EXCHANGE = [message("hello"), message("hi", role="assistant")]
 
 
-def test_imported_role_record_of_nanobot_is_a_message(url: str, tmp_path: Path) -> None:
+def test_nanobot_message_with_role_record_is_imported_as_message(url: str, tmp_path: Path) -> None:
     with Store(url) as store:
         (tmp_path / "in").mkdir()
         file = tmp_path / "in" / "cli_direct.jsonl"

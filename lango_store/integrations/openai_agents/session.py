@@ -245,7 +245,10 @@ class LangoSession(Adapter):
         return shown, len(shown) == len(items)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """Replace the items that this compaction has read, by default all. Raises `Conflict` if some were removed."""
+        """Replace the window that this compaction has read or, if it has read none, the current window.
+
+        Raises `Conflict` if items of it were removed in the meantime.
+        """
         reader, seen = _last_read.get()
         _last_read.set((None, None))
         if reader is not self:
@@ -275,7 +278,10 @@ def _async_store(store: Store) -> AsyncStore:
 
 
 def _engine_for(engine: AsyncEngine | None, url: str | sa.URL | None, options: dict[str, Any]) -> sa.Engine:
-    """Return a new engine for a URL. Sessions with the same `AsyncEngine` share one: its database may be in memory."""
+    """Return a new engine for a URL, or the one that all sessions with the same `AsyncEngine` share.
+
+    With separate engines, each session would have its own database if the database is in memory.
+    """
     if engine is None:
         return create_engine(url, **options)  # type: ignore[arg-type]
     if engine not in _sync_engines:
