@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,10 +20,11 @@ import pytest
 from support.databases import MakeDatabase
 from support.pages import blocks
 from support.paths import ROOT
+from support.polling import until
 from support.processes import PYTEST, run_program
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
-from lango_store import Store
+from lango_store import Message, Store
 
 PAGE: Final = "docs/howto/fastapi.md"
 PROGRAM, TESTS = blocks(PAGE, "python")
@@ -84,24 +84,17 @@ def service(url: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], h
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
     ):
         try:
-            wait_until(lambda: answers(client))
+            until(lambda: is_answering(client))
             yield process, client
         finally:
             process.kill()
 
 
-def answers(client: httpx2.Client) -> bool:
+def is_answering(client: httpx2.Client) -> bool:
     try:
         return client.get("/health").status_code == 200
     except httpx2.ConnectError:
         return False
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -158,24 +151,54 @@ def test_stopped_service_keeps_the_draft_and_releases_the_lease(url: str, tmp_pa
         assert conversation.find_turn("r1") is None
 
 
+FAILS_ONCE: Final = """
+prompts = []
+
+async def complete(prompt):
+    prompts.append(prompt)
+    yield f"{len(prompts)} ", {}
+    if len(prompts) == 1:
+        raise ConnectionError("the model is overloaded")
+"""
+
+
+def test_question_is_answered_again_after_an_error_of_the_model(url: str, program: Path, tmp_path: Path) -> None:
+    program.write_text(PROGRAM + FAILS_ONCE)
+    with service(url, tmp_path) as (_, client), Store(url) as store:
+        key = client.post("/chats").json()["key"]
+        assert ask(client, key) == [{"text": "1 "}, {"error": "ConnectionError"}]
+        assert [draft["text"] for draft in client.get(f"/chats/{key}/drafts").json()] == ["1 "]
+        assert ask(client, key)[-1]["message"]["content"] == "2 "
+        assert contents(store, key) == ["Hello", "2 "]
+        assert client.get(f"/chats/{key}/drafts").json() == []
+
+
 # Two processes
 
 SESSIONS: Final = 20
 TURNS: Final = 4  # of each session
 
 
-async def ask_all(clients: list[httpx2.Client], keys: list[str], model: StreamingModel) -> list[httpx2.Response]:
+async def post(sender: httpx2.AsyncClient, url: str, question: dict[str, str]) -> str:
+    """Ask a question as a client does, which sends it again after `Retry-After`."""
+    while (answer := await sender.post(url, json=question)).status_code == 409:
+        await asyncio.sleep(float(answer.headers["retry-after"]))
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def ask_all(clients: list[httpx2.Client], keys: list[str], model: StreamingModel) -> list[str]:
     """Send each question to all processes at the same time, while the model is held."""
     model.hold()
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(timeout=60, limits=limits) as sender:
         requests = [
-            asyncio.create_task(sender.post(f"{client.base_url}/chats/{key}/turns", json=question))
+            asyncio.create_task(post(sender, f"{client.base_url}/chats/{key}/turns", question))
             for client in clients
             for key in keys
             for question in ({"id": f"r{number}", "text": f"{key} {number}"} for number in range(TURNS))
         ]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             while model.calls.total() < len(keys):
                 await asyncio.sleep(0.01)
             model.release()
@@ -189,11 +212,10 @@ def test_doubled_questions_in_two_processes_ask_the_model_once(
     with Store(url) as store, ExitStack() as stack:
         keys = [store.create().key for _ in range(SESSIONS)]
         clients = [stack.enter_context(service(url, tmp_path))[1] for _ in range(2)]
-        responses = asyncio.run(ask_all(clients, keys, model))
-        assert {response.status_code for response in responses} == {200}
-        assert len(responses) == 2 * SESSIONS * TURNS
-        for response in responses:
-            *pieces, last = events(response.text)
+        answers = asyncio.run(ask_all(clients, keys, model))
+        assert len(answers) == 2 * SESSIONS * TURNS
+        for answer in answers:
+            *pieces, last = events(answer)
             assert last["message"]["content"] == "".join(PIECES)
             assert [piece["text"] for piece in pieces] in ([], [*PIECES, ""])
         assert model.calls == {f"{key} {number}": 1 for key in keys for number in range(TURNS)}
@@ -217,7 +239,7 @@ def test_stop_ends_a_turn_of_another_process(url: str, model: StreamingModel, tm
             stopped = other.post(f"/chats/{key}/stop").json()
             assert [message["content"] for message in stopped["messages"]] == ["Hello", "I "]
             model.release()
-            assert [line for line in lines if line][-1] == 'data: {"error": "Conflict"}'
+            assert [line for line in lines if line][-1] == 'data: {"error": "LeaseLost"}'
         (event,) = ask(client, key)
         assert event["message"]["extra"] == {"interrupted": True}
         assert other.post(f"/chats/{key}/stop").json() is None
@@ -263,6 +285,19 @@ def test_killed_service_answers_the_question_sent_again(
         assert [turn.id for turn in store.conversation(key).turns()] == ["r1"]
         assert client.get(f"/chats/{key}/drafts").json() == []
         assert model.calls == {"Hello": 2}
+
+
+def test_answer_of_a_killed_attempt_is_saved_without_asking_the_model(
+    url: str, model: StreamingModel, tmp_path: Path
+) -> None:
+    with service(url, tmp_path) as (_, client), Store(url) as store:
+        key = store.create().key
+        killed = store.conversation(key).turn("r1").begin()
+        killed.append_messages([Message.user("Hello"), Message.assistant("I have read it.")])
+        store.conversation(key).release_turn()
+        assert [event["message"]["content"] for event in ask(client, key)] == ["I have read it."]
+        assert store.conversation(key).find_turn("r1") is not None
+        assert model.calls == {}
 
 
 def test_killed_service_saves_the_draft_on_stop(url: str, model: StreamingModel, tmp_path: Path) -> None:
