@@ -14,6 +14,7 @@ from support.commands import run
 from support.damage import (
     DAMAGES,
     KEYS,
+    PAGE,
     ROUNDS,
     leaves_of,
     lose,
@@ -76,7 +77,10 @@ def test_error_for_lost_page_names_salvage_command(damaged_file: Path) -> None:
 def test_doctor_fails_for_damage_that_only_the_database_finds(damaged_file: Path) -> None:
     name = "ix_lango_session_agent_id"  # no check reads this index
     ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", damaged_file, name)
-    lose(damaged_file, root)
+    data = bytearray(damaged_file.read_bytes())
+    position = data.index(KEYS[0].encode(), (root - 1) * PAGE)
+    data[position] ^= 1
+    damaged_file.write_bytes(data)
     with opened(damaged_file) as store:
         assert {each.name for each in store.examine()} - {"settings"} == {"damaged file"}
     done = run("doctor", "--url", f"sqlite:///{damaged_file}")
