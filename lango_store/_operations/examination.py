@@ -19,7 +19,7 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
-from lango_store._operations.portable_rows import RowEncoder
+from lango_store._operations.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -131,7 +131,8 @@ def _drafts_and_inboxes(connection: sa.Connection) -> Iterator[Fault]:
 
         columns = [as_stored(each) for each in transfer.COLUMNS[table.name]]
         for fault in _damaged(connection, columns, decode):
-            yield fault.key, fault.fact, f"fix or delete its row of {table.name} by hand, session_key {fault.key!r}"
+            fact = fault.fact.removesuffix(SEE_DOCTOR)
+            yield fault.key, fact, f"fix or delete its row of {table.name} by hand, session_key {fault.key!r}"
 
 
 def _turns(connection: sa.Connection) -> Iterator[Fault]:

@@ -35,6 +35,7 @@ Fields = dict[str, Any]
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
+SEE_DOCTOR: Final = ": see what `doctor` says"
 _MESSAGES: Final = (MESSAGE, INBOX)
 _TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must fit the column too
 
@@ -231,4 +232,4 @@ def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
 
 def _damaged(row: Mapping[str, Any], error: InvalidValue) -> DamagedMessage:
     reason = str(error).removeprefix(f"{error.field}: ")
-    return transfer.damaged(row, error.field, f"{reason}: see what `doctor` says")
+    return transfer.damaged(row, error.field, f"{reason}{SEE_DOCTOR}")

@@ -68,10 +68,13 @@ def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
 
 
 def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
-    """Return the error for a row that cannot be read; it names the session or the shared scope."""
+    """Return the error for a row that cannot be read; it names the session or the shared scope, and the row."""
     key = str(row.get("session_key") or row.get("key") or row.get("scope") or "")
-    where = f"value {quoted(row['name'])}, {field}" if "value" in row else field
-    return DamagedMessage(key, row.get("seq", 0), where, reason)
+    if "value" in row:
+        field = f"value {quoted(row['name'])}, {field}"
+    elif "n" in row:
+        field = f"{'piece' if 'piece' in row else 'inbox message'} {row['n']}, {field}"
+    return DamagedMessage(key, row.get("seq", 0), field, reason)
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:

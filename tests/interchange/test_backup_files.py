@@ -18,6 +18,7 @@ from support.factories import message, messages
 from support.json_values import json_values
 from support.processes import run_program
 from support.rows import ODD_TEXTS, all_fields, all_rows, fill, message_row, put, session_row
+from support.waiting import assert_waiting, stream_and_enqueue
 
 from lango_store import InvalidFile, Store
 from lango_store._operations import paging, transfer
@@ -101,6 +102,21 @@ def imported(store: Store, lines: Iterable[bytes]) -> list[Outcome]:
     with store.context.transaction() as connection:
         found = load(connection, "backup.jsonl", lines)
         return [each for each in found if isinstance(each, Outcome)]
+
+
+def test_backup_has_drafts_and_inbox_but_no_lease(source: Store, target: Store, folder: Path) -> None:
+    stored = stream_and_enqueue(source)
+    export(source, folder, "jsonl", everything=True)
+    (report,) = import_path(target, folder)
+    assert (report.keys, report.error) == (["k"], None)
+    assert_waiting(target, stored)
+    assert exported(target) == exported(source)
+
+
+def test_export_refuses_no_draft_of_any_turn(source: Store, folder: Path) -> None:
+    for number in range(30):
+        source.open(f"k{number}").turn().begin().write("half")
+    assert [each.error for each in export(source, folder, "jsonl", everything=True)] == [None] * 30
 
 
 def test_backup_lines_are_standard_json(source: Store) -> None:

@@ -10,6 +10,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import run_program
 from support.rows import all_fields, fill, message_row, put, session_row
+from support.waiting import assert_waiting, stream_and_enqueue
 
 from lango_store import Store
 from lango_store._operations import paging
@@ -27,6 +28,15 @@ def test_copy_preserves_every_row_between_sqlite_and_postgresql(source: Store, t
     assert all_fields(target) == all_fields(source)
     assert (report.copied, report.already_there, report.complete) == (3, 0, True)
     assert report.messages == sum("seq" in row for rows in all_fields(source).values() for row in rows)
+
+
+def test_copy_has_drafts_and_inbox_but_no_lease(source: Store, target: Store) -> None:
+    stored = stream_and_enqueue(source)
+    assert copy(source, target).copied == 1
+    assert_waiting(target, stored)
+    assert copy(source, target).already_there == 1
+    source.conversation("k").enqueue(message("another"))
+    assert copy(source, target).differing == ["k"]
 
 
 def test_copy_reports_changed_session_and_does_not_overwrite_it(source: Store, target: Store) -> None:

@@ -200,6 +200,27 @@ def test_refused_row_is_named_by_line_and_field(
 
 
 @pytest.mark.parametrize(
+    ("kind", "second", "said"),
+    [
+        ("draft", {"n": 1}, "1 follows 1"),
+        ("inbox_message", {"n": 1, "id": "m-3"}, "1 follows 1"),
+        ("inbox_message", {"n": 2}, "id: 'm-2' occurs twice"),
+    ],
+)
+def test_duplicate_row_of_draft_or_inbox_is_refused(
+    target: Store, tmp_path: Path, kind: str, second: dict[str, Any], said: str
+) -> None:
+    (number,) = (number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"'))
+    (row,) = json.loads(BACKUP[number]).values()
+    path = tmp_path / "crafted.jsonl"
+    for fields, expected in ((second, said), ({"n": 2, "id": "m-3"} if "id" in row else {"n": 2}, None)):
+        line = json.dumps({kind: row | fields})
+        path.write_text("\n".join(sealed([*BACKUP[: number + 1], line, *BACKUP[number + 1 :]])))
+        (report,) = import_path(target, path)
+        assert report.error is None if expected is None else expected in str(report.error)
+
+
+@pytest.mark.parametrize(
     ("member", "said"),
     [
         ('"settings":{"far":[1e999]}', "1e999 is too large a number"),

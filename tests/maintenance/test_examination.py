@@ -256,6 +256,48 @@ def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:
     engine.dispose()
 
 
+@pytest.fixture
+def waiting(store: Store) -> Store:
+    """A store with two sessions that have drafts and messages in their inboxes."""
+    for key in ("a", "b"):
+        conversation = store.open(key)
+        turn = conversation.turn("t", flush=timedelta(0)).begin()
+        turn.write("half of ")
+        turn.write("an ans")
+        for content in ("first", ["second"]):
+            conversation.enqueue(message(content))
+    return store
+
+
+def test_doctor_finds_nothing_in_drafts_and_inboxes(waiting: Store) -> None:
+    assert [finding for finding in waiting.examine() if finding.name != "settings"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ("lango_draft SET piece = '5'", "piece 2, piece: 5 is not text"),
+        ("lango_draft SET turn_id = ''", "piece 2, id: has 0 bytes"),
+        ("lango_draft SET token = -1", "piece 2, token: -1 is not a number"),
+        ("lango_inbox SET tool_calls = '[1]'", "inbox message 2, tool_calls"),
+        ("lango_inbox SET role = 'weird'", "inbox message 2, role"),
+        ("lango_inbox SET extra = '[]'", "inbox message 2, extra"),
+        ("lango_inbox SET tokens = -1", "inbox message 2, tokens"),
+    ],
+)
+def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str, fact: str) -> None:
+    with waiting.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {change} WHERE session_key = 'b' AND n = 2")
+    (finding,) = [each for each in waiting.examine(repair=True) if each.name != "settings"]
+    assert (finding.name, finding.subject, finding.repaired) == ("unreadable draft or inbox", "b", False)
+    assert fact in finding.detail
+    assert "doctor" not in finding.detail
+    assert change.partition(" ")[0] in finding.remedy
+    with waiting.engine.begin() as connection:  # what the remedy says
+        connection.exec_driver_sql(f"DELETE FROM {change.partition(' ')[0]} WHERE session_key = 'b' AND n = 2")
+    assert [each for each in waiting.examine() if each.name != "settings"] == []
+
+
 def test_stats_show_bytes_of_agent_id_that_is_not_text(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create(agent_id="bob", messages=[message()])
