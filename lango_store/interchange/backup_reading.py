@@ -84,8 +84,8 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
             break
         row = file.encoded(encoder, TABLES[kind], value | {"session_key": key})
         file.check_unique(kind, row, seen)
-        if (position := row.get("seq", row.get("n"))) is not None:
-            file.check_order(kind, position, last)
+        for name in row.keys() & {"seq", "n"}:
+            file.check_order(kind, name, row[name], last)
         digest.add(kind, file.line)
         yield from pieces.add(TABLES[kind], row, len(file.line))
     raise file.fault(f"session {quoted(key)} is cut off")
@@ -165,11 +165,11 @@ class _File:
             if unique[-1] is not None:
                 seen.add(unique)
 
-    def check_order(self, kind: str, seq: int, before: dict[str, int]) -> None:
-        """Raise `InvalidFile` if a seq is not higher than the previous one. This needs no set of all seqs."""
-        if seq <= before.get(kind, 0):
-            raise self.fault(f"seq: {seq} follows {before[kind]}")
-        before[kind] = seq
+    def check_order(self, kind: str, name: str, number: int, before: dict[str, int]) -> None:
+        """Raise `InvalidFile` if a number is not higher than the previous one. This needs no set of all numbers."""
+        if number <= before.get(kind, 0):
+            raise self.fault(f"{name}: {number} follows {before[kind]}")
+        before[kind] = number
 
     def check_end(self) -> None:
         """Raise `InvalidFile` if the file has lines after the closing line."""

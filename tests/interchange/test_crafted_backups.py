@@ -202,8 +202,8 @@ def test_refused_row_is_named_by_line_and_field(
 @pytest.mark.parametrize(
     ("kind", "second", "said"),
     [
-        ("draft", {"n": 1}, "1 follows 1"),
-        ("inbox_message", {"n": 1, "id": "m-3"}, "1 follows 1"),
+        ("draft", {"n": 1}, "n: 1 follows 1"),
+        ("inbox_message", {"n": 1, "id": "m-3"}, "n: 1 follows 1"),
         ("inbox_message", {"n": 2}, "id: 'm-2' occurs twice"),
     ],
 )
