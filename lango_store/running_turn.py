@@ -99,7 +99,7 @@ class RunningTurn:
         while True:
             try:
                 if pause > _MIN_PAUSE:  # while it waits: one statement, where a try needs a transaction of several
-                    self._context.on_primary().read(leases.check_free, self.key)
+                    self._context.on_primary().read(leases.check_free, self.key, self.id)
                 self.stored, earlier = self._context.transact(turns_in_progress.begin, self.key, self.id, self.lease)
                 break
             except TurnInProgress:

@@ -13,7 +13,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.append_statements import lease_end
-from lango_store._operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, number, of_session, text
+from lango_store._operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, TURN, number, of_session, text
 from lango_store._operations.rows import stored_time
 from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
@@ -105,10 +105,14 @@ def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
     return _decoded(rows[0])
 
 
-def check_free(connection: AnyConnection, now: Moment, key: str) -> None:
-    """Raise `TurnInProgress` if a turn has the lease of a live session."""
-    current = find(connection, now, key)
-    if current is not None and current.held:
+_is_stored: Final = sa.exists().where(of_session(TURN), TURN.c.id == text("turn_id"))
+_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, _HELD, ~_is_stored))
+
+
+def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> None:
+    """Raise `TurnInProgress` if the turn is not stored and another turn has the lease of a live session."""
+    for row in _blocking.run(connection, {"key": key, "now": dialect_of(connection).time(now), "turn_id": turn_id}):
+        current = _decoded(row)
         raise TurnInProgress(key, current.id, current.until)
 
 

@@ -13,8 +13,8 @@ from support.statements import watched
 
 from lango_store import (
     AsyncStore,
-    Conflict,
     Conversation,
+    LeaseLost,
     RunningTurn,
     SessionExpired,
     SessionNotFound,
@@ -131,7 +131,7 @@ def test_lease_lasts_as_long_as_its_argument(store: Store, clock: Clock, lease: 
 
 
 @pytest.mark.parametrize("verb", ["append", "append of known id", "append_messages", "flush", "inbox"])
-def test_old_holder_gets_conflict_after_takeover(either_store: Store, clock: Clock, verb: str) -> None:
+def test_old_holder_gets_lease_lost_after_takeover(either_store: Store, clock: Clock, verb: str) -> None:
     conversation = either_store.open("k", messages=[message("before", id="known")])
     conversation.enqueue(message("waiting"))
     old = begun(conversation, "t1")
@@ -140,7 +140,7 @@ def test_old_holder_gets_conflict_after_takeover(either_store: Store, clock: Clo
     with conversation.turn("t2") as new:
         new.append(message("by the new holder"))
         before = conversation.info()
-        with pytest.raises(Conflict) as raised:
+        with pytest.raises(LeaseLost) as raised:
             write(old, verb)
         assert conversation.info() == before
     assert (raised.value.key, raised.value.last_seq) == ("k", 3)
@@ -165,13 +165,13 @@ def write(turn: RunningTurn, verb: str) -> None:
             turn.inbox()
 
 
-def test_old_holder_gets_conflict_on_save_after_takeover(either_store: Store, clock: Clock) -> None:
+def test_old_holder_gets_lease_lost_on_save_after_takeover(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     old = begun(conversation, "t1")
     old.append(message("by the old holder"))
     clock.move(minutes=2)
     begun(conversation, "t2")
-    with pytest.raises(Conflict):
+    with pytest.raises(LeaseLost):
         leave(old)
     assert conversation.turns() == []
     assert old.stored is None
@@ -181,15 +181,15 @@ def test_old_holder_gets_conflict_on_save_after_takeover(either_store: Store, cl
     assert open_turn.id == "t2"
 
 
-def test_old_holder_gets_conflict_after_other_turn_has_ended(store: Store, clock: Clock) -> None:
+def test_old_holder_gets_lease_lost_after_other_turn_has_ended(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     old = begun(conversation, "t1")
     clock.move(minutes=2)
     with conversation.turn("t2"):
         pass
-    with pytest.raises(Conflict):
+    with pytest.raises(LeaseLost):
         old.append(message("too late"))
-    with pytest.raises(Conflict):
+    with pytest.raises(LeaseLost):
         leave(old)
     assert conversation.messages() == []
     assert [each.id for each in conversation.turns()] == ["t2"]
@@ -300,16 +300,16 @@ def test_release_turn_lets_another_turn_begin(either_store: Store, clock: Clock)
     assert released is not None
     assert (released.key, released.id, released.until, released.held) == ("k", "t1", clock.time + LEASE, True)
     assert (conversation.open_turn(), conversation.release_turn()) == (None, None)
-    with conversation.turn("t2") as turn, pytest.raises(Conflict):
+    with conversation.turn("t2") as turn, pytest.raises(LeaseLost):
         old.append(message())
     assert turn.stored is not None
 
 
-def test_released_turn_gets_conflict_without_another_turn(store: Store) -> None:
+def test_released_turn_gets_lease_lost_without_another_turn(store: Store) -> None:
     conversation = store.open("k")
     turn = begun(conversation)
     conversation.release_turn()
-    with pytest.raises(Conflict, match="release_turn"):
+    with pytest.raises(LeaseLost, match="release_turn"):
         turn.append(message())
     assert conversation.messages() == []
 
@@ -409,6 +409,26 @@ def test_wait_of_same_turn_is_replayed_when_other_attempt_has_saved_it(store: St
     waiting.join(60)
     assert replayed == [True]
     assert conversation.event_count() == 1
+
+
+def test_wait_of_stored_turn_ends_although_another_turn_has_begun(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    first = begun(conversation, "t1")
+    replayed: list[bool] = []
+
+    def wait() -> None:
+        with conversation.turn("t1", wait=LONG) as turn:
+            replayed.append(turn.replayed)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    leave(first)
+    begun(conversation, "t2")
+    waiting.join(60)
+    assert replayed == [True]
+    open_turn = conversation.open_turn()
+    assert open_turn is not None
+    assert open_turn.id == "t2"
 
 
 PROGRAM = """
