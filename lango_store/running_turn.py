@@ -189,7 +189,8 @@ class RunningTurn:
             LeaseLost: Another process has taken over the session; nothing was moved.
         """
         self._check_running()
-        taken = self._context.transact(inbox.take, self.key, self._expected)
+        # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
+        taken = self._context.remove(inbox.take, self.key, self._expected, self._ids)
         self._add(taken)
         return taken
 

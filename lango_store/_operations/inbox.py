@@ -1,5 +1,6 @@
 """The inbox: messages that arrived while a turn was running, outside of the log until a turn takes them."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -64,13 +65,14 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     return [each.model_copy(update={"seq": 0}) for each in waiting]
 
 
-def take(connection: sa.Connection, now: datetime, key: str, expected: Expected) -> list[Message]:
-    """Move the messages of the inbox to the end of the log, in their order."""
+def take(connection: sa.Connection, now: datetime, key: str, expected: Expected, ids: Iterator[str]) -> list[Message]:
+    """Move the messages of the inbox to the end of the log, in their order; those without an id get one of `ids`."""
     sessions.lock(connection, now, key)
     sessions.check_lease(connection, key, expected.lease)
     waiting = read(connection, now, key)
     if not waiting:
         return []
-    taken = appends.append_new_ids(connection, now, key, Batch(waiting), expected)
+    new = Batch([each if each.id is not None else each.with_id(next(ids)) for each in waiting])
+    taken = appends.append_new_ids(connection, now, key, new, expected)
     connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
     return taken

@@ -1,0 +1,284 @@
+"""The inbox: messages that arrive while a turn is running, outside of the log until a turn takes them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.factories import contents, message, messages, seqs
+
+from lango_store import (
+    InvalidMessage,
+    LeaseLost,
+    Message,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    ToolCall,
+)
+from lango_store.testing import Clock
+
+# Enqueue
+
+
+def test_enqueued_message_is_in_the_inbox_only(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k", messages=[message("question")])
+    stored = conversation.enqueue(message("waiting", author="ann", id="m1"))
+    assert (stored.content, stored.author, stored.id) == ("waiting", "ann", "m1")
+    assert (stored.seq, stored.turn_no, stored.created_at, stored.replayed) == (0, None, clock.time, False)
+    assert conversation.inbox() == [stored]
+    assert contents(conversation.all_messages()) == contents(conversation.messages()) == ["question"]
+    assert [each["content"] for each in conversation.history()] == ["question"]
+    assert (conversation.info().message_count, conversation.info().last_seq) == (1, 1)
+    assert conversation.find_message("m1") is None
+
+
+def test_enqueued_message_is_returned_unchanged(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    full = Message(
+        role="assistant",
+        content=[{"type": "text", "text": "a\0\ud800"}],
+        author="ann",
+        name="n",
+        tool_call_id="c",
+        tool_calls=[ToolCall(id="c", name="f", arguments={"x": [1.5, None]}, output="\0")],
+        tokens=7,
+        extra={"\ud800": 1},
+        sent={"y": 2},
+        id="m1",
+        created_at=clock.time - timedelta(days=1),
+    )
+    assert conversation.enqueue(full).model_dump(exclude={"seq"}) == full.model_dump(exclude={"seq"})
+    with conversation.turn() as turn:
+        (taken,) = turn.inbox()
+    assert taken.model_dump(exclude={"seq", "turn_no"}) == full.model_dump(exclude={"seq", "turn_no"})
+    assert conversation.messages()[0].model_dump(exclude={"seq", "turn_no"}) == full.model_dump(
+        exclude={"seq", "turn_no"}
+    )
+
+
+def test_inbox_lists_messages_in_order_of_arrival(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    for n in range(12):
+        clock.move(seconds=-1)
+        conversation.enqueue(message(f"{n}"))
+    assert contents(conversation.inbox()) == [f"{n}" for n in range(12)]
+    assert seqs(conversation.inbox()) == [0] * 12
+
+
+def test_enqueue_with_id_in_the_inbox_returns_the_stored_message(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    first = conversation.enqueue(message("first", id="m1"))
+    again = conversation.enqueue(message("changed", id="m1"))
+    assert (again.content, again.seq, again.replayed) == ("first", 0, True)
+    assert again.created_at == first.created_at
+    assert contents(conversation.inbox()) == ["first"]
+
+
+def test_enqueue_with_id_in_the_log_returns_the_stored_message(either_store: Store) -> None:
+    conversation = either_store.open("k", messages=[message("first", id="m1")])
+    again = conversation.enqueue(message("changed", id="m1"))
+    assert (again.content, again.seq, again.replayed) == ("first", 1, True)
+    assert conversation.inbox() == []
+
+
+def test_enqueue_with_id_of_taken_message_returns_it(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message("first", id="m1"))
+    with conversation.turn() as turn:
+        turn.inbox()
+        again = conversation.enqueue(message("first", id="m1"))
+        assert (again.seq, again.replayed) == (1, True)
+        assert turn.inbox() == []
+
+
+def test_equal_messages_without_id_are_all_stored(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message("equal"))
+    assert not conversation.enqueue(message("equal")).replayed
+    assert contents(conversation.inbox()) == ["equal", "equal"]
+
+
+def test_enqueue_renews_ttl_and_activity_but_not_revision(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k", ttl=timedelta(hours=1))
+    before = conversation.info()
+    clock.move(minutes=30)
+    conversation.enqueue(message(id="m1"))
+    after = conversation.info()
+    assert (after.updated_at, after.expires_at) == (clock.time, clock.time + timedelta(hours=1))
+    moved = {"updated_at": after.updated_at, "expires_at": after.expires_at}
+    assert after == before.model_copy(update=moved)
+    clock.move(minutes=1)
+    conversation.enqueue(message(id="m1"))
+    assert conversation.info() == after
+
+
+def test_enqueue_in_session_without_ttl(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message())
+    assert conversation.info().expires_at is None
+
+
+def test_enqueue_never_moves_expiry_back(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
+    before = conversation.info().expires_at
+    clock.move(minutes=-5)
+    conversation.enqueue(message())
+    assert conversation.info().expires_at == before
+
+
+def test_enqueue_while_a_turn_runs(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn() as turn:
+        conversation.enqueue(message("waiting"))
+        assert contents(conversation.inbox()) == ["waiting"]
+        assert turn.messages == []
+
+
+def test_enqueue_in_callers_transaction(store: Store) -> None:
+    conversation = store.open("k")
+    with store.engine.connect() as connection:
+        inside = store.using(connection).conversation("k")
+        inside.enqueue(message("waiting", id="m1"))
+        assert inside.enqueue(message("again", id="m1")).replayed
+        assert contents(inside.inbox()) == ["waiting"]
+        connection.rollback()
+        assert conversation.inbox() == []
+    store.transact(lambda tx: tx.conversation("k").enqueue(message("committed")))
+    assert contents(conversation.inbox()) == ["committed"]
+
+
+@pytest.mark.parametrize("invalid", [message("x", extra={"x": object()}), message("x", id="x" * 513), "text", None])
+def test_enqueue_of_invalid_message_writes_nothing(either_store: Store, invalid: Any) -> None:
+    conversation = either_store.open("k")
+    before = conversation.info()
+    with pytest.raises(InvalidMessage):
+        conversation.enqueue(invalid)
+    assert (conversation.inbox(), conversation.info()) == ([], before)
+
+
+def test_inbox_of_missing_or_expired_session(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k", ttl=timedelta(hours=1))
+    clock.move(hours=1)
+    calls: list[Callable[[], object]] = [conversation.inbox, lambda: conversation.enqueue(message())]
+    for call in calls:
+        with pytest.raises(SessionExpired):
+            call()
+    either_store.delete("k")
+    for call in calls:
+        with pytest.raises(SessionNotFound):
+            call()
+
+
+def test_enqueued_message_is_counted_by_token_counter(url: str) -> None:
+    with Store(url, token_counter=lambda each: len(str(each.content))) as store:
+        conversation = store.open("k")
+        assert conversation.enqueue(message("four")).tokens == 4
+        with conversation.turn() as turn:
+            assert turn.inbox()[0].tokens == 4
+        assert conversation.info().token_count == 4
+
+
+# Take
+
+
+def test_turn_takes_the_inbox_in_order(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append(message("question"))
+        for n in range(3):
+            conversation.enqueue(message(f"{n}"))
+        arrived = clock.time
+        clock.move(seconds=1)
+        taken = turn.inbox()
+        assert [(each.seq, each.content, each.created_at) for each in taken] == [
+            (2, "0", arrived),
+            (3, "1", arrived),
+            (4, "2", arrived),
+        ]
+        assert (conversation.inbox(), turn.inbox()) == ([], [])
+        assert contents(turn.messages) == contents(conversation.messages()) == ["question", "0", "1", "2"]
+        conversation.enqueue(message("3"))
+        assert contents(turn.inbox()) == ["3"]
+    assert turn.stored is not None
+    assert contents(turn.stored.messages) == ["question", "0", "1", "2", "3"]
+    assert [each.turn_no for each in conversation.messages()] == [1] * 5
+
+
+def test_messages_that_no_turn_takes_stay_in_the_inbox(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message("waiting"))
+    with conversation.turn():
+        pass
+    with suppress(ZeroDivisionError), conversation.turn():
+        raise ZeroDivisionError
+    assert contents(conversation.inbox()) == ["waiting"]
+
+
+def test_message_that_was_appended_meanwhile_is_not_stored_again(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message("from the inbox", id="m1"))
+    conversation.enqueue(message("second", id="m2"))
+    conversation.append_message(message("from the log", id="m1"))
+    with conversation.turn() as turn:
+        taken = turn.inbox()
+    assert [(each.content, each.replayed) for each in taken] == [("from the log", True), ("second", False)]
+    assert contents(conversation.messages()) == ["from the log", "second"]
+    assert conversation.inbox() == []
+
+
+def test_inbox_of_only_known_messages_is_emptied(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message("waiting", id="m1"))
+    conversation.append_message(message("stored", id="m1"))
+    with conversation.turn() as turn:
+        assert contents(turn.inbox()) == ["stored"]
+    assert (contents(conversation.messages()), conversation.inbox()) == (["stored"], [])
+
+
+def test_next_attempt_begins_with_the_inbox_messages_that_the_earlier_one_took(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    conversation.enqueue(message("waiting"))
+    with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+        turn.append(message("question"))
+        turn.inbox()
+        raise ZeroDivisionError
+    with conversation.turn("t") as turn:
+        assert contents(turn.messages) == ["question", "waiting"]
+        assert turn.inbox() == []
+    assert [each.turn_no for each in conversation.messages()] == [1, 1]
+
+
+def test_empty_inbox_changes_nothing(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k", ttl=timedelta(hours=1))
+    before = conversation.info()
+    with conversation.turn("t") as turn:
+        clock.move(seconds=1)
+        assert turn.inbox() == []
+        assert conversation.info() == before
+
+
+def test_inbox_is_taken_under_the_lease_only(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    old = conversation.turn("t1").__enter__()
+    clock.move(minutes=2)
+    with conversation.turn("t2"):
+        for waiting in ([], [message("waiting")]):
+            for each in waiting:
+                conversation.enqueue(each)
+            with pytest.raises(LeaseLost):
+                old.inbox()
+        assert contents(conversation.inbox()) == ["waiting"]
+    assert conversation.messages() == []
+
+
+def test_large_inbox_is_taken_at_once(store: Store) -> None:
+    conversation = store.open("k")
+    with store.transaction() as tx:
+        for each in messages(1_200):
+            tx.conversation("k").enqueue(each)
+    with conversation.turn() as turn:
+        assert len(turn.inbox()) == 1_200
+    assert turn.stored is not None
+    assert seqs(turn.stored.messages) == list(range(1, 1_201))
