@@ -36,8 +36,9 @@ def upgrade(revision: Target = "head", url: UrlOption = None, lock_timeout: Lock
 
     The upgrade is one transaction: if the command fails or is killed,
     nothing has changed, and you can run it again. Exit code 3 if another
-    transaction locks a table, or another upgrade runs, for too long. While the command waits
-    for a table on PostgreSQL, all appends to that table wait too.
+    transaction locks a table, or another upgrade runs, for too long. While
+    the command waits for a table on PostgreSQL, all appends to that table
+    wait too.
     """
     print(_state(schema.upgrade(database(url, new=True), revision, lock_timeout=lock_timeout)))
 
