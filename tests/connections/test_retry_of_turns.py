@@ -1,0 +1,165 @@
+"""Turns in progress when the answer of the server to a commit is lost: nothing is written twice."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from support.databases import CITUS, MakeDatabase
+from support.factories import contents, message
+from support.relay import Relay
+
+from lango_store import DatabaseUnavailable, Message, RunningTurn, Store
+
+HALF_A_MINUTE: Final = timedelta(seconds=30)
+AT_ONCE: Final = timedelta(0)
+LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
+"""The server's answer to a committed append: on a cluster it is a transaction of several statements."""
+
+
+@pytest.fixture
+def url(make_postgres: MakeDatabase, relay: Relay) -> sa.URL:
+    """The URL of a database that is reached through the relay."""
+    return relay.url(make_postgres())
+
+
+def test_begin_is_repeated(url: sa.URL, relay: Relay) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        relay.lose(b"COMMIT")
+        with conversation.turn("t") as turn:
+            assert not turn.replayed
+        assert [each.id for each in conversation.turns()] == ["t"]
+
+
+APPENDS: Final[dict[str, tuple[bytes, Callable[[RunningTurn], object], list[str]]]] = {
+    "append": (LANDED, lambda turn: turn.append(message("new")), ["new"]),
+    "append_messages": (LANDED, lambda turn: turn.append_messages([message("new")] * 2), ["new", "new"]),
+    "answer": (b"COMMIT", lambda turn: turn.append(message("streamed", role="assistant")), ["streamed"]),
+    "interrupt": (b"COMMIT", lambda turn: turn.interrupt(), ["streamed"]),
+}
+
+
+@pytest.mark.parametrize("verb", APPENDS)
+def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, verb: str) -> None:
+    answer, append, expected = APPENDS[verb]
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        with conversation.turn("t") as turn:
+            turn.write("streamed")
+            relay.lose(answer)
+            append(turn)
+            assert contents(turn.messages) == expected
+        assert contents(conversation.messages()) == expected
+        assert turn.stored is not None
+        assert contents(turn.stored.messages) == expected
+        assert conversation.drafts() == []
+
+
+@pytest.mark.parametrize("verb", APPENDS)
+def test_append_is_stored_once_if_the_caller_repeats_it(url: sa.URL, relay: Relay, verb: str) -> None:
+    answer, append, expected = APPENDS[verb]
+    with Store(url) as store:
+        conversation = store.open("k")
+        with conversation.turn("t") as turn:
+            turn.write("streamed")
+            relay.lose(answer)
+            with pytest.raises(DatabaseUnavailable):
+                append(turn)
+            append(turn)
+        assert contents(conversation.messages()) == expected
+        assert turn.stored is not None
+        assert contents(turn.stored.messages) == expected
+
+
+@pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
+def test_piece_is_stored_once_if_the_caller_goes_on(url: sa.URL, relay: Relay, retry: timedelta | None) -> None:
+    with Store(url, retry=retry) as store:
+        conversation = store.open("k")
+        with suppress(ZeroDivisionError), conversation.turn("t", flush=AT_ONCE) as turn:
+            turn.write("first ")
+            relay.lose(b"COMMIT")
+            with pytest.raises(DatabaseUnavailable):
+                turn.write("second ")
+            turn.write("third")
+            assert [each.text for each in conversation.drafts()] == ["first second third"]
+            turn.write(" fourth")
+            raise ZeroDivisionError
+        assert [each.text for each in conversation.drafts()] == ["first second third fourth"]
+
+
+def test_piece_is_stored_once_if_the_block_ends(url: sa.URL, relay: Relay) -> None:
+    with Store(url) as store:
+        conversation = store.open("k")
+        with suppress(DatabaseUnavailable), conversation.turn("t", flush=AT_ONCE) as turn:
+            turn.write("first ")
+            relay.lose(b"COMMIT")
+            turn.write("second")
+        assert [each.text for each in conversation.drafts()] == ["first second"]
+        assert conversation.open_turn() is None
+
+
+def test_turn_is_saved_once_by_a_retry(url: sa.URL, relay: Relay) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        with conversation.turn("t") as turn:
+            turn.append(message("answer", role="assistant"))
+            turn.usage = {"tokens": 1}
+            relay.lose(b"COMMIT")
+        assert turn.stored is not None
+        assert contents(turn.stored.messages) == ["answer"]
+        assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+
+
+def test_turn_with_unknown_outcome_is_replayed_by_the_next_attempt(url: sa.URL, relay: Relay) -> None:
+    with Store(url) as store:
+        conversation = store.open("k")
+        turn = conversation.turn("t").begin()
+        turn.append(message("answer", role="assistant"))
+        relay.lose(b"COMMIT")
+        with pytest.raises(DatabaseUnavailable):
+            turn.__exit__(None, None, None)
+        with conversation.turn("t") as again:
+            assert again.replayed
+            assert contents(again.messages) == ["answer"]
+
+
+@pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
+def test_inbox_with_unknown_outcome_is_part_of_the_next_attempt(
+    url: sa.URL, relay: Relay, retry: timedelta | None
+) -> None:
+    with Store(url, retry=retry) as store:
+        conversation = store.open("k")
+        conversation.enqueue(Message.user("waiting"))
+        turn = conversation.turn("t").begin()
+        relay.lose(b"COMMIT")
+        with pytest.raises(DatabaseUnavailable):
+            turn.inbox()
+        turn.abandon()
+        with conversation.turn("t") as again:
+            assert contents(again.messages) == contents(conversation.messages()) == ["waiting"]
+
+
+CALLS: Final[dict[str, Callable[[Store, str], Any]]] = {
+    "keep_draft": lambda store, id: store.conversation("k").keep_draft(id),
+    "enqueue": lambda store, id: store.conversation("k").enqueue(message("waiting")),
+    "release_turn": lambda store, id: store.conversation("k").release_turn(),
+}
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_call_is_done_once_by_a_retry(url: sa.URL, relay: Relay, verb: str) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+            turn.write("draft")
+            raise ZeroDivisionError
+        (draft,) = conversation.drafts()
+        conversation.turn("t").begin()
+        relay.lose(b"COMMIT")
+        CALLS[verb](store, draft.id)
+        assert contents(conversation.messages()) == (["draft"] if verb == "keep_draft" else [])
+        assert contents(conversation.inbox()) == (["waiting"] if verb == "enqueue" else [])
+        assert (conversation.open_turn() is None) is (verb == "release_turn")
