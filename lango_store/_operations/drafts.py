@@ -12,7 +12,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, leases, messages, sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import DRAFT, KEY, NOW, column, next_number, of_session
-from lango_store._operations.rows import stored_json, stored_time
+from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json
@@ -57,13 +57,13 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Draft]:
         if not isinstance(text, str):
             raise DamagedMessage(key, 0, f"draft {n}", "is not text")
         pieces.setdefault(token, []).append((turn_id, text, time))
-    return [_draft(token, written) for token, written in pieces.items()]
+    return [_draft(key, token, written) for token, written in pieces.items()]
 
 
-def _draft(token: int, written: Sequence[tuple[str, str, datetime]]) -> Draft:
+def _draft(key: str, token: int, written: Sequence[tuple[str, str, datetime]]) -> Draft:
     turn_ids, texts, times = zip(*written, strict=True)
-    id, text = leases.draft_id(token), joined(texts)
-    return Draft(id=id, turn_id=turn_ids[0], text=text, created_at=times[0], updated_at=times[-1])
+    fields = {"turn_id": turn_ids[0], "text": joined(texts), "created_at": times[0], "updated_at": times[-1]}
+    return session_value(Draft, fields | {"id": leases.draft_id(key, token)}, key)
 
 
 def joined(pieces: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.append_statements import lease_end
 from lango_store._operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, TURN, number, of_session, text
-from lango_store._operations.rows import stored_time
+from lango_store._operations.rows import session_value, stored_time, whole_number
 from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
@@ -124,9 +124,10 @@ def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
 def _decoded(row: Any) -> OpenTurn:
     key, turn_id, until, held, token = row
     until = stored_time(key, "lease_until", until)
-    return OpenTurn(key=key, id=turn_id, until=until, held=bool(held), draft_id=draft_id(token))
+    fields = {"key": key, "id": turn_id, "until": until, "held": bool(held), "draft_id": draft_id(key, token)}
+    return session_value(OpenTurn, fields)
 
 
-def draft_id(token: int) -> str:
+def draft_id(key: str, token: int) -> str:
     """Return the id of the draft that the holder of a lease writes."""
-    return f"{token:016x}"
+    return f"{whole_number(key, 'lease_token', token):016x}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
 from lango_store._rows.columns import as_stored
@@ -99,16 +99,19 @@ def _key_of(value: Mapping[str, Any]) -> str:
     return key if isinstance(key, str) else repr(key)
 
 
-Info = TypeVar("Info", bound=SessionInfo)
+Stored = TypeVar("Stored", bound=BaseModel)
 
 
-def session_value(kind: type[Info], value: dict[str, Any]) -> Info:
-    """Build a `SessionInfo` or a subclass from a decoded row; raise `DamagedMessage` if a field is invalid."""
+def session_value(kind: type[Stored], value: dict[str, Any], key: str | None = None) -> Stored:
+    """Build a value of a session from a decoded row; raise `DamagedMessage` if a field is invalid.
+
+    `key` is the key of the session, if the value has no field for it.
+    """
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise DamagedMessage(_key_of(value), 0, str(fault["loc"][0]), fault["msg"]) from None
+        raise DamagedMessage(key or _key_of(value), 0, str(fault["loc"][0]), fault["msg"]) from None
 
 
 def whole_number(key: str, name: str, stored: Any) -> int:
