@@ -1,0 +1,366 @@
+"""Random sequences of turns in several processes, compared with a model made of plain lists.
+
+LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs.
+"""
+
+import copy
+import itertools
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from support.session_checks import assert_sound, unexplained
+from support.session_model import RECORD
+from support.turn_model import ModelAttempt, ModelSessionWithTurns
+
+from lango_store import (
+    Conversation,
+    LangoStoreError,
+    LeaseLost,
+    Message,
+    RunningTurn,
+    Store,
+    TurnInProgress,
+)
+from lango_store.testing import Clock
+
+R = TypeVar("R")
+
+EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
+STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
+SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
+PROCESSES = 3
+LEASE = timedelta(seconds=100)
+
+processes = st.integers(0, PROCESSES - 1)
+turn_ids = st.sampled_from(["t1", "t1", "t2", "t3"])
+ids = st.sampled_from([None, None, None, "i1", "i2", "i3"])
+roles = st.sampled_from(["user", "user", "assistant", "model", "tool", "record"])
+words = st.sampled_from(["oak", "elm"])  # few, so that messages of several attempts are equal
+one_message = st.builds(Message, role=roles, content=words, id=ids, tokens=st.sampled_from([None, 3]))
+batches = st.lists(one_message, max_size=3)
+usages = st.fixed_dictionaries({}, optional={"input": st.integers(0, 9)})
+depths = st.integers(0, 5)
+
+
+class Process:
+    """A process that may run one attempt of a turn at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self.conversation = store.conversation("k")
+        self.turn: RunningTurn | None = None
+        self.attempt: ModelAttempt | None = None
+
+
+class Machine(RuleBasedStateMachine):
+    """Does everything twice, in the stores of several processes and in the model, and compares the results."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        super().__init__()
+        self.store, self.clock = store, clock
+        self.processes = [Process(Store(store.engine, clock=clock)) for _ in range(PROCESSES)]
+        self.draft_ids: list[str] = []
+        self.numbers = itertools.count()
+        self.create()
+
+    def create(self) -> None:
+        self.store.delete("k")
+        self.conversation: Conversation = self.store.open("k")
+        self.session = ModelSessionWithTurns("k", self.clock.time)
+
+    def compare(
+        self, call: Callable[[], R], model: Callable[[R | None], R | None], *, leases_only: bool = False
+    ) -> Any:
+        """Call a store and the model, which gets the result of the store; both must return or raise the same.
+
+        With `leases_only`, the call must change nothing in the session's row except the lease.
+        """
+        self.clock.move(milliseconds=1)
+        before = self.conversation.info()
+        result, refused = None, None
+        try:
+            result = call()
+        except (LeaseLost, TurnInProgress) as error:
+            refused = error
+        if refused is not None:
+            with pytest.raises(type(refused)) as raised:
+                model(None)
+            assert vars(raised.value) == vars(refused)
+        else:
+            assert model(result) == result
+        if refused is not None or leases_only:
+            assert self.conversation.info() == before
+        return result
+
+    # A turn
+
+    @rule(number=processes, id=turn_ids, flush=st.sampled_from([timedelta(0), timedelta(hours=1)]))
+    def begin(self, number: int, id: str, flush: timedelta) -> None:
+        """Begin an attempt. An attempt that the process has not ended is forgotten, as after a crash."""
+        process = self.processes[number]
+        turn = process.conversation.turn(id, lease=LEASE, flush=flush)
+        attempt = ModelAttempt(id, f"{turn.lease.token:016x}", LEASE)
+        self.draft_ids.append(attempt.draft_id)
+        process.turn = process.attempt = None
+
+        def call() -> bool:
+            return turn.begin().replayed
+
+        def model(replayed: bool | None) -> bool:
+            stored = self.session.begin(self.clock.time, attempt)
+            if stored is not None:
+                assert turn.stored == stored
+                assert turn.messages == stored.messages
+            return stored is not None
+
+        if self.compare(call, model, leases_only=True) is False:
+            process.turn, process.attempt = turn, attempt
+
+    def running(self, number: int) -> tuple[RunningTurn, ModelAttempt] | None:
+        """Return an attempt of this process or, if it has none, of the next one that has."""
+        for process in self.processes[number:] + self.processes[:number]:
+            if process.turn is not None and process.attempt is not None:
+                return process.turn, process.attempt
+        return None
+
+    def is_running(self) -> bool:
+        return self.running(0) is not None
+
+    def end(self, turn: RunningTurn) -> None:
+        for process in self.processes:
+            if process.turn is turn:
+                process.turn = process.attempt = None
+
+    @precondition(is_running)
+    @rule(number=processes, new=batches)
+    def append_in_turn(self, number: int, new: list[Message]) -> None:
+        turn, attempt = cast(Any, self.running(number))
+
+        def model(got: list[Message] | None) -> list[Message]:
+            generated = [each.id for each in got or new]
+            return self.session.append_in_turn(self.clock.time, attempt, new, generated)
+
+        self.compare(lambda: turn.append_messages(new), model)
+
+    @precondition(is_running)
+    @rule(number=processes, text=st.sampled_from(["", "oak", "elm", "fir"]), flushes=st.booleans())
+    def write(self, number: int, text: str, flushes: bool) -> None:
+        turn, attempt = cast(Any, self.running(number))
+        is_due = turn._flush_every == 0 or not attempt.texts or flushes
+
+        def call() -> None:
+            turn.write(text)
+            if flushes:
+                turn.flush()
+
+        self.compare(
+            call,
+            lambda _: self.session.write(self.clock.time, attempt, text, flushes=is_due),
+            leases_only=True,
+        )
+
+    @precondition(is_running)
+    @rule(number=processes)
+    def interrupt(self, number: int) -> None:
+        turn, attempt = cast(Any, self.running(number))
+        text = "".join(attempt.texts)
+
+        def model(got: Message | None) -> Message | None:
+            if not text:
+                return None
+            new = Message.assistant(text, extra={"interrupted": True})
+            return self.session.append_in_turn(self.clock.time, attempt, [new], [got.id if got else None])[0]
+
+        self.compare(turn.interrupt, model)
+
+    @precondition(is_running)
+    @rule(number=processes)
+    def take_inbox(self, number: int) -> None:
+        turn, attempt = cast(Any, self.running(number))
+
+        def model(got: list[Message] | None) -> list[Message]:
+            generated = [each.id for each in got or self.session.inbox]
+            return self.session.take_inbox(self.clock.time, attempt, generated)
+
+        self.compare(turn.inbox, model)
+
+    @precondition(is_running)
+    @rule(number=processes, usage=usages)
+    def save(self, number: int, usage: dict[str, int]) -> None:
+        turn, attempt = cast(Any, self.running(number))
+        turn.usage = usage
+
+        def call() -> Any:
+            turn.__exit__(None, None, None)
+            return turn.stored
+
+        self.compare(call, lambda _: self.session.save(self.clock.time, attempt, usage))
+        self.end(turn)
+
+    @precondition(is_running)
+    @rule(number=processes)
+    def abandon(self, number: int) -> None:
+        turn, attempt = cast(Any, self.running(number))
+        error = ZeroDivisionError()
+        self.compare(
+            lambda: turn.__exit__(ZeroDivisionError, error, None),
+            lambda _: self.session.abandon(self.clock.time, attempt),
+            leases_only=True,
+        )
+        self.end(turn)
+
+    @precondition(is_running)
+    @rule(number=processes)
+    def crash(self, number: int) -> None:
+        turn, _ = cast(Any, self.running(number))
+        self.end(turn)
+
+    @rule(seconds=st.sampled_from([1, 50, 60, 99.999, 150]))
+    def wait(self, seconds: float) -> None:
+        self.clock.move(seconds=seconds)
+
+    # Others
+
+    @rule(new=batches)
+    def append(self, new: list[Message]) -> None:
+        self.compare(
+            lambda: self.conversation.append_messages(new), lambda _: self.session.append(self.clock.time, new)
+        )
+
+    @rule(id=turn_ids, new=batches, sure=st.integers(0, 2))
+    def save_turn(self, id: str, new: list[Message], sure: int) -> None:
+        if not sure:
+            self.compare(
+                lambda: self.conversation.save_turn(new, id=id),
+                lambda _: self.session.save_turn(self.clock.time, new, {}, id=id),
+            )
+
+    @rule(new=one_message)
+    def enqueue(self, new: Message) -> None:
+        revision = self.conversation.info().revision
+        self.compare(lambda: self.conversation.enqueue(new), lambda _: self.session.enqueue(self.clock.time, new))
+        assert self.conversation.info().revision == revision
+
+    @rule()
+    def release_turn(self) -> None:
+        before = self.conversation.open_turn()
+        self.compare(
+            lambda: self.conversation.release_turn() and None, lambda _: self.session.release_turn(), leases_only=True
+        )
+        assert before is None or self.conversation.open_turn() is None
+
+    @precondition(lambda self: self.draft_ids)
+    @rule(number=st.integers(0, 9))
+    def keep_draft(self, number: int) -> None:
+        id = self.draft_ids[-1 - number % len(self.draft_ids)]
+
+        if id in self.session.drafts or self.session.with_id(f"draft-{id}"):
+            self.compare(
+                lambda: self.conversation.keep_draft(id), lambda _: self.session.keep_draft(self.clock.time, id)
+            )
+        else:
+            with pytest.raises(LangoStoreError):
+                self.conversation.keep_draft(id)
+
+    @precondition(lambda self: self.draft_ids)
+    @rule(number=st.integers(0, 9))
+    def drop_draft(self, number: int) -> None:
+        id = self.draft_ids[-1 - number % len(self.draft_ids)]
+        self.compare(
+            lambda: self.conversation.drop_draft(id),
+            lambda _: self.session.drop_draft(self.clock.time, id),
+            leases_only=True,
+        )
+
+    @rule(depth=depths)
+    def truncate(self, depth: int) -> None:
+        after = max(self.session.last_seq - depth, 0)
+        self.compare(lambda: self.conversation.truncate(after=after), lambda _: self.session.truncate(after))
+
+    @rule(change=st.sampled_from(["clear", "pop", "compact", "delete and create", "", "", "", ""]))
+    def change(self, change: str) -> None:
+        match change:
+            case "clear":
+                self.compare(self.conversation.clear, lambda _: self.session.clear(keep_system=False))
+            case "pop":
+                self.compare(self.conversation.pop_message, lambda _: self.session.pop(records=False))
+            case "compact" if self.session.window:
+                begun = copy.deepcopy(self.session)
+                summary = [Message.assistant("summary")]
+                self.compare(
+                    lambda: self.conversation.compact(lambda window: summary),
+                    lambda _: self.session.compact(self.clock.time, begun, summary, discard=False),
+                )
+            case "delete and create":
+                self.clock.move(milliseconds=1)
+                self.create()
+
+    # Invariants
+
+    @invariant()
+    def log_and_turns_match(self) -> None:
+        conversation, session = self.conversation, self.session
+        assert conversation.all_messages() == session.log
+        assert conversation.messages() == session.window
+        assert conversation.turns() == session.turns
+        for turn in session.turns[-2:]:
+            assert conversation.messages_of(turn) == session.messages_of(turn)
+        info = conversation.info()
+        assert (info.last_seq, info.turn_count) == (session.last_seq, len(session.turns))
+        assert info.message_count == len([each for each in session.log if each.role is not RECORD])
+
+    @invariant()
+    def lease_drafts_and_inbox_match(self) -> None:
+        session, open_turn = self.session, self.conversation.open_turn()
+        if session.holder is None:
+            assert open_turn is None
+            assert self.store.open_turns() == []
+        else:
+            assert open_turn is not None
+            assert (open_turn.id, open_turn.draft_id) == (session.holder.turn_id, session.holder.draft_id)
+            assert (open_turn.until, open_turn.held) == (session.until, session.is_held(self.clock.time))
+            assert self.store.open_turns() == [open_turn]
+        drafts = self.conversation.drafts()
+        assert [each.id for each in drafts] == list(session.drafts)
+        for found, draft in zip(drafts, session.drafts.values(), strict=True):
+            assert (found.turn_id, found.text) == (draft.turn_id, draft.text)
+            assert (found.created_at, found.updated_at) == (draft.created_at, draft.updated_at)
+        assert self.conversation.inbox() == session.inbox
+
+    @invariant()
+    def attempts_match(self) -> None:
+        for process in self.processes:
+            if process.turn is not None and process.attempt is not None:
+                assert process.turn.messages == process.attempt.messages
+                assert process.turn.draft_text == "".join(process.attempt.texts)
+
+    def teardown(self) -> None:
+        with self.store.engine.connect() as connection:
+            assert unexplained(connection, "k") == set()
+        assert_sound(self.store)
+
+
+@pytest.mark.timeout(0 if SHRINKS else 300)
+def test_random_turns_match_the_model(store: Store, clock: Clock) -> None:
+    run_state_machine_as_test(
+        cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
+        settings=settings(
+            max_examples=-(-EXAMPLES // (2 if store.engine.dialect.name == "postgresql" else 1)),
+            stateful_step_count=STEPS,
+            deadline=None,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * SHRINKS,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,191 @@
+"""A model of turns in progress: the log, the lease, the drafts and the inbox of a session in plain lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from support.session_model import ModelSession, Usage
+
+from lango_store import LeaseLost, Message, MessageRole, Turn, TurnInProgress
+
+NOT_COMPARED = ("id", "created_at", "tokens", "seq", "turn_no", "replayed")
+"""The fields in which a message may differ from the equal one of an earlier attempt."""
+
+
+@dataclass(eq=False)
+class ModelAttempt:
+    """An attempt of a turn; `draft_id` is the id that the store chose for its draft."""
+
+    turn_id: str
+    draft_id: str
+    lease: timedelta
+    earlier: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+
+    def add(self, stored: Sequence[Message]) -> None:
+        for message in stored:
+            if message.seq not in [each.seq for each in self.messages]:
+                self.messages.append(message)
+
+    def forget_draft(self) -> None:
+        self.texts, self.pending = [], []
+
+
+@dataclass
+class ModelDraft:
+    turn_id: str
+    text: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class ModelSessionWithTurns(ModelSession):
+    """Implements the promises of turns in progress."""
+
+    def __init__(self, key: str, created_at: datetime) -> None:
+        super().__init__(key, created_at, None)
+        self.holder: ModelAttempt | None = None
+        self.until = created_at
+        self.drafts: dict[str, ModelDraft] = {}
+        self.inbox: list[Message] = []
+        self.turn_of_id: dict[str | None, str] = {}
+        """The turn that gave a message its id, by id."""
+
+    def is_held(self, now: datetime) -> bool:
+        return self.holder is not None and self.until > now
+
+    def own(self, now: datetime, attempt: ModelAttempt, *, extends: bool = True) -> None:
+        if self.holder is not attempt:
+            raise LeaseLost(self.key, self.last_seq)
+        if extends:
+            self.until = now + attempt.lease
+
+    def stored_turn(self, id: str) -> Turn | None:
+        return next((turn for turn in self.turns if turn.id == id), None)
+
+    # A turn
+
+    def begin(self, now: datetime, attempt: ModelAttempt) -> Turn | None:
+        stored = self.stored_turn(attempt.turn_id)
+        if stored is not None:
+            return self.replayed(stored)
+        if self.holder is not None and self.is_held(now):
+            raise TurnInProgress(self.key, self.holder.turn_id, self.until)
+        self.holder = attempt
+        self.own(now, attempt)
+        attempt.earlier = [m for m in self.log if self.turn_of_id.get(m.id) == attempt.turn_id and m.turn_no is None]
+        attempt.messages = list(attempt.earlier)
+        return None
+
+    def append_in_turn(
+        self, now: datetime, attempt: ModelAttempt, new: Sequence[Message], ids: Sequence[str | None]
+    ) -> list[Message]:
+        """Append messages; those that get an id from the turn get the one of `ids`."""
+        self.own(now, attempt, extends=bool(new))
+        identified: list[Message] = []
+        for m, given in zip(new, ids, strict=True):
+            id = m.id or self.id_of_equal(attempt, m) or self.given(attempt, given)
+            identified.append(m.model_copy(update={"id": id}))
+        if any(m.role.canonical is MessageRole.ASSISTANT for m in new):
+            attempt.forget_draft()
+            self.drafts.pop(attempt.draft_id, None)
+        stored = self.append(now, identified)
+        attempt.add(stored)
+        return stored
+
+    def id_of_equal(self, attempt: ModelAttempt, new: Message) -> str | None:
+        def compared(m: Message) -> Message:
+            return m.model_copy(update={name: Message.model_fields[name].default for name in NOT_COMPARED})
+
+        for m in attempt.earlier:
+            if compared(m) == compared(new):
+                attempt.earlier.remove(m)
+                return m.id
+        return None
+
+    def given(self, attempt: ModelAttempt, id: str | None) -> str | None:
+        assert id is not None
+        assert id not in self.turn_of_id
+        self.turn_of_id[id] = attempt.turn_id
+        return id
+
+    def write(self, now: datetime, attempt: ModelAttempt, text: str, *, flushes: bool) -> None:
+        attempt.texts.append(text)
+        attempt.pending.append(text)
+        if flushes and any(attempt.pending):
+            self.own(now, attempt)
+            self.store_pending(now, attempt)
+
+    def store_pending(self, now: datetime, attempt: ModelAttempt) -> None:
+        text = "".join(attempt.pending)
+        draft = self.drafts.setdefault(attempt.draft_id, ModelDraft(attempt.turn_id, "", now, now))
+        draft.text += text
+        draft.updated_at = now
+        attempt.pending = []
+
+    def take_inbox(self, now: datetime, attempt: ModelAttempt, ids: Sequence[str | None]) -> list[Message]:
+        self.own(now, attempt, extends=bool(self.inbox))
+        new = [
+            m.model_copy(update={"id": m.id or self.given(attempt, given)})
+            for m, given in zip(self.inbox, ids, strict=True)
+        ]
+        self.inbox = []
+        stored = self.append(now, new)
+        attempt.add(stored)
+        return stored
+
+    def save(self, now: datetime, attempt: ModelAttempt, usage: Usage) -> Turn:
+        stored = self.stored_turn(attempt.turn_id)
+        if stored is None or any(not stored.first_seq <= m.seq <= stored.last_seq for m in attempt.messages):
+            self.own(now, attempt)
+        if self.holder is attempt:
+            self.holder = None
+        self.drafts = {id: draft for id, draft in self.drafts.items() if draft.turn_id != attempt.turn_id}
+        if stored is not None:
+            return self.replayed(stored)
+        seqs = [each.seq for each in attempt.messages]
+        turn = self.put_turn(now, [], usage, id=attempt.turn_id)
+        for position, m in enumerate(self.log):
+            if m.seq in seqs and m.turn_no is None:
+                self.log[position] = m.model_copy(update={"turn_no": turn.turn_no})
+        members = self.messages_of(turn)
+        if members:
+            turn.first_seq, turn.last_seq = members[0].seq, members[-1].seq
+        return turn.model_copy(update={"messages": members})
+
+    def abandon(self, now: datetime, attempt: ModelAttempt) -> None:
+        if self.holder is attempt:
+            self.holder = None
+            if any(attempt.pending):
+                self.store_pending(now, attempt)
+
+    # Others
+
+    def release_turn(self) -> None:
+        self.holder = None
+
+    def check_ended(self, now: datetime, draft_id: str) -> None:
+        if self.holder is not None and self.holder.draft_id == draft_id and self.is_held(now):
+            raise TurnInProgress(self.key, self.holder.turn_id, self.until)
+
+    def keep_draft(self, now: datetime, draft_id: str) -> Message:
+        self.check_ended(now, draft_id)
+        id = f"draft-{draft_id}"
+        text = "" if self.with_id(id) else self.drafts.pop(draft_id).text
+        (stored,) = self.append(now, [Message.assistant(text, id=id, extra={"interrupted": True})])
+        return stored
+
+    def drop_draft(self, now: datetime, draft_id: str) -> bool:
+        self.check_ended(now, draft_id)
+        return self.drafts.pop(draft_id, None) is not None
+
+    def enqueue(self, now: datetime, new: Message) -> Message:
+        known = [m for m in (*self.log, *self.inbox) if new.id is not None and m.id == new.id]
+        if known:
+            return known[0].model_copy(update={"replayed": True})
+        self.inbox.append(new.model_copy(update={"created_at": now}))
+        return self.inbox[-1]
