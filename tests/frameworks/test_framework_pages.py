@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from claude_agent_sdk import ClaudeAgentOptions
 from support.commands import run
 from support.framework_pages import run_replacement, started
 from support.pages import blocks
@@ -68,10 +69,12 @@ def test_second_run_continues_the_session(page: str, key: str, name: str, messag
 
 def test_claude_agent_sdk_programs_print_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name, program in zip(("model.py", "agent.py"), blocks(CLAUDE, "python"), strict=True):
+    for name, program in zip(("model.py", "agent.py", "once.py"), blocks(CLAUDE, "python"), strict=True):
         (tmp_path / name).write_text(program)
-    printed, shown = blocks(CLAUDE, "text")
+    printed, shown, printed_once = blocks(CLAUDE, "text")
     assert started("agent.py", folder=tmp_path) == printed
+    if "session_id" in ClaudeAgentOptions.__dataclass_fields__:
+        assert started("once.py", folder=tmp_path) == printed_once
     url = f"sqlite:///{tmp_path}/agent.db"
     with Store(url) as store:
         (info,) = store.iter_sessions()
