@@ -82,10 +82,11 @@ def current(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 @app.command(epilog=example("db status --url postgresql://localhost/agents"))
 def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Print the migration revision, the optional features and the releases in use.
+    """Print the migration revision, the optional features and the connected releases.
 
-    Connected releases of this package are known on PostgreSQL only. A
-    connection pooler, or an application_name in the URL, can hide them.
+    Connected releases are the releases of this package that are connected
+    to the database. They are known on PostgreSQL only. A connection
+    pooler, or an application_name in the URL, can hide them.
     """
     state, text = _current(database(url))
     features, releases = schema.features(database(url)), schema.releases(database(url))

@@ -66,7 +66,10 @@ def for_(
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    role: Annotated[MessageRole | None, typer.Option(help="Only messages with this role.")] = None,
+    role: Annotated[
+        MessageRole | None,
+        typer.Option(metavar="ROLE", help="Only messages with this role: system, developer, user, assistant or tool."),
+    ] = None,
     since: Annotated[
         Any,
         typer.Option(

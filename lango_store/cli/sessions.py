@@ -105,7 +105,11 @@ def list_(
         ),
     ] = None,
     order: Annotated[
-        Order, typer.Option(help="List the most recently updated, or the most recently created, sessions first.")
+        Order,
+        typer.Option(
+            metavar="updated|created",
+            help="List the most recently updated, or the most recently created, sessions first.",
+        ),
     ] = "updated",
     expired: Annotated[
         bool, typer.Option("--expired", help="List expired sessions that are not purged yet, instead of live ones.")

@@ -38,6 +38,9 @@ def test_help_names_every_value_and_explains_every_parameter(name: str) -> None:
     assert "Any" not in shown
     for _, meaning in command_pages.options(COMMANDS[name]):
         assert meaning.endswith((".", "ago.")), meaning
+    for parameter in COMMANDS[name].params:
+        takes_value = parameter.param_type_name == "option" and not parameter.is_flag
+        assert parameter.metavar or not takes_value, parameter.name
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _section(name: str, command: Any) -> str:
-    rows = [f"| `{written}` | {_cell(meaning)} |" for written, meaning in options(command)]
+    rows = [f"| `{_cell(written)}` | {_cell(meaning)} |" for written, meaning in options(command)]
     table = ["| argument or option | meaning |", "|---|---|", *rows, ""] if rows else []
     block = ["```sh", example_of(command), "```", ""]
     return "\n".join([f"## {name}", "", inspect.cleandoc(command.help or ""), "", *block, *table])
