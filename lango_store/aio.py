@@ -440,7 +440,8 @@ class AsyncConversation:
             The compaction, or None if the window is empty.
 
         Raises:
-            Conflict: The session was compacted, cut or cleared in the meantime; nothing was changed.
+            Conflict: The session was compacted, or messages were edited or removed, while `summarizer` ran; nothing was
+                changed.
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
         pending = await self.begin_compaction()

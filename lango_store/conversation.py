@@ -152,7 +152,8 @@ class Conversation:
         Args:
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
+                messages.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
@@ -163,7 +164,8 @@ class Conversation:
             The stored message with its `seq` and `created_at`.
 
         Raises:
-            Conflict: `after` or `expect` does not match; nothing was written.
+            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
+                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
@@ -191,7 +193,8 @@ class Conversation:
         Args:
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
+                messages.
             replace_after: First delete the messages with a `seq` above this value, as `truncate` does, in the same
                 transaction, for example to regenerate an answer. Cannot be combined with `create`.
             expect: Append only if the session's `revision` equals this value.
@@ -203,7 +206,8 @@ class Conversation:
             The stored messages, in the order of `messages`.
 
         Raises:
-            Conflict: `after` or `expect` does not match; nothing was written.
+            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
+                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
                 point; nothing was written.
@@ -505,8 +509,8 @@ class Conversation:
 
         Args:
             messages: The messages of the turn; may be empty. A stored question may be passed again, with its id, in
-                front of the answer: it becomes part of the turn if it is the last message of the log and belongs to no
-                turn.
+                front of the answer: it becomes part of the turn if nothing follows it in the log, not even a record,
+                and it belongs to no other turn.
             usage: Any JSON object as a dict, for example the token usage from the provider. Stored unchanged.
             id: Your id for the turn; 1 to 512 bytes in UTF-8. Defaults to no id.
             metadata: Your own data about the turn: a JSON object, as a dict.
@@ -521,7 +525,8 @@ class Conversation:
             The stored turn with its messages.
 
         Raises:
-            Conflict: `after` or `expect` does not match; nothing was written.
+            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
+                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidValue: `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
 
@@ -833,7 +838,8 @@ class Conversation:
             The compaction, or None if the window is empty.
 
         Raises:
-            Conflict: The session was compacted, cut or cleared while `summarizer` ran; nothing was changed.
+            Conflict: The session was compacted, or messages were edited or removed, while `summarizer` ran; nothing was
+                changed.
         """
         pending = self.begin_compaction()
         if pending is None:
@@ -864,7 +870,8 @@ class Conversation:
             The compaction.
 
         Raises:
-            Conflict: The session was compacted, cut or cleared since `begin_compaction`; nothing was changed.
+            Conflict: The session was compacted, or messages were edited or removed, since `begin_compaction`; nothing
+                was changed.
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
         new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
@@ -899,7 +906,8 @@ class Conversation:
             step: With `last`: move the start of the prompt only at multiples of this many seqs, so that a provider's
                 cache recognizes the prompt. The prompt then has up to `last + step - 1` messages.
             step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens.
-            from_consolidated: Leave out the first `last_consolidated` messages of the session.
+            from_consolidated: Leave out the first `last_consolidated` messages of the session. Your application sets
+                this number when a memory outside the store has processed them.
             nested: Return tool calls in OpenAI's nested form, and contents unchanged. If False, tool calls are flat,
                 and contents that are blocks of text become text.
             unanswered: "close" adds a result to each tool call that has none, which says that the tool did not finish,

@@ -6,7 +6,8 @@ obvious, what to do next. It quotes no stored content, and at most 200 character
 A method that raises one of these exceptions has rolled back its transaction. Four cases differ:
 
 - A method that works in batches, such as `expire`, has committed the earlier batches.
-- `update` and `touch` store their change on PostgreSQL even if they raise `DamagedMessage`.
+- On PostgreSQL, `update` and `touch` have stored their change when they raise `DamagedMessage` for another field of the
+  session.
 - After `DatabaseUnavailable`, a write whose connection was lost may have been committed.
 - In your own transaction (`store.using(connection)`), you decide between commit and rollback.
 """
@@ -161,8 +162,9 @@ class SessionHeld(LangoStoreError):
 class Conflict(LangoStoreError):
     """Another writer changed the session first; nothing was written.
 
-    Raised if `after=` is not the session's `last_seq`, if `expect=` is not its `revision`, or if the window changed
-    while its summary was being written. Read the session again, decide, and repeat the call with the current number.
+    Raised if `after=` is not the session's `last_seq`, if `expect=` is not its `revision`, or if the session was
+    compacted, or messages were edited or removed, while a summary was being made. Read the session again, decide, and
+    repeat the call with the current number. A turn that has lost its lease raises the subclass `LeaseLost`.
 
     Attributes:
         key: The key of the session.
@@ -277,7 +279,7 @@ class InvalidMessage(InvalidValue):
 
 
 class InvalidCut(LangoStoreError, ValueError):
-    """A session cannot be cut or forked at this `seq`: its messages were discarded.
+    """A session cannot be cut or forked at this `seq`, because a compaction discarded messages after it.
 
     Nothing was written. A compaction with `discard=True` deleted the messages that it replaced. A cut at this `seq`
     would remove a summary whose replaced messages no longer exist.
@@ -357,7 +359,8 @@ class SchemaOutOfDate(LangoStoreError):
     Attributes:
         found: The migration revision of the database; None if it has no tables of lango_store.
         needed: The migration revision that this release needs.
-        schema: The PostgreSQL schema that was examined, which is the first one of the search path. None on SQLite.
+        schema: The PostgreSQL schema that was examined, which is the first one of the `search_path` that
+            exists. None on SQLite.
         remedy: The command to run.
     """
 

@@ -340,7 +340,8 @@ class Store:
             key: The session to append to.
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
+                messages.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates, as in `Store.create`.
@@ -353,8 +354,8 @@ class Store:
         Raises:
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match, or the session is missing and only an existing session could
-                match them; nothing was written.
+            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
+                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
@@ -377,7 +378,8 @@ class Store:
             key: The session to append to.
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 before the first message.
+            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
+                messages.
             replace_after: First delete the messages with a `seq` above this value, in the same transaction, for example
                 to regenerate an answer. Cannot be combined with `create`. See `Conversation.append_messages`.
             expect: Append only if the session's `revision` equals this value.

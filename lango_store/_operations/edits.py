@@ -62,7 +62,11 @@ def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) ->
 def delete(
     connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, expected: Expected = ANYTHING
 ) -> None:
-    """Delete a message of a live session. Its turn does not change, unless it is a summary without other messages."""
+    """Delete a message of a live session.
+
+    The turn of the message does not change, except that a compaction whose summary has no messages left is removed,
+    unless it discarded the replaced messages.
+    """
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
     edit.delete("delete")

@@ -194,8 +194,8 @@ def finish_compaction(
             key,
             expected=upto,
             last_seq=locked.last_seq,
-            message=f"session {quoted(key)} was compacted, cut or cleared while its summary was being written: "
-            "nothing was changed, compact again if it is still too long",
+            message=f"session {quoted(key)} was compacted, or messages were edited or removed, while its summary was "
+            "being written: nothing was changed, compact again if it is still too long",
         )
     metadata: dict[str, Any] = {
         "original_event_count": pending.session.turn_count,
