@@ -27,6 +27,7 @@ _HELD: Final = SESSION.c.lease_until > NOW
 _OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD, SESSION.c.lease_token]
 
 _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
+_IS_STORED: Final = sa.exists().where(of_session(TURN), TURN.c.id == text("turn_id"))
 
 # Take and release
 
@@ -35,14 +36,18 @@ def _take(dialect: Dialect) -> sa.Executable:
     token = number("lease_token")
     is_free = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_token == token, SESSION.c.lease_until <= NOW)
     taken = {"lease_token": token, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)}
-    return sa.update(SESSION).where(LIVE_SESSION, is_free).values(taken).returning(SESSION.c.key)
+    return sa.update(SESSION).where(LIVE_SESSION, is_free, ~_IS_STORED).values(taken).returning(SESSION.c.key)
 
 
 _taken: Final = Statement(_take)
 
 
 def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
-    """Take the lease of a live session for a turn, and lock the session's row; False if another turn has it."""
+    """Take the lease of a live session for a turn, and lock the session's row.
+
+    Returns False if another turn has the lease. Also returns False if the turn is stored: its replay must not take the
+    lease of a turn that is late.
+    """
     bound = lease.bound(connection, now) | {"key": checked_key(key), "turn_id": turn_id}
     return bool(_taken.run(connection, bound))
 
@@ -105,8 +110,7 @@ def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
     return _decoded(rows[0])
 
 
-_is_stored: Final = sa.exists().where(of_session(TURN), TURN.c.id == text("turn_id"))
-_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, _HELD, ~_is_stored))
+_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, _HELD, ~_IS_STORED))
 
 
 def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> None:

@@ -320,6 +320,18 @@ def test_release_turn_of_missing_session_raises_session_not_found(either_store: 
             call()
 
 
+def test_replay_does_not_take_a_lease_that_has_ended(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    conversation.save_turn([message("stored")], id="t1")
+    late = begun(conversation, "t2")
+    clock.move(minutes=2)
+    with conversation.turn("t1") as turn:
+        assert turn.replayed
+    late.append(message("late"))
+    leave(late)
+    assert contents(conversation.messages()) == ["stored", "late"]
+
+
 def test_end_of_replaced_turn_does_not_release_the_lease_of_the_next(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t1"):
