@@ -79,7 +79,7 @@ def test_truncation_of_all_messages_leaves_an_empty_turn(store: Store) -> None:
 
 
 @pytest.mark.parametrize("verb", ["update", "redact", "delete", "pop"])
-def test_changed_messages_of_the_turn(store: Store, verb: str) -> None:
+def test_turn_is_saved_with_edits_of_its_messages(store: Store, verb: str) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append_messages([message("a"), message("b")])
@@ -100,7 +100,7 @@ def test_changed_messages_of_the_turn(store: Store, verb: str) -> None:
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_compaction_during_the_turn(either_store: Store, discard: bool) -> None:
+def test_turn_is_saved_after_compaction_during_the_turn(either_store: Store, discard: bool) -> None:
     conversation = either_store.open("k", messages=[message("before")])
     with conversation.turn("t") as turn:
         turn.append_messages([message("a"), message("b")])
@@ -113,7 +113,7 @@ def test_compaction_during_the_turn(either_store: Store, discard: bool) -> None:
     assert_sound(either_store)
 
 
-def test_compaction_that_began_before_the_turn_ended(store: Store) -> None:
+def test_compaction_begun_during_the_turn_finishes_after_it(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     with conversation.turn("t") as turn:
         turn.append(message("a"))
@@ -138,7 +138,7 @@ def test_summary_during_the_turn_is_not_part_of_it(store: Store) -> None:
     assert contents(reread(conversation, turn).messages) == ["a", "b"]
 
 
-def test_save_turn_with_the_same_id_during_the_turn(store: Store) -> None:
+def test_turn_is_replayed_if_save_turn_stored_its_id_during_the_turn(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("in progress"))

@@ -110,7 +110,7 @@ def test_pieces_are_stored_again_after_the_interval(store: Store) -> None:
         assert texts(conversation) == [turn.draft_text]
 
 
-def test_answer_ends_the_draft(either_store: Store) -> None:
+def test_answer_deletes_the_draft(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:
         turn.write("first ")
@@ -127,7 +127,7 @@ def test_answer_ends_the_draft(either_store: Store) -> None:
     assert conversation.info().message_count == 5
 
 
-def test_answer_that_an_earlier_attempt_stored_ends_the_draft(store: Store) -> None:
+def test_answer_that_an_earlier_attempt_stored_deletes_the_draft(store: Store) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
         turn.append(message("answer", role="assistant"))
@@ -170,7 +170,7 @@ def test_empty_pieces_are_not_stored(either_store: Store, pieces: list[str]) -> 
     ],
 )
 @pytest.mark.parametrize("flush", [AT_ONCE, AT_THE_END])
-def test_pieces_are_any_text(either_store: Store, pieces: list[str], flush: timedelta) -> None:
+def test_write_accepts_any_text(either_store: Store, pieces: list[str], flush: timedelta) -> None:
     text = "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     conversation = either_store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t", flush=flush) as turn:
@@ -326,7 +326,7 @@ def test_draft_of_earlier_attempt_can_be_kept_while_a_turn_runs(store: Store) ->
     assert contents(turn.stored.messages) == ["second"]
 
 
-def test_process_that_streams_on_after_its_draft_was_kept(store: Store, clock: Clock) -> None:
+def test_turn_whose_draft_was_kept_also_stores_its_whole_answer(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     turn = begun(conversation, "t", "first ")
     (draft,) = conversation.drafts()
@@ -353,7 +353,7 @@ def test_keep_draft_of_unknown_draft_is_refused(either_store: Store) -> None:
 
 @pytest.mark.parametrize("id", ["", "t", "0x1", " 1", "-1", "1_0", "f" * 16, "F" * 15 + "1", "f" * 40, "\0", 17, None])
 @pytest.mark.parametrize("verb", ["keep_draft", "drop_draft"])
-def test_id_that_is_no_id_of_a_draft_is_refused(store: Store, verb: str, id: Any) -> None:
+def test_invalid_draft_id_is_refused(store: Store, verb: str, id: Any) -> None:
     conversation = store.open("k")
     with pytest.raises(ValueError, match=r"id=.*Draft\.id"):
         getattr(conversation, verb)(id)
@@ -429,7 +429,7 @@ def test_draft_and_inbox_are_not_found_by_search(store: Store, url: str) -> None
 
 
 @pytest.mark.parametrize("verb", ["clear", "truncate", "compact", "discard"])
-def test_changes_of_the_log_leave_drafts_and_inbox_alone(store: Store, verb: str) -> None:
+def test_changes_of_the_log_do_not_change_drafts_and_inbox(store: Store, verb: str) -> None:
     conversation = store.open("k", messages=messages(2))
     fail(conversation, "t", "text")
     conversation.enqueue(message("waiting"))

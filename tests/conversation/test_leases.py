@@ -63,7 +63,7 @@ def test_second_attempt_of_same_turn_raises_turn_in_progress(store: Store) -> No
     assert conversation.event_count() == 1
 
 
-def test_turns_of_two_sessions_run_at_once(store: Store) -> None:
+def test_turns_of_two_sessions_run_at_the_same_time(store: Store) -> None:
     a, b = store.open("a"), store.open("b")
     with a.turn("t") as of_a, b.turn("t") as of_b:
         of_a.append(message("of a"))
@@ -358,7 +358,7 @@ def test_open_turns_lists_leases_by_their_end(either_store: Store, clock: Clock)
 # Wait
 
 
-def test_wait_begins_when_other_turn_ends(either_store: Store) -> None:
+def test_waiting_turn_begins_when_other_turn_ends(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = begun(conversation, "t1")
     reached: list[str] = []
@@ -378,7 +378,7 @@ def test_wait_begins_when_other_turn_ends(either_store: Store) -> None:
     assert [each.id for each in conversation.turns()] == ["t1", "t2"]
 
 
-def test_wait_ends_with_turn_in_progress(either_store: Store) -> None:
+def test_wait_that_is_too_short_raises_turn_in_progress(either_store: Store) -> None:
     conversation = either_store.open("k")
     begun(conversation, "t1")
     with pytest.raises(TurnInProgress) as raised, conversation.turn("t2", wait=timedelta(milliseconds=50)):
@@ -396,7 +396,7 @@ def test_wait_only_reads_until_the_lease_is_free(store: Store) -> None:
         assert sum(each.startswith("UPDATE") for each in statements) == 1
 
 
-def test_wait_for_lease_that_ends(url: str) -> None:
+def test_waiting_turn_begins_when_the_lease_ends(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         conversation.turn("t1", lease=timedelta(milliseconds=50)).__enter__()
@@ -405,7 +405,7 @@ def test_wait_for_lease_that_ends(url: str) -> None:
         assert [each.id for each in conversation.turns()] == ["t2"]
 
 
-def test_wait_of_same_turn_is_replayed_when_other_attempt_has_saved_it(store: Store) -> None:
+def test_waiting_attempt_is_replayed_when_other_attempt_has_saved_the_turn(store: Store) -> None:
     conversation = store.open("k")
     first = begun(conversation, "t")
     first.append(message("answer", role="assistant"))
@@ -460,7 +460,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
-def test_wait_begins_when_turn_of_another_process_ends(url: str) -> None:
+def test_waiting_turn_begins_when_turn_of_another_process_ends(url: str) -> None:
     with Store(url) as store, Program(PROGRAM, url, "release") as program:
         conversation = store.open("k")
         assert program.stdout.readline() == "begun\n"

@@ -95,7 +95,7 @@ def test_append_in_turn_is_counted_by_token_counter(url: str) -> None:
         assert conversation.info().token_count == 103
 
 
-def test_turn_of_store_with_retry(url: str) -> None:
+def test_turn_of_store_with_retry_stores_each_message_once(url: str) -> None:
     with Store(url, retry=SECOND) as store:
         conversation = store.open("k")
         conversation.enqueue(message("waiting"))
@@ -509,7 +509,7 @@ def test_turn_is_refused_in_callers_transaction(store: Store) -> None:
     assert store.open_turns() == []
 
 
-def test_reads_of_turns_in_progress_in_callers_transaction(store: Store) -> None:
+def test_turns_in_progress_are_read_in_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.write("piece")

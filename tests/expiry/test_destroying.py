@@ -74,7 +74,7 @@ def test_damaged_session_can_be_deleted(filled: str) -> None:
     assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
 
 
-def test_forget_lists_sessions_and_requires_confirmation(cold: Path) -> None:
+def test_forget_prints_number_of_sessions_and_requires_confirmation(cold: Path) -> None:
     command = ("archive", "forget", str(cold), "--user", "ann")
     refused = run(*command)
     assert refused.returncode == 2

@@ -47,7 +47,9 @@ def test_session_restored_and_purged_again_is_archived_once(store: Store, clock:
         assert archive.count(key_prefix="k") == (1, 2)
 
 
-def test_redaction_spares_message_of_another_life_with_same_time(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redaction_spares_message_of_an_earlier_session_with_same_key_and_time(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     path = tmp_path / "cold.db"
     for word in ("hunter2", "hunter3"):
         store.create("k", messages=[message(word, created_at=clock.time)])

@@ -227,7 +227,7 @@ def test_append_with_create_is_one_transaction_on_sqlite(make_sqlite: MakeDataba
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "UPDATE", "INSERT", "COMMIT"]
 
 
-def test_empty_turn_replacing_an_expired_session_has_no_id(store: Store, clock: Clock) -> None:
+def test_empty_turn_that_replaces_an_expired_session_is_not_a_replay(store: Store, clock: Clock) -> None:
     store.create("k", ttl=timedelta(hours=1))
     clock.move(hours=2)
     k = store.conversation("k")

@@ -100,7 +100,7 @@ def test_top_level_filter_selects_keys_without_slash(filled: Store) -> None:
     assert filled.count(top_level=False) == len(FAMILY + NEIGHBORS)
 
 
-def test_delete_with_children_deletes_descendants_only(filled: Store) -> None:
+def test_delete_with_children_deletes_session_and_descendants_only(filled: Store) -> None:
     assert filled.delete("k", children=True) is True
     assert keys(filled) == sorted(NEIGHBORS)
     assert filled.delete("k", children=True) is False
@@ -166,7 +166,7 @@ def test_usage_with_children_adds_all_descendants(filled: Store) -> None:
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_purge_takes_live_descendants_only_with_children(filled: Store, clock: Clock, children: bool) -> None:
+def test_purge_deletes_live_descendants_only_with_children(filled: Store, clock: Clock, children: bool) -> None:
     for key in ("k", "k/a/x"):
         filled.touch(key, ttl=HOUR)
     clock.move(hours=2)
@@ -197,7 +197,7 @@ def test_delete_where_with_children_ignores_user_of_descendants(store: Store) ->
     assert keys(store) == ["other"]
 
 
-def test_archived_family_is_restored_together_and_apart(filled: Store, clock: Clock, tmp_path: Path) -> None:
+def test_archived_session_is_restored_with_or_without_its_children(filled: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     before = {key: filled.get(key).messages for key in FAMILY}
     filled.touch("k", ttl=HOUR)
@@ -219,7 +219,7 @@ def test_archived_family_is_restored_together_and_apart(filled: Store, clock: Cl
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_export_takes_descendants_only_with_children(
+def test_export_includes_descendants_only_with_children(
     filled: Store, make_sqlite: MakeDatabase, tmp_path: Path, children: bool
 ) -> None:
     export(filled, tmp_path, "jsonl", keys=["k"], children=children)
@@ -229,7 +229,7 @@ def test_export_takes_descendants_only_with_children(
         assert all(other.messages(key) == filled.messages(key) for key in keys(other))
 
 
-def test_copy_takes_all_descendants_and_fork_takes_none(filled: Store, make_sqlite: MakeDatabase) -> None:
+def test_copy_includes_all_descendants_and_fork_none(filled: Store, make_sqlite: MakeDatabase) -> None:
     filled.conversation("k").fork("fork")
     with Store(make_sqlite()) as other:
         copy(filled, other)

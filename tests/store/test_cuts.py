@@ -272,7 +272,7 @@ def test_replace_after_does_not_move_an_id_before_the_cut(store: Store) -> None:
     assert contents(conversation.all_messages()) == ["a", "b"]
 
 
-def test_replace_after_drops_newer_messages_only_without_after(store: Store) -> None:
+def test_replace_after_deletes_concurrent_messages_only_without_after(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
     conversation.append_message(message("concurrent"))

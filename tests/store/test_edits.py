@@ -117,7 +117,7 @@ def test_redact_message_removes_content_and_keeps_seq_role_and_times(
     assert_sound(store)
 
 
-def test_redact_message_without_reason_and_again(store: Store) -> None:
+def test_redact_message_needs_no_reason_and_can_be_repeated(store: Store) -> None:
     session_of_three(store)
     assert store.conversation("k").redact_message(2).extra == {}
     assert store.conversation("k").redact_message(2, reason="now with one").extra == {"redacted": "now with one"}

@@ -196,7 +196,7 @@ def test_record_is_updated_redacted_and_deleted_like_a_message(store: Store) -> 
     assert_sound(store)
 
 
-def test_message_updated_to_a_record_leaves_window_and_counts(store: Store) -> None:
+def test_message_updated_to_a_record_is_removed_from_window_and_counts(store: Store) -> None:
     conversation = store.open("k", messages=[message(n, tokens=n) for n in (1, 2, 3)])
     conversation.update(last_consolidated=2)
     conversation.update_message(1, record(1, tokens=1))

@@ -32,7 +32,7 @@ ALL_SESSIONS = {
 
 
 @not_on_a_cluster("test_call_on_one_session_queries_one_server covers clusters")
-def test_call_on_one_session_names_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+def test_statements_of_a_call_on_one_session_filter_by_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     url = make_postgres()
     schema.enable_search(url)
     assert verbs_reading_any_session(url, tmp_path) == ALL_SESSIONS.keys()
