@@ -64,8 +64,8 @@ def delete(
 ) -> None:
     """Delete a message of a live session.
 
-    The turn of the message does not change, except that a compaction whose summary has no messages left is removed,
-    unless it discarded the replaced messages.
+    The turn of the message does not change. An exception is a compaction whose summary has no messages left: it is
+    removed, unless it discarded the messages that it replaced.
     """
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)

@@ -106,9 +106,9 @@ class ToolCall(Value):
         """Return the call as a dict of OpenAI's chat completions format.
 
         Returns:
-            `{"id": …, "type": "function", "function": {"name": …, "arguments": …}}` and the fields of `extra`. A call
-            with the type `custom` is `{"id": …, "type": "custom", "custom": {"name": …, "input": …}}`. Arguments that
-            are not text become JSON text. None becomes `{}`, or "" in a custom call.
+            `{"id": …, "type": "function", "function": {"name": …, "arguments": …}}` and the fields of `extra`.
+            Arguments that are not text become JSON text, and None becomes `{}`. A call with the type `custom` is
+            `{"id": …, "type": "custom", "custom": {"name": …, "input": …}}`.
         """
         extra = dict(self.extra)
         kind = "custom" if extra.get("type") == "custom" else "function"

@@ -35,8 +35,8 @@ def load(
 ) -> Iterator[Outcome | SharedValue]:
     """Write the sessions and shared values of a backup in the caller's transaction, and yield a result for each.
 
-    `InvalidFile` may be raised after some sessions are written, so the caller must roll back. `planned` is
-    for a dry run, in which nothing is written: the keys that earlier files would have created.
+    `InvalidFile` may be raised after some sessions are written, so the caller must roll back. `planned` is for
+    a dry run, in which nothing is written: the keys that earlier files would have created.
     """
     writer = Writer(connection, planned)
     for piece in read(path, lines):
