@@ -4,7 +4,6 @@ LANGO_STORE_MACHINE_EXAMPLES and LANGO_STORE_MACHINE_STEPS set longer runs.
 """
 
 import copy
-import itertools
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -31,6 +30,7 @@ from lango_store import (
     Message,
     RunningTurn,
     Store,
+    Turn,
     TurnInProgress,
 )
 from lango_store.testing import Clock
@@ -51,11 +51,10 @@ words = st.sampled_from(["oak", "elm"])  # few, so that messages of several atte
 one_message = st.builds(Message, role=roles, content=words, id=ids, tokens=st.sampled_from([None, 3]))
 batches = st.lists(one_message, max_size=3)
 usages = st.fixed_dictionaries({}, optional={"input": st.integers(0, 9)})
-depths = st.integers(0, 5)
 
 
 class Process:
-    """A process that may run one attempt of a turn at a time."""
+    """A process that runs at most one attempt of a turn."""
 
     def __init__(self, store: Store) -> None:
         self.conversation = store.conversation("k")
@@ -71,7 +70,6 @@ class Machine(RuleBasedStateMachine):
         self.store, self.clock = store, clock
         self.processes = [Process(Store(store.engine, clock=clock)) for _ in range(PROCESSES)]
         self.draft_ids: list[str] = []
-        self.numbers = itertools.count()
         self.create()
 
     def create(self) -> None:
@@ -79,9 +77,7 @@ class Machine(RuleBasedStateMachine):
         self.conversation: Conversation = self.store.open("k")
         self.session = ModelSessionWithTurns("k", self.clock.time)
 
-    def compare(
-        self, call: Callable[[], R], model: Callable[[R | None], R | None], *, leases_only: bool = False
-    ) -> Any:
+    def compare(self, call: Callable[[], R], model: Callable[[R | None], R], *, leases_only: bool = False) -> R | None:
         """Call a store and the model, which gets the result of the store; both must return or raise the same.
 
         With `leases_only`, the call must change nothing in the session's row except the lease.
@@ -93,42 +89,45 @@ class Machine(RuleBasedStateMachine):
             result = call()
         except (LeaseLost, TurnInProgress) as error:
             refused = error
-        if refused is not None:
+        if refused is None:
+            assert model(result) == result
+        else:
             with pytest.raises(type(refused)) as raised:
                 model(None)
             assert vars(raised.value) == vars(refused)
-        else:
-            assert model(result) == result
         if refused is not None or leases_only:
             assert self.conversation.info() == before
         return result
 
     # A turn
 
-    @rule(number=processes, id=turn_ids, flush=st.sampled_from([timedelta(0), timedelta(hours=1)]))
-    def begin(self, number: int, id: str, flush: timedelta) -> None:
-        """Begin an attempt. An attempt that the process has not ended is forgotten, as after a crash."""
+    @rule(
+        number=processes,
+        id=turn_ids,
+        flush=st.sampled_from([timedelta(0), timedelta(hours=1)]),
+        text=st.sampled_from(["", "oak", "elm"]),
+    )
+    def begin(self, number: int, id: str, flush: timedelta, text: str) -> None:
+        """Begin an attempt, and stream a piece. An earlier attempt of the process is forgotten, as after a crash."""
         process = self.processes[number]
         turn = process.conversation.turn(id, lease=LEASE, flush=flush)
         attempt = ModelAttempt(id, f"{turn.lease.token:016x}", LEASE)
         self.draft_ids.append(attempt.draft_id)
         process.turn = process.attempt = None
 
-        def call() -> bool:
-            return turn.begin().replayed
+        def model(_: Turn | None) -> Turn | None:
+            return self.session.begin(self.clock.time, attempt)
 
-        def model(replayed: bool | None) -> bool:
-            stored = self.session.begin(self.clock.time, attempt)
-            if stored is not None:
-                assert turn.stored == stored
-                assert turn.messages == stored.messages
-            return stored is not None
-
-        if self.compare(call, model, leases_only=True) is False:
+        stored = self.compare(lambda: turn.begin().stored, model, leases_only=True)
+        if stored is not None:
+            assert turn.replayed
+            assert turn.messages == stored.messages
+        elif self.session.holder is attempt:
             process.turn, process.attempt = turn, attempt
+            self.write(number, text, False)
 
     def running(self, number: int) -> tuple[RunningTurn, ModelAttempt] | None:
-        """Return an attempt of this process or, if it has none, of the next one that has."""
+        """Return the attempt of this process or, if it has none, of the next process that has one."""
         for process in self.processes[number:] + self.processes[:number]:
             if process.turn is not None and process.attempt is not None:
                 return process.turn, process.attempt
@@ -157,7 +156,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=processes, text=st.sampled_from(["", "oak", "elm", "fir"]), flushes=st.booleans())
     def write(self, number: int, text: str, flushes: bool) -> None:
         turn, attempt = cast(Any, self.running(number))
-        is_due = turn._flush_every == 0 or not attempt.texts or flushes
+        is_due = turn._flush_every == 0 or turn._flushed_at < 0 or flushes
 
         def call() -> None:
             turn.write(text)
@@ -165,9 +164,7 @@ class Machine(RuleBasedStateMachine):
                 turn.flush()
 
         self.compare(
-            call,
-            lambda _: self.session.write(self.clock.time, attempt, text, flushes=is_due),
-            leases_only=True,
+            call, lambda _: self.session.write(self.clock.time, attempt, text, flushes=is_due), leases_only=True
         )
 
     @precondition(is_running)
@@ -201,9 +198,9 @@ class Machine(RuleBasedStateMachine):
         turn, attempt = cast(Any, self.running(number))
         turn.usage = usage
 
-        def call() -> Any:
+        def call() -> Turn:
             turn.__exit__(None, None, None)
-            return turn.stored
+            return cast(Turn, turn.stored)
 
         self.compare(call, lambda _: self.session.save(self.clock.time, attempt, usage))
         self.end(turn)
@@ -212,9 +209,8 @@ class Machine(RuleBasedStateMachine):
     @rule(number=processes)
     def abandon(self, number: int) -> None:
         turn, attempt = cast(Any, self.running(number))
-        error = ZeroDivisionError()
         self.compare(
-            lambda: turn.__exit__(ZeroDivisionError, error, None),
+            lambda: turn.__exit__(ZeroDivisionError, ZeroDivisionError(), None),
             lambda _: self.session.abandon(self.clock.time, attempt),
             leases_only=True,
         )
@@ -234,17 +230,18 @@ class Machine(RuleBasedStateMachine):
 
     @rule(new=batches)
     def append(self, new: list[Message]) -> None:
-        self.compare(
-            lambda: self.conversation.append_messages(new), lambda _: self.session.append(self.clock.time, new)
-        )
+        def model(_: list[Message] | None) -> list[Message]:
+            return self.session.append(self.clock.time, new)
+
+        self.compare(lambda: self.conversation.append_messages(new), model)
 
     @rule(id=turn_ids, new=batches, sure=st.integers(0, 2))
     def save_turn(self, id: str, new: list[Message], sure: int) -> None:
+        def model(_: Turn | None) -> Turn:
+            return self.session.save_turn(self.clock.time, new, {}, id=id)
+
         if not sure:
-            self.compare(
-                lambda: self.conversation.save_turn(new, id=id),
-                lambda _: self.session.save_turn(self.clock.time, new, {}, id=id),
-            )
+            self.compare(lambda: self.conversation.save_turn(new, id=id), model)
 
     @rule(new=one_message)
     def enqueue(self, new: Message) -> None:
@@ -255,16 +252,15 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def release_turn(self) -> None:
         before = self.conversation.open_turn()
-        self.compare(
-            lambda: self.conversation.release_turn() and None, lambda _: self.session.release_turn(), leases_only=True
-        )
-        assert before is None or self.conversation.open_turn() is None
+        self.clock.move(milliseconds=1)
+        released = self.conversation.release_turn()
+        assert (None if released is None else released.id) == (None if before is None else before.id)
+        self.session.release_turn()
 
     @precondition(lambda self: self.draft_ids)
     @rule(number=st.integers(0, 9))
     def keep_draft(self, number: int) -> None:
         id = self.draft_ids[-1 - number % len(self.draft_ids)]
-
         if id in self.session.drafts or self.session.with_id(f"draft-{id}"):
             self.compare(
                 lambda: self.conversation.keep_draft(id), lambda _: self.session.keep_draft(self.clock.time, id)
@@ -283,7 +279,7 @@ class Machine(RuleBasedStateMachine):
             leases_only=True,
         )
 
-    @rule(depth=depths)
+    @rule(depth=st.integers(0, 5))
     def truncate(self, depth: int) -> None:
         after = max(self.session.last_seq - depth, 0)
         self.compare(lambda: self.conversation.truncate(after=after), lambda _: self.session.truncate(after))
@@ -296,8 +292,7 @@ class Machine(RuleBasedStateMachine):
             case "pop":
                 self.compare(self.conversation.pop_message, lambda _: self.session.pop(records=False))
             case "compact" if self.session.window:
-                begun = copy.deepcopy(self.session)
-                summary = [Message.assistant("summary")]
+                begun, summary = copy.deepcopy(self.session), [Message.assistant("summary")]
                 self.compare(
                     lambda: self.conversation.compact(lambda window: summary),
                     lambda _: self.session.compact(self.clock.time, begun, summary, discard=False),
@@ -323,14 +318,13 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def lease_drafts_and_inbox_match(self) -> None:
         session, open_turn = self.session, self.conversation.open_turn()
+        assert self.store.open_turns() == ([] if open_turn is None else [open_turn])
         if session.holder is None:
             assert open_turn is None
-            assert self.store.open_turns() == []
         else:
             assert open_turn is not None
             assert (open_turn.id, open_turn.draft_id) == (session.holder.turn_id, session.holder.draft_id)
             assert (open_turn.until, open_turn.held) == (session.until, session.is_held(self.clock.time))
-            assert self.store.open_turns() == [open_turn]
         drafts = self.conversation.drafts()
         assert [each.id for each in drafts] == list(session.drafts)
         for found, draft in zip(drafts, session.drafts.values(), strict=True):

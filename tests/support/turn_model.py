@@ -87,8 +87,8 @@ class ModelSessionWithTurns(ModelSession):
         """Append messages; those that get an id from the turn get the one of `ids`."""
         self.own(now, attempt, extends=bool(new))
         identified: list[Message] = []
-        for m, given in zip(new, ids, strict=True):
-            id = m.id or self.id_of_equal(attempt, m) or self.given(attempt, given)
+        for m, generated in zip(new, ids, strict=True):
+            id = m.id or self.id_of_equal(attempt, m) or self.given(attempt, generated)
             identified.append(m.model_copy(update={"id": id}))
         if any(m.role.canonical is MessageRole.ASSISTANT for m in new):
             attempt.forget_draft()
@@ -121,17 +121,16 @@ class ModelSessionWithTurns(ModelSession):
             self.store_pending(now, attempt)
 
     def store_pending(self, now: datetime, attempt: ModelAttempt) -> None:
-        text = "".join(attempt.pending)
         draft = self.drafts.setdefault(attempt.draft_id, ModelDraft(attempt.turn_id, "", now, now))
-        draft.text += text
+        draft.text += "".join(attempt.pending)
         draft.updated_at = now
         attempt.pending = []
 
     def take_inbox(self, now: datetime, attempt: ModelAttempt, ids: Sequence[str | None]) -> list[Message]:
         self.own(now, attempt, extends=bool(self.inbox))
         new = [
-            m.model_copy(update={"id": m.id or self.given(attempt, given)})
-            for m, given in zip(self.inbox, ids, strict=True)
+            m.model_copy(update={"id": m.id or self.given(attempt, generated)})
+            for m, generated in zip(self.inbox, ids, strict=True)
         ]
         self.inbox = []
         stored = self.append(now, new)
