@@ -44,7 +44,8 @@ def prompt(
         session = store.get(key)
     calls = simulated(session.messages, session.summary_turn, budget)
     # Without the closing bracket, so that a longer prompt starts with a shorter one.
-    texts = [json.dumps(window.as_prompt(window.close_calls(messages)))[:-1] for messages in calls]
+    closed = (window.close_answers(window.close_calls(messages)) for messages in calls)
+    texts = [json.dumps(window.as_prompt(messages))[:-1] for messages in closed]
     reused = sum(len(before) for before, after in pairwise(texts) if after.startswith(before))
     total = sum(map(len, texts))
     print(f"{reused / total:.1%} of {total:,} characters reused in {quantity(len(texts), 'prompt')}")

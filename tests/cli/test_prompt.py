@@ -37,6 +37,21 @@ def test_prompt_reuse_is_higher_with_steps(url: str) -> None:
     assert plain < 30 < 60 < stepped < whole
 
 
+def test_prompt_reuse_counts_the_message_after_an_interrupted_answer(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    with Store(url) as store:
+        conversation = store.open("k", messages=[Message.user("question")])
+        with conversation.turn() as turn:
+            turn.write("half an ans")
+            turn.interrupt()
+        after = conversation.history()
+    before = after[:1]
+    done = run("sessions", "prompt", "k", "--reuse", "--url", url)
+    first, second = (len(json.dumps(prompt)) - 1 for prompt in (before, after))
+    assert len(after) == 3
+    assert done.stdout == f"{first / (first + second):.1%} of {first + second:,} characters reused in 2 prompts\n"
+
+
 def test_prompt_refuses_step_without_last(url: str) -> None:
     done = run("sessions", "prompt", "k", "--step", "8", "--url", url)
     assert done.returncode == 2
