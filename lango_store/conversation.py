@@ -700,12 +700,13 @@ class Conversation:
                 again; the stored one is returned with `replayed=True`.
 
         Returns:
-            The stored message. Its `seq` is 0 until a turn takes it.
+            The stored message. Its `seq` is 0 until a turn takes it. If you gave it no id, the turn gives it a new one.
 
         Raises:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
-        new = appending.encoded(self._context, [message])
+        identified = self._context.with_id(message, prefix=inbox.TEMPORARY_ID)
+        new = appending.encoded(self._context, [identified])
         return self._context.transact(inbox.enqueue, self.key, new)
 
     def inbox(self) -> list[Message]:

@@ -18,6 +18,9 @@ from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage
 
+TEMPORARY_ID: Final = "inbox-"
+"""The prefix of an id that a store with `retry` gives to a message until a turn takes the message."""
+
 ROWS: Final = [
     INBOX.c.n.label("seq"),
     sa.null().label("turn_no"),
@@ -66,13 +69,16 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
 
 
 def take(connection: sa.Connection, now: datetime, key: str, expected: Expected, ids: Iterator[str]) -> list[Message]:
-    """Move the messages of the inbox to the end of the log, in their order; those without an id get one of `ids`."""
+    """Move the messages of the inbox to the end of the log, in their order.
+
+    A message without an id of the caller gets one of `ids`, so that the next attempt of the turn lists it.
+    """
     sessions.lock(connection, now, key)
     sessions.check_lease(connection, key, expected.lease)
     waiting = read(connection, now, key)
     if not waiting:
         return []
-    new = Batch([each if each.id is not None else each.with_id(next(ids)) for each in waiting])
-    taken = appends.append_new_ids(connection, now, key, new, expected)
+    new = [each.with_id(next(ids)) if (each.id or TEMPORARY_ID).startswith(TEMPORARY_ID) else each for each in waiting]
+    taken = appends.append_new_ids(connection, now, key, Batch(new), expected)
     connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
     return taken

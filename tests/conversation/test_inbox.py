@@ -237,17 +237,21 @@ def test_inbox_of_only_known_messages_is_emptied(store: Store) -> None:
     assert (contents(conversation.messages()), conversation.inbox()) == (["stored"], [])
 
 
-def test_next_attempt_begins_with_the_inbox_messages_that_the_earlier_one_took(either_store: Store) -> None:
-    conversation = either_store.open("k")
-    conversation.enqueue(message("waiting"))
-    with suppress(ZeroDivisionError), conversation.turn("t") as turn:
-        turn.append(message("question"))
-        turn.inbox()
-        raise ZeroDivisionError
-    with conversation.turn("t") as turn:
-        assert contents(turn.messages) == ["question", "waiting"]
-        assert turn.inbox() == []
-    assert [each.turn_no for each in conversation.messages()] == [1, 1]
+@pytest.mark.parametrize("retry", [None, timedelta(seconds=1)])
+def test_next_attempt_begins_with_the_inbox_messages_that_the_earlier_one_took(
+    url: str, retry: timedelta | None
+) -> None:
+    with Store(url, retry=retry) as store:
+        conversation = store.open("k")
+        conversation.enqueue(message("waiting"))
+        with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+            turn.append(message("question"))
+            turn.inbox()
+            raise ZeroDivisionError
+        with conversation.turn("t") as turn:
+            assert contents(turn.messages) == ["question", "waiting"]
+            assert turn.inbox() == []
+        assert [each.turn_no for each in conversation.messages()] == [1, 1]
 
 
 def test_empty_inbox_changes_nothing(either_store: Store, clock: Clock) -> None:
