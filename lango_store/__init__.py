@@ -4,8 +4,10 @@ from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._operations.lists import Filters
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.turns import PendingCompaction
+from lango_store._services.effects import Effect
 from lango_store._values.model import (
     UNSET,
+    BegunCall,
     Compaction,
     Draft,
     Message,
@@ -14,15 +16,19 @@ from lango_store._values.model import (
     SessionChanges,
     SessionFields,
     SessionInfo,
+    Suspension,
     ToolCall,
     Turn,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchHit, SearchPage, Stats
+from lango_store._values.reports import ExpiryReport, Finding, Page, SearchHit, SearchPage, Stats, SuspensionPage
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation, AsyncRunningTurn, AsyncStore
 from lango_store.conversation import Conversation
 from lango_store.errors import (
+    AlreadyResumed,
+    CallInProgress,
+    CallUnknown,
     Conflict,
     DamagedMessage,
     DatabaseBusy,
@@ -43,6 +49,8 @@ from lango_store.errors import (
     SessionExpired,
     SessionHeld,
     SessionNotFound,
+    SuspensionExpired,
+    SuspensionNotFound,
     TurnInProgress,
     UniqueViolation,
     UnknownFeature,
@@ -52,9 +60,13 @@ from lango_store.store import Store
 
 __all__ = [
     "UNSET",
+    "AlreadyResumed",
     "AsyncConversation",
     "AsyncRunningTurn",
     "AsyncStore",
+    "BegunCall",
+    "CallInProgress",
+    "CallUnknown",
     "Compaction",
     "Conflict",
     "Conversation",
@@ -62,6 +74,7 @@ __all__ = [
     "DatabaseBusy",
     "DatabaseUnavailable",
     "Draft",
+    "Effect",
     "ExpiryReport",
     "Filters",
     "Finding",
@@ -96,6 +109,10 @@ __all__ = [
     "SessionNotFound",
     "Stats",
     "Store",
+    "Suspension",
+    "SuspensionExpired",
+    "SuspensionNotFound",
+    "SuspensionPage",
     "ToolCall",
     "Turn",
     "TurnInProgress",

@@ -12,6 +12,7 @@ import asyncio
 import copy
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
@@ -22,7 +23,8 @@ from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._operations.lists import Filter, Filters
-from lango_store._values.model import Compaction, Message, SessionInfo, Turn
+from lango_store._services.effects import Effect
+from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
 from lango_store.running_turn import RunningTurn
@@ -280,6 +282,9 @@ class AsyncStore:
     delete_where = awaited(Store.delete_where)
     restore = awaited(Store.restore)
     open_turns = awaited(Store.open_turns)
+    unknown_calls = awaited(Store.unknown_calls)
+    suspensions = awaited(Store.suspensions)
+    resume = awaited(Store.resume)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Iterate over live sessions with `async for`, in the order of their keys, each exactly once.
@@ -399,6 +404,12 @@ class AsyncConversation:
     drop_draft = awaited(Conversation.drop_draft)
     enqueue = awaited(Conversation.enqueue)
     inbox = awaited(Conversation.inbox)
+    begin_call = awaited(Conversation.begin_call)
+    finish_call = awaited(Conversation.finish_call)
+    calls = awaited(Conversation.calls)
+    resolve_call = awaited(Conversation.resolve_call)
+    suspend = awaited(Conversation.suspend)
+    suspensions = awaited(Conversation.suspensions)
 
     values = awaited(Conversation.values)
     set_values = awaited(Conversation.set_values)
@@ -495,6 +506,32 @@ class AsyncRunningTurn:
         """
         if self._twin.collect(text):
             await self.flush()
+
+    @asynccontextmanager
+    async def call(
+        self, message: Message, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
+    ) -> AsyncIterator[Effect]:
+        """Open a block in which a tool call of a stored message runs, at most once, as `RunningTurn.call` does.
+
+        Args:
+            message: The stored message that asks for the call.
+            call: The call, an item of `message.tool_calls`, or its position there.
+            limit: How long the call may run before other processes consider it unknown. Defaults to the lease.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Defaults to False.
+
+        Raises:
+            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
+            CallInProgress: Another process is running the call; nothing was written.
+            LeaseLost: On entering the block: another process has taken over the session; nothing was written.
+            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call is unknown.
+        """
+        begin = functools.partial(self._twin.begin_call, message, call, limit=limit, idempotent=idempotent)
+        effect = await self._threads.run(begin)
+        try:
+            yield effect
+            await self._threads.run(functools.partial(self._twin.finish_call, effect))
+        finally:
+            await self._threads.run_to_end(functools.partial(self._twin.leave_call, effect))
 
     async def __aenter__(self) -> Self:
         tries = self._twin.tries()

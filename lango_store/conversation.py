@@ -13,18 +13,34 @@ import sqlalchemy as sa
 from lango_store import window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import drafts, edits, inbox, leases, levels, lists, prompts, removals, sessions, turns
+from lango_store._operations import (
+    calls,
+    drafts,
+    edits,
+    inbox,
+    leases,
+    levels,
+    lists,
+    prompts,
+    removals,
+    sessions,
+    suspensions,
+    turns,
+)
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
+from lango_store._operations.calls import Place
 from lango_store._operations.lists import Filter
 from lango_store._operations.messages import Damaged, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
 from lango_store._rows.encoding import encode_role
-from lango_store._services import appending, lifecycle, maintenance, searching
+from lango_store._services import appending, effects, lifecycle, maintenance, searching
+from lango_store._services.effects import Effect
 from lango_store._values.model import (
     UNSET,
+    BegunCall,
     Compaction,
     Draft,
     Message,
@@ -34,6 +50,8 @@ from lango_store._values.model import (
     SessionChanges,
     SessionFields,
     SessionInfo,
+    Suspension,
+    ToolCall,
     Turn,
     Unset,
 )
@@ -335,7 +353,7 @@ class Conversation:
         Returns:
             The removed message, or None if there is none.
         """
-        return self._context.remove(edits.pop, self.key, records=records)
+        return self._context.transact_once(edits.pop, self.key, records=records)
 
     def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
         """Replace a message of the log.
@@ -379,7 +397,7 @@ class Conversation:
             MessageNotFound: The session has no such message; nothing was deleted.
             Conflict: The session's `revision` is not `expect`; nothing was deleted.
         """
-        self._context.remove(edits.delete, self.key, seq_or_id, Expected(revision=expect))
+        self._context.transact_once(edits.delete, self.key, seq_or_id, Expected(revision=expect))
 
     def redact_message(
         self,
@@ -420,7 +438,7 @@ class Conversation:
         Returns:
             The number of messages that had a `sent`.
         """
-        return self._context.remove(edits.drop_sent, self.key, before)
+        return self._context.transact_once(edits.drop_sent, self.key, before)
 
     def truncate(self, *, after: int) -> int:
         """Delete all messages with a `seq` above a value, and the turns that began after it.
@@ -438,7 +456,7 @@ class Conversation:
             InvalidCut: A compaction discarded messages after `after`, so the session cannot go back to that point;
                 nothing was deleted.
         """
-        return self._context.remove(removals.truncate, self.key, after)
+        return self._context.transact_once(removals.truncate, self.key, after)
 
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete all messages of the session, with its turns, records and summary.
@@ -451,7 +469,7 @@ class Conversation:
         Returns:
             The number of deleted messages.
         """
-        return self._context.remove(removals.clear, self.key, keep_system=keep_system)
+        return self._context.transact_once(removals.clear, self.key, keep_system=keep_system)
 
     def search(
         self,
@@ -713,6 +731,138 @@ class Conversation:
         """List the messages of the inbox in the order of their arrival. Their `seq` is 0."""
         return self._context.on_primary().read_together(inbox.read, self.key)
 
+    # Tool calls and suspensions
+
+    def begin_call(
+        self,
+        seq: int,
+        position: int,
+        *,
+        limit: timedelta = timedelta(minutes=2),
+        wait: timedelta | None = None,
+        idempotent: bool = False,
+    ) -> Effect:
+        """Record that a tool call begins, before the tool runs.
+
+        Of several processes that begin a call, one gets it. If the call has a result already, the effect has it, and
+        the tool must not run. `RunningTurn.call` does the same in a turn.
+
+        Args:
+            seq: The `seq` of the message that asks for the call.
+            position: The position of the call in the `tool_calls` of the message, from 0. Ids of calls do not matter,
+                because they are not unique in a session.
+            limit: How long the call may run before other processes consider it unknown, up to 1 day. Its result is
+                stored afterwards too. Defaults to 2 minutes.
+            wait: How long to wait while another process runs the call, up to 1 day. Defaults to not waiting.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
+                the key or changes nothing. Defaults to False.
+
+        Returns:
+            The effect, for `finish_call`.
+
+        Raises:
+            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
+            CallInProgress: Another process is running the call; nothing was written.
+            LangoStoreError: The session has no such call, or the conversation belongs to `Store.using` or
+                `Store.transact`, whose transaction would end after the tool.
+
+        Example:
+            ```python
+            effect = conversation.begin_call(asking.seq, 0)
+            if not effect.replayed:
+                conversation.finish_call(effect, pay(effect.call.arguments, idempotency_key=effect.key))
+            ```
+        """
+        place = Place(self.key, seq, position)
+        return effects.begin(self._context, place, limit, wait or timedelta(0), idempotent=idempotent)
+
+    def finish_call(self, effect: Effect, output: Any = UNSET, *, failed: str | None = None) -> Message:
+        """Append the result of a call, and record the end of the call, in one transaction.
+
+        Args:
+            effect: The result of `begin_call`.
+            output: The output of the tool: text, which becomes the content of the message, or any other JSON.
+            failed: A text instead, if the tool has failed and did nothing. `extra` of the message has `"failed": true`.
+
+        Returns:
+            The stored tool message.
+
+        Raises:
+            Conflict: The call was resolved, or begun by another process after its time, or its message was removed;
+                nothing was written.
+            InvalidMessage: The output cannot be stored losslessly; nothing was written.
+        """
+        return effects.finish(self._context, effect, output, failed)
+
+    def calls(self) -> list[BegunCall]:
+        """List the tool calls that were begun, in the order of their messages."""
+        return self._context.on_primary().read_together(calls.read, self.key)
+
+    def resolve_call(
+        self, seq: int, position: int, *, output: Any = UNSET, failed: str | None = None, retry: bool = False
+    ) -> Message | None:
+        """Say what became of a tool call that is unknown. Give exactly one of `output`, `failed` and `retry=True`.
+
+        Args:
+            seq: The `seq` of the message that asks for the call.
+            position: The position of the call in the message.
+            output: The output of the tool, which has run. It is appended as the result of the call.
+            failed: The text of the failure. It is appended as the result of the call.
+            retry: The tool has not run: the call may be begun again, with the same `Effect.key`.
+
+        Returns:
+            The stored result; None with `retry`.
+
+        Raises:
+            CallInProgress: Another process is running the call; nothing was written.
+            LangoStoreError: The call was never begun, or has a result; nothing was written.
+            InvalidMessage: The output cannot be stored losslessly; nothing was written.
+        """
+        if retry and (output is not UNSET or failed is not None):
+            raise TypeError("retry=True says that the tool has not run: give no output and no failure with it")
+
+        def result(call: ToolCall) -> Message:
+            return self._context.counted(effects.result_message(call, output, failed))
+
+        return self._context.transact_once(calls.resolve, Place(self.key, seq, position), None if retry else result)
+
+    def suspend(
+        self,
+        calls: Sequence[tuple[int, int]] = (),
+        *,
+        state: Any = None,
+        reason: str | None = None,
+        ttl: timedelta | None = None,
+    ) -> Suspension:
+        """Store a question to somebody outside, such as a request for an approval, with the state to continue from.
+
+        Args:
+            calls: The tool calls that wait, each as the `seq` of its message and its position in it; all of one
+                message. Defaults to none.
+            state: Any JSON that the program needs to continue, such as the run state of an agent framework.
+            reason: The text of the question.
+            ttl: The time within which it can be answered. Defaults to no limit. It also ends with the session.
+
+        Returns:
+            The suspension with its `token`. The token permits to answer, and cannot be read again.
+
+        Raises:
+            InvalidValue: `state` or `reason` cannot be stored losslessly; nothing was written.
+            LangoStoreError: The session has no such call; nothing was written.
+
+        Example:
+            ```python
+            suspension = conversation.suspend([(asking.seq, 0)], reason="Pay 40 euros?")
+            send_to_approver(suspension.token)
+            ```
+        """
+        new = suspensions.New(suspensions.Token.new(self.key), calls, state, reason, ttl)
+        return self._context.transact(suspensions.suspend, new)
+
+    def suspensions(self) -> list[Suspension]:
+        """List the suspensions of the session, answered or not, the oldest first."""
+        return self._context.on_primary().read_together(suspensions.read, self.key)
+
     # Values
 
     def values(self, prefix: str | None = None) -> dict[str, Any]:
@@ -746,7 +896,7 @@ class Conversation:
         Returns:
             The number of deleted values.
         """
-        return self._context.remove(named_values.drop, self.key, names)
+        return self._context.transact_once(named_values.drop, self.key, names)
 
     # Children, branches and summaries
 

@@ -228,6 +228,100 @@ class TurnInProgress(LangoStoreError):
         self.until = until
 
 
+class CallInProgress(LangoStoreError):
+    """Another process is running the tool call; nothing was written.
+
+    Wait and call again, or pass `wait=` to `Conversation.begin_call`. If the process has died, the call becomes unknown
+    at `until`.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` of the message that asks for the call.
+        position: The position of the call in the message.
+        until: The time at which the call becomes unknown.
+    """
+
+    def __init__(self, key: str, seq: int, position: int, until: datetime) -> None:
+        self._fact = f"{_call(key, seq, position)} is being run until {until} at the latest"
+        super().__init__(f"{self._fact}: try again later, or pass wait=")
+        self.key = key
+        self.seq = seq
+        self.position = position
+        self.until = until
+
+
+class CallUnknown(LangoStoreError):
+    """The tool call was begun and has no result, so it may have run; nothing was written.
+
+    Find out with `effect_key` whether the tool ran, and call `Conversation.resolve_call`. For a tool that honors the
+    key, or changes nothing, pass `idempotent=True` to run the call again with the same key.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` of the message that asks for the call.
+        position: The position of the call in the message.
+        effect_key: The key that the tool was given.
+    """
+
+    def __init__(self, key: str, seq: int, position: int, effect_key: str) -> None:
+        self._fact = f"{_call(key, seq, position)} was begun and has no result"
+        super().__init__(
+            f"{self._fact}: find out whether the tool ran, and call resolve_call(), or pass idempotent=True"
+        )
+        self.key = key
+        self.seq = seq
+        self.position = position
+        self.effect_key = effect_key
+
+
+def _call(key: str, seq: int, position: int) -> str:
+    return f"call {position} of message {seq} of session {quoted(key)}"
+
+
+class SuspensionNotFound(LangoStoreError, LookupError):
+    """No suspension has this token; nothing was written.
+
+    The text is not a token, the suspension or its session was deleted, or the message whose calls it names was removed.
+    """
+
+
+class SuspensionExpired(SuspensionNotFound):
+    """The suspension can no longer be answered, because its time is over; nothing was written.
+
+    Attributes:
+        key: The key of the session.
+        due_at: The time from which the suspension cannot be answered.
+    """
+
+    def __init__(self, key: str, due_at: datetime) -> None:
+        self._fact = f"the suspension of session {quoted(key)} could be answered until {due_at}"
+        super().__init__(f"{self._fact}: suspend its calls again")
+        self.key = key
+        self.due_at = due_at
+
+
+class AlreadyResumed(LangoStoreError):
+    """The suspension was answered before; nothing was written.
+
+    If the program that got the answer may have died, read the suspension with `Conversation.suspensions`, and continue
+    with the answer that was given: `Conversation.begin_call` does not run a call twice.
+
+    Attributes:
+        key: The key of the session.
+        id: The id of the suspension.
+        answer: The answer that was given, any JSON.
+        answered_at: The time of that answer.
+    """
+
+    def __init__(self, key: str, id: str, answer: Any, answered_at: datetime) -> None:
+        self._fact = f"the suspension of session {quoted(key)} was answered at {answered_at}"
+        super().__init__(f"{self._fact}: the attribute `answer` has the answer that was given")
+        self.key = key
+        self.id = id
+        self.answer = answer
+        self.answered_at = answered_at
+
+
 class UniqueViolation(LangoStoreError):
     """The database refused a row, because a unique value of the row is already stored.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from time import monotonic
@@ -14,21 +14,19 @@ from typing import Any, Final, Self
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
 from lango_store._operations import appends, drafts, inbox, leases, turns, turns_in_progress
+from lango_store._operations.calls import Place
 from lango_store._operations.drafts import INTERRUPTED
-from lango_store._operations.sessions import Expected, Lease
+from lango_store._operations.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
-from lango_store._services import appending
-from lango_store._values.model import Message, MessageRole, Turn
+from lango_store._services import appending, effects
+from lango_store._services.effects import Effect
+from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError, TurnInProgress, quoted
 
 logger = logging.getLogger(__name__)
 
 _MIN_PAUSE: Final = 0.02
 _MAX_PAUSE: Final = 0.5
-_TOKEN_BITS: Final = 62  # backups refuse larger numbers
-_ZERO: Final = timedelta(0)
-_SHORTEST_LEASE: Final = timedelta(milliseconds=1)
-_LONGEST: Final = timedelta(days=1)
 
 
 class RunningTurn:
@@ -59,12 +57,8 @@ class RunningTurn:
                 "a turn needs its own transactions, because its lease must be visible to other processes at once: "
                 "call turn() on the store, not on store.using() or in store.transact()"
             )
-        wait = _ZERO if wait is None else wait
-        for name, value, least in (("lease", lease, _SHORTEST_LEASE), ("wait", wait, _ZERO), ("flush", flush, _ZERO)):
-            if not isinstance(value, timedelta):
-                raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
-            if not least <= value <= _LONGEST:
-                raise ValueError(f"{name}={value} is not between {least} and {_LONGEST}")
+        check_duration("lease", lease, SHORTEST_LEASE)
+        check_duration("flush", flush)
         self.id: Final = encode_id(id) or context.new_id()
         self.key: Final = key
         self.replayed = False
@@ -72,9 +66,9 @@ class RunningTurn:
         self.usage: dict[str, Any] | None = None
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
-        self.lease: Final = Lease(secrets.randbits(_TOKEN_BITS), lease.total_seconds())
+        self.lease: Final = Lease(new_token(), lease.total_seconds())
         self._context: Final = context
-        self._wait = wait.total_seconds()
+        self._wait = check_duration("wait", wait or timedelta(0)).total_seconds()
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
         self._expected: Final = Expected(lease=self.lease)
@@ -190,7 +184,7 @@ class RunningTurn:
         """
         self._check_running()
         # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
-        taken = self._context.remove(inbox.take, self.key, self._expected, self._ids)
+        taken = self._context.transact_once(inbox.take, self.key, self._expected, self._ids)
         self._add(taken)
         return taken
 
@@ -257,6 +251,76 @@ class RunningTurn:
         text = self.draft_text
         return self.append(Message.assistant(text, extra=dict(INTERRUPTED))) if text else None
 
+    # Tool calls
+
+    @contextmanager
+    def call(
+        self, message: Message, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
+    ) -> Iterator[Effect]:
+        """Open a block in which a tool call of a stored message runs, at most once.
+
+        Entering the block stores that the call begins. Leaving it stores `output` or `failed` of the effect as a tool
+        message of the turn, together with the end of the call. If neither is set, for example because of an exception,
+        the call is unknown: see `CallUnknown`.
+
+        Args:
+            message: The stored message that asks for the call.
+            call: The call, an item of `message.tool_calls`, or its position there.
+            limit: How long the call may run before other processes consider it unknown, up to 1 day. Its result is
+                stored afterwards too. Defaults to the lease of the turn.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
+                the key or changes nothing. Defaults to False.
+
+        Raises:
+            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
+            CallInProgress: Another process is running the call; nothing was written.
+            LeaseLost: On entering the block: another process has taken over the session; nothing was written.
+            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call is unknown.
+
+        Example:
+            ```python
+            asking = turn.append(Message.assistant(tool_calls=calls))
+            for call in asking.tool_calls:
+                with turn.call(asking, call) as effect:
+                    if not effect.replayed:
+                        effect.output = pay(call.arguments, idempotency_key=effect.key)
+            ```
+        """
+        effect = self.begin_call(message, call, limit=limit, idempotent=idempotent)
+        try:
+            yield effect
+            self.finish_call(effect)
+        finally:
+            self.leave_call(effect)
+
+    def begin_call(
+        self, message: Message, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
+    ) -> Effect:
+        """Record that a call begins, as entering the block of `call` does."""
+        self._check_running()
+        place = Place(self.key, message.seq, _position(message, call))
+        limit = timedelta(seconds=self.lease.seconds) if limit is None else limit
+        effect = effects.begin(self._context, place, limit, timedelta(0), idempotent=idempotent, lease=self.lease)
+        self._add_result(effect)
+        return effect
+
+    def finish_call(self, effect: Effect) -> None:
+        """Store the output of a call, if it has one, as leaving the block of `call` does."""
+        if effect.result is None and (effect.output is not UNSET or effect.failed is not None):
+            given = (effect.output, effect.failed)
+            effects.finish(self._context, effect, *given, id=next(self._ids), lease=self.lease)
+            self._add_result(effect)
+
+    def leave_call(self, effect: Effect) -> None:
+        """Make a call without a result unknown, as leaving the block of `call` does."""
+        effects.leave(self._context, effect)
+
+    def _add_result(self, effect: Effect) -> None:
+        result = effect.result
+        if result is not None:
+            self._earlier = [each for each in self._earlier if each.seq != result.seq]
+            self._add([result] if result.turn_no is None else [])
+
     # End
 
     def save(self) -> Turn:
@@ -312,3 +376,13 @@ class RunningTurn:
         self._has_pieces = False
         self._replaces_draft = False
         self._flushed_at = float("-inf")
+
+
+def _position(message: Message, call: ToolCall | int) -> int:
+    if isinstance(call, int):
+        return call
+    equal = [position for position, each in enumerate(message.tool_calls) if each is call]
+    equal = equal or [position for position, each in enumerate(message.tool_calls) if each == call]
+    if len(equal) != 1:
+        raise ValueError(f"{len(equal)} calls of the message equal this one: give the position of the call")
+    return equal[0]

@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import leases, lists, sessions, stats
+from lango_store._operations import calls, leases, lists, sessions, stats, suspensions
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.binds import SHARED_VALUE
@@ -23,10 +23,20 @@ from lango_store._operations.expiry import Policy
 from lango_store._operations.lists import Filter, Filters, Order
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
-from lango_store._rows.encoding import aware, checked_key
+from lango_store._rows.encoding import aware, checked_key, encode_json
 from lango_store._services import appending, lifecycle, maintenance, searching
-from lango_store._values.model import UNSET, Message, OpenTurn, SessionChanges, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats
+from lango_store._values.model import (
+    UNSET,
+    BegunCall,
+    Message,
+    OpenTurn,
+    SessionChanges,
+    SessionFields,
+    SessionInfo,
+    Suspension,
+    Unset,
+)
+from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, SuspensionPage
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
 from lango_store.errors import LangoStoreError, SessionHeld
@@ -572,7 +582,7 @@ class Store:
             scope: The scope to change.
             names: The names of the values to delete. None (default) deletes all values of the scope.
         """
-        return self._context.remove(named_values.drop, scope, names, SHARED_VALUE)
+        return self._context.transact_once(named_values.drop, scope, names, SHARED_VALUE)
 
     # Expiry and deletion of many sessions
 
@@ -822,6 +832,58 @@ class Store:
         its lease.
         """
         return self._context.on_primary().read(leases.read)
+
+    def unknown_calls(self) -> list[BegunCall]:
+        """List the tool calls of all live sessions that were begun and whose time ended without a result.
+
+        At most 1,000 are listed. `Conversation.resolve_call` resolves them. A finished call whose result was deleted is
+        not listed: see `Conversation.calls`.
+        """
+        return self._context.on_primary().read(calls.read_unknown)
+
+    def suspensions(
+        self,
+        *,
+        user_id: str | None = None,
+        agent_id: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> SuspensionPage:
+        """List the suspensions that have no answer, the oldest first, including those whose time is over.
+
+        Args:
+            user_id: Only suspensions of sessions of this user.
+            agent_id: Only suspensions of sessions of this agent.
+            due_before: Only suspensions that cannot be answered after this time, an aware datetime.
+            limit: The number of suspensions per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
+
+        Raises:
+            InvalidCursor: The cursor was not returned by this method.
+        """
+        which = {"user_id": user_id, "agent_id": agent_id}
+        return self._context.on_primary().read(suspensions.page, which, due_before, limit, cursor)
+
+    def resume(self, token: str, answer: Any) -> Suspension:
+        """Answer a suspension. Of several answers, exactly one is stored.
+
+        Args:
+            token: The token that `Conversation.suspend` returned.
+            answer: Any JSON.
+
+        Returns:
+            The suspension with the answer, its calls and its state, to continue from.
+
+        Raises:
+            AlreadyResumed: The suspension was answered before; the exception has that answer.
+            SuspensionExpired: The time of the suspension is over; nothing was written.
+            SuspensionNotFound: No suspension has this token; nothing was written.
+            InvalidValue: The answer cannot be stored losslessly; nothing was written.
+        """
+        return self._context.transact_once(
+            suspensions.resume, suspensions.Token.parse(token), encode_json(answer, "answer")
+        )
 
     def stats(self) -> Stats:
         """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""

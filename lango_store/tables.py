@@ -14,7 +14,7 @@ from sqlmodel import Field, Relationship, SQLModel
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
 from lango_store._values.model import Message, MessageRole, SessionInfo
 
-SCHEMA_REVISION: Final = "0103"
+SCHEMA_REVISION: Final = "0104"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -48,8 +48,13 @@ def _session_reference(name: str) -> sa.ForeignKeyConstraint:
 
 def _index_where_set(column: str, name: str, *columns: str, unique: bool = False) -> sa.Index:
     """Return a partial index of the rows in which a column is not NULL."""
-    is_set = sa.text(f"{column} IS NOT NULL")
-    return sa.Index(name, *columns, unique=unique, sqlite_where=is_set, postgresql_where=is_set)
+    return _index_where(f"{column} IS NOT NULL", name, *columns, unique=unique)
+
+
+def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> sa.Index:
+    """Return a partial index of the rows that meet a condition."""
+    where = sa.text(condition)
+    return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
 class SessionRow(Base, table=True):
@@ -230,6 +235,49 @@ class InboxRow(Base, table=True):
     tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     created_at: datetime = Field(sa_type=TimeColumn)
+
+
+class CallRow(Base, table=True):
+    """A row of `lango_call`: a tool call that was begun, by the `seq` of its message and its position in it."""
+
+    __tablename__ = "lango_call"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "effect_key", name="pk_lango_call"),
+        _session_reference("fk_lango_call_session"),
+        sa.Index("uq_lango_call_position", "session_key", "message_seq", "position", unique=True),
+        _index_where("result_seq IS NULL", "ix_lango_call_open", "until"),
+    )
+
+    session_key: str = _key()
+    effect_key: str = _key()
+    message_seq: int = Field(sa_type=sa.BigInteger)
+    position: int = Field(sa_type=sa.BigInteger)
+    token: int | None = Field(default=None, sa_type=sa.BigInteger)
+    begun_at: datetime = Field(sa_type=TimeColumn)
+    until: datetime = Field(sa_type=TimeColumn)
+    result_seq: int | None = Field(default=None, sa_type=sa.BigInteger)
+
+
+class SuspensionRow(Base, table=True):
+    """A row of `lango_suspension`: a question to somebody outside, with the state to continue from."""
+
+    __tablename__ = "lango_suspension"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_suspension"),
+        _session_reference("fk_lango_suspension_session"),
+        _index_where("answered_at IS NULL", "ix_lango_suspension_open", "created_at", "session_key", "digest"),
+    )
+
+    session_key: str = _key()
+    digest: str = _key()
+    message_seq: int | None = Field(default=None, sa_type=sa.BigInteger)
+    positions: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    state: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    reason: str | None = Field(default=None, sa_type=TEXT)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    due_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    answer: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    answered_at: datetime | None = Field(default=None, sa_type=TimeColumn)
 
 
 class ValueRow(Base, table=True):

@@ -201,12 +201,12 @@ class Context:
         """Run an operation in a transaction."""
         return self.trying(functools.partial(self._transact, operation, *args, **options))
 
-    def remove(
+    def transact_once(
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation that removes rows in a transaction.
+        """Run an operation in a transaction, and do not retry it if its outcome is unknown.
 
-        If its outcome is unknown, it is not retried: a second run could remove rows that were written after the first.
+        A second run could, for example, remove rows that were written after the first one.
         """
         return self.trying(functools.partial(self._transact, operation, *args, **options), if_lost=False)
 

@@ -9,11 +9,13 @@ from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store._operations import counters, search, transfer
 from lango_store._operations.binds import (
+    CALL,
     DRAFT,
     INBOX,
     MESSAGE,
     SESSION,
     SHARED_VALUE,
+    SUSPENSION,
     TURN,
     VALUE,
     key_column,
@@ -123,8 +125,8 @@ def _messages(connection: sa.Connection) -> Iterator[Fault]:
         yield fault.key, fault.fact, remedy
 
 
-def _drafts_and_inboxes(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (DRAFT, INBOX):
+def _others(connection: sa.Connection) -> Iterator[Fault]:
+    for table in (DRAFT, INBOX, CALL, SUSPENSION):
 
         def decode(*values: Any, table: sa.Table = table) -> None:
             RowEncoder().encode_stored(table, transfer.stored_row(table, values))
@@ -200,7 +202,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "unreadable message": _messages,
     "unreadable turn": _turns,
     "unreadable value": _values,
-    "unreadable draft or inbox": _drafts_and_inboxes,
+    "unreadable draft, inbox, call or suspension": _others,
     "search index": _search_index,
 }
 """The checks by the name of their findings. They need all tables. Each runs even if another one fails."""

@@ -98,7 +98,7 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
         for order, column in _ORDERS.items()
     },
 }
-_LIMIT: Final = number("limit")
+LIMIT: Final = number("limit")
 
 
 def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -> sa.Select[Any]:
@@ -113,13 +113,13 @@ def _page(order: Order, *conditions: str) -> Statement:
     if order not in _ORDERS:
         raise ValueError(f"order={quoted(order)}: give one of {', '.join(_ORDERS)}")
     newest_first = (_ORDERS[order].desc(), SESSION.c.key.desc())
-    query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(_LIMIT)
+    query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(LIMIT)
     return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
 @cache
 def _walk(*conditions: str) -> Statement:
-    query = sa.select(*SESSION_COLUMNS).order_by(SESSION.c.key).limit(_LIMIT)
+    query = sa.select(*SESSION_COLUMNS).order_by(SESSION.c.key).limit(LIMIT)
     return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
@@ -134,21 +134,34 @@ def _count(*conditions: str) -> Statement:
     return Statement(lambda dialect: _where(query, dialect, conditions))
 
 
+def check_limit(limit: int) -> None:
+    """Raise ValueError for a page size that is out of range."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
+
+
 def page(
     connection: AnyConnection, now: Moment, chosen: Filter, limit: int, cursor: str | None, order: Order = "updated"
 ) -> Page:
     """Return a page of sessions after a cursor, most recently updated or created first."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: give another, and read several pages")
+    check_limit(limit)
     dialect = dialect_of(connection)
     values = chosen.values(dialect, now) | {"limit": limit + 1}
     conditions = chosen.named()
     if cursor is not None:
-        moment, values["cursor_key"] = _read_cursor(cursor, order)
+        cursor_order, moment, values["cursor_key"] = read_cursor(cursor, "list_sessions")
+        if cursor_order != order:
+            raise InvalidCursor(
+                f"the cursor is of a list in the order {quoted(cursor_order)}, not {order!r}: give the same order again"
+            )
         values["cursor_time"] = dialect.time(moment)
         conditions += (f"after cursor by {order}",)
     items = _infos(_page(order, *conditions).run(connection, values))
-    return Page(items=items[:limit], next=_cursor(items[limit - 1], order) if len(items) > limit else None)
+    if len(items) <= limit:
+        return Page(items=items)
+    last = items[limit - 1]
+    moment = last.updated_at if order == "updated" else last.created_at
+    return Page(items=items[:limit], next=cursor_after(order, moment, last.key))
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
@@ -186,25 +199,21 @@ def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
     return int(rows[0][0])
 
 
-def _cursor(last: SessionInfo, order: Order) -> str:
-    moment = last.updated_at if order == "updated" else last.created_at
-    text = json.dumps([order, moment.isoformat(), last.key])
+def cursor_after(name: str, moment: datetime, key: str) -> str:
+    """Return the cursor of the page after an item; `name` is the order of the list, or the id of the item."""
+    text = json.dumps([name, moment.isoformat(), key])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str, order: Order) -> tuple[datetime, str]:
+def read_cursor(cursor: str, method: str) -> tuple[str, datetime, str]:
+    """Return the name, the time and the key of a cursor; raise `InvalidCursor` if the text is not a cursor."""
     try:
         if len(cursor) > _MAX_CURSOR:
             raise ValueError("is longer than any cursor")
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         if not _CURSOR.fullmatch(text):  # check before decoding: deeply nested lists would exhaust the stack
             raise ValueError("is not a list of three texts")
-        cursor_order, moment, key = json.loads(text)
-        position = aware(datetime.fromisoformat(moment)), checked_key(key)
+        name, moment, key = json.loads(text)
+        return name, aware(datetime.fromisoformat(moment)), checked_key(key)
     except (ValueError, TypeError):
-        raise InvalidCursor(f"{quoted(cursor)} is not a cursor of list_sessions: pass Page.next unchanged") from None
-    if cursor_order != order:
-        raise InvalidCursor(
-            f"the cursor is of a list in the order {quoted(cursor_order)}, not {order!r}: give the same order again"
-        )
-    return position
+        raise InvalidCursor(f"{quoted(cursor)} is not a cursor of {method}: pass Page.next unchanged") from None

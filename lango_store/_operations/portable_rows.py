@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import counters, transfer
-from lango_store._operations.binds import CHANGE, DRAFT, INBOX, MESSAGE, SESSION, TURN
+from lango_store._operations.binds import CALL, CHANGE, DRAFT, INBOX, MESSAGE, SESSION, SUSPENSION, TURN
 from lango_store._operations.rows import encode_message, encode_object, encode_session
 from lango_store._operations.sessions import MAX_TTL
 from lango_store._operations.transfer import Row
@@ -110,6 +110,10 @@ class RowEncoder:
             encoded = fields | encode_message(_validated(Message, fields))
         elif table is DRAFT:
             encoded = fields | _encode_draft(fields)
+        elif table is CALL:
+            encoded = fields | {"effect_key": encode_id(fields["effect_key"])}
+        elif table is SUSPENSION:
+            encoded = fields | _encode_suspension(fields)
         else:
             encoded = _encode_value(fields)
         return row | encoded
@@ -192,6 +196,14 @@ def _encode_draft(fields: Fields) -> Row:
     return {"piece": encode_json(fields["piece"], "piece"), "turn_id": encode_id(fields["turn_id"])}
 
 
+def _encode_suspension(fields: Fields) -> Row:
+    positions = fields.get("positions")
+    if positions is not None and not (isinstance(positions, list) and {*map(type, positions)} <= {int}):
+        raise InvalidValue("positions", f"{quoted(positions)} is not a list of positions")
+    encoded = {name: encode_json(fields[name], name) for name in _JSON[SUSPENSION.name] if name in fields}
+    return encoded | {"digest": encode_id(fields["digest"]), "reason": encode_text(fields.get("reason"), "reason")}
+
+
 def _encode_value(fields: Fields) -> Row:
     owner = fields["scope"] if "scope" in fields else fields["session_key"]
     _check_key(checked_name, owner, fields["name"])
@@ -199,7 +211,7 @@ def _encode_value(fields: Fields) -> Row:
 
 
 def _check_number(name: str, value: Any) -> None:
-    least = 1 if name in ("seq", "turn_no", "summary_turn", "n") else 0
+    least = 1 if name in ("seq", "turn_no", "summary_turn", "n", "message_seq", "result_seq") else 0
     if value is not None and not (type(value) is int and least <= value < _TOO_LARGE):
         raise InvalidValue(name, f"{quoted(value)} is not a number that it can hold")
 

@@ -32,6 +32,8 @@ from lango_store.tables import expired_at
 
 MAX_TTL: Final = timedelta(days=36_525)
 
+MAX_DURATION: Final = timedelta(days=1)
+
 MAX_TRIES: Final = 3
 """The maximum number of tries of a write: an expired session may be revived after a try matched no row."""
 
@@ -48,6 +50,15 @@ def seconds(ttl: timedelta | None) -> float | None:
     if not timedelta(0) < ttl <= MAX_TTL:
         raise ValueError(f"ttl {ttl} is not between 0 and 100 years: give None for a session that never expires")
     return ttl.total_seconds()
+
+
+def check_duration(name: str, value: timedelta, least: timedelta = timedelta(0)) -> timedelta:
+    """Return a duration of at most one day; raise TypeError or ValueError for any other value."""
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
+    if not least <= value <= MAX_DURATION:
+        raise ValueError(f"{name}={value} is not between {least} and {MAX_DURATION}")
+    return value
 
 
 # Read and lock a session
@@ -99,6 +110,14 @@ def decode_live_row(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[
 def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     """Return a live session without its messages."""
     return session_value(SessionInfo, row_of(connection, now, key))
+
+
+SHORTEST_LEASE: Final = timedelta(milliseconds=1)
+
+
+def new_token() -> int:
+    """Return a random number that names the owner of a lease or of a call."""
+    return secrets.randbits(62)  # backups refuse larger numbers
 
 
 @dataclass(frozen=True)

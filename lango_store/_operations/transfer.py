@@ -11,12 +11,14 @@ from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import paging
 from lango_store._operations.binds import (
+    CALL,
     CHANGE,
     DRAFT,
     INBOX,
     MESSAGE,
     SESSION,
     SHARED_VALUE,
+    SUSPENSION,
     TURN,
     VALUE,
     column,
@@ -34,7 +36,7 @@ from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
 Row = dict[str, Any]
 """A row as a dict by column name: JSON as text, times as aware datetimes."""
 
-CHILDREN: Final = (TURN, MESSAGE, CHANGE, VALUE, DRAFT, INBOX)
+CHILDREN: Final = (TURN, MESSAGE, CHANGE, VALUE, DRAFT, INBOX, CALL, SUSPENSION)
 """The tables with the rows of sessions, in the order in which they are written."""
 
 TABLES: Final = (SESSION, *CHILDREN, SHARED_VALUE)
@@ -74,6 +76,8 @@ def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
         field = f"value {quoted(row['name'])}, {field}"
     elif "n" in row:
         field = f"{'piece' if 'piece' in row else 'inbox message'} {row['n']}, {field}"
+    elif "message_seq" in row:
+        field = f"{'suspension' if 'digest' in row else 'call'} of message {row['message_seq']}, {field}"
     return DamagedMessage(key, row.get("seq", 0), field, reason)
 
 
@@ -149,6 +153,8 @@ _PAGES: Final = {
         (VALUE, "name", ""),
         (DRAFT, "n", 0),
         (INBOX, "n", 0),
+        (CALL, "effect_key", ""),
+        (SUSPENSION, "digest", ""),
     )
 }
 

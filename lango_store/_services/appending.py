@@ -66,7 +66,7 @@ def append(
         if new_if_missing is not None:
             raise TypeError("replace_after needs an existing session: call it without create")
         # A second run could remove messages appended after the first run, unless `expected` detects them.
-        run = context.remove if expected == ANYTHING else context.transact
+        run = context.transact_once if expected == ANYTHING else context.transact
         return run(appends.replace, key, batch, after=replace_after, expected=expected)
     return append_with_retry(context, key, batch, expected, new_if_missing, appends.append, appends.append_new_ids)
 

@@ -510,6 +510,62 @@ class Draft(Value):
     updated_at: AwareDatetime
 
 
+class BegunCall(Value):
+    """A tool call that was begun, as `Conversation.calls` returns it.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` of the message that asks for the call.
+        position: The position of the call in the `tool_calls` of that message, from 0.
+        name: The name of the tool; "" if the message no longer has the call.
+        effect_key: The random key that the tool was given.
+        state: `running`; `finished`, with a result; `unknown`, if its time ended without a result, or if the result was
+            deleted; or `retry`, if it was resolved to run again.
+        begun_at: The time at which the call was begun last, in UTC.
+        until: The time at which a running call becomes unknown, in UTC.
+        result_seq: The `seq` of the message with the result, or None.
+    """
+
+    key: str
+    seq: int
+    position: int
+    name: str
+    effect_key: str
+    state: Literal["running", "finished", "unknown", "retry"]
+    begun_at: AwareDatetime
+    until: AwareDatetime
+    result_seq: int | None = None
+
+
+class Suspension(Value):
+    """A question to somebody outside the program, such as a request for an approval, with the state to continue from.
+
+    Attributes:
+        key: The key of the session.
+        id: The id of the suspension. It does not permit to answer.
+        calls: The tool calls that wait, each as the `seq` of its message and its position in it.
+        state: Any JSON that the program needs to continue, such as the run state of an agent framework.
+        reason: The text of the question, or None.
+        created_at: The time of the suspension, in UTC.
+        due_at: The time from which it can no longer be answered, in UTC; None if it has no limit.
+        answer: The answer, any JSON; None without one.
+        answered_at: The time of the answer, in UTC; None without one.
+        token: The text that permits one answer, with `Store.resume`. Only `Conversation.suspend` returns it, because the
+            database has only its digest.
+    """
+
+    key: str
+    id: str
+    calls: list[tuple[int, int]] = Field(default_factory=list)
+    state: Json = None
+    reason: str | None = None
+    created_at: AwareDatetime
+    due_at: AwareDatetime | None = None
+    answer: Json = None
+    answered_at: AwareDatetime | None = None
+    token: str | None = Field(default=None, exclude_if=absent, repr=False)
+
+
 class Compaction(Value):
     """A summary, and the messages that it replaces in the window: `replaced_after < seq <= replaced_upto`.
 

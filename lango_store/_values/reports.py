@@ -5,7 +5,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from lango_store._values.model import MessageRole, SessionInfo
+from lango_store._values.model import MessageRole, SessionInfo, Suspension
 from lango_store._values.value import Value, absent
 
 
@@ -18,6 +18,18 @@ class Page(Value):
     """
 
     items: list[SessionInfo]
+    next: str | None = None
+
+
+class SuspensionPage(Value):
+    """One page of the suspensions that have no answer yet, oldest first.
+
+    Attributes:
+        items: The suspensions.
+        next: The cursor to pass to `Store.suspensions` for the next page; None on the last page.
+    """
+
+    items: list[Suspension]
     next: str | None = None
 
 

@@ -24,6 +24,8 @@ _UNIQUE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "value": (("name",),),
     "draft": (),
     "inbox_message": (("id",),),
+    "call": (("effect_key",), ("message_seq", "position")),
+    "suspension": (("digest",),),
     "shared_value": (("scope", "name"),),
 }
 _PARTS: Final = ("turn", "message", *OPTIONAL)

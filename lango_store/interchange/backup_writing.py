@@ -1,8 +1,8 @@
 """Writing of backups.
 
-The first line is `{"lango_store":1,"schema":"0103"}`, the last line `{"sessions":N}`. A session has one line for its
-row, one line for each turn, message, change, value, draft and inbox message, and a closing line with counts and a
-digest. A backup of the whole store continues with the shared values, which have a closing line too.
+The first line is `{"lango_store":1,"schema":"0104"}`, the last line `{"sessions":N}`. A session has one line for its
+row, one line for each turn, message, change, value, draft, inbox message, call and suspension, and a closing line with
+counts and a digest. A backup of the whole store continues with the shared values, which have a closing line too.
 """
 
 import hashlib
@@ -15,7 +15,18 @@ from typing import IO, Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations import transfer
-from lango_store._operations.binds import CHANGE, DRAFT, INBOX, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.binds import (
+    CALL,
+    CHANGE,
+    DRAFT,
+    INBOX,
+    MESSAGE,
+    SESSION,
+    SHARED_VALUE,
+    SUSPENSION,
+    TURN,
+    VALUE,
+)
 from lango_store._operations.portable_rows import Fields, RowEncoder
 from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DamagedMessage, LangoStoreError, SessionNotFound
@@ -32,9 +43,11 @@ TABLES: Final = {
     "value": VALUE,
     "draft": DRAFT,
     "inbox_message": INBOX,
+    "call": CALL,
+    "suspension": SUSPENSION,
     "shared_value": SHARED_VALUE,
 }
-OPTIONAL: Final = ("change", "value", "draft", "inbox_message")
+OPTIONAL: Final = ("change", "value", "draft", "inbox_message", "call", "suspension")
 """The kinds of rows that a closing line counts only if the session has any."""
 
 KINDS: Final = {table.name: kind for kind, table in TABLES.items()}

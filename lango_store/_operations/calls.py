@@ -1,0 +1,227 @@
+"""Tool calls that were begun: a row before the tool runs, and the seq of the result afterwards.
+
+A call is named by the seq of its message and its position in it, because ids of calls are not unique in a session. The
+token in the row decides who may finish the call. `until` only tells a running call from one that is unknown. All
+functions that write need a transaction.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import appends, leases, messages, sessions
+from lango_store._operations.appends import Batch
+from lango_store._operations.binds import CALL, LIVE, MESSAGE, NOW, SESSION, of_session
+from lango_store._operations.rows import session_value, stored_json, stored_time
+from lango_store._operations.sessions import ANYTHING, Expected, Lease
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key
+from lango_store._values.model import BegunCall, Message, ToolCall
+from lango_store.errors import CallInProgress, CallUnknown, Conflict, LangoStoreError, LeaseLost, quoted
+
+_LISTED: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tool call: the session, the seq of the message that asks for it, and its position in that message."""
+
+    key: str
+    seq: int
+    position: int
+
+    def __str__(self) -> str:
+        return f"call {self.position} of message {self.seq} of session {quoted(self.key)}"
+
+    @property
+    def row(self) -> sa.ColumnElement[bool]:
+        """Match the row of the call."""
+        return sa.and_(of_session(CALL, self.key), CALL.c.message_seq == self.seq, CALL.c.position == self.position)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt to run a call: a random token, the key for the tool if the call has none yet, and the time limit."""
+
+    token: int
+    effect_key: str
+    limit: timedelta
+
+
+def asked(connection: sa.Connection, place: Place) -> ToolCall:
+    """Return a call as its message asks for it; raise if the session has no such call."""
+    messages.check_seq("seq", place.seq)
+    for message in messages.where(connection, place.key, MESSAGE.c.seq == place.seq):
+        if type(place.position) is int and 0 <= place.position < len(message.tool_calls):
+            return message.tool_calls[place.position]
+    raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+
+
+def begin(
+    connection: sa.Connection, now: datetime, place: Place, attempt: Attempt, lease: Lease | None, *, idempotent: bool
+) -> tuple[ToolCall, str, Message | None]:
+    """Record that a call begins; return the call, its key for the tool and, if it has run before, its result."""
+    if lease is None:
+        sessions.lock(connection, now, place.key)
+    else:
+        leases.extend(connection, now, place.key, lease)
+    call = asked(connection, place)
+    begun = {"token": attempt.token, "begun_at": now, "until": now + attempt.limit, "result_seq": None}
+    row = _row(connection, place)
+    if row is None:
+        new = {"session_key": place.key, "message_seq": place.seq, "position": place.position}
+        connection.execute(sa.insert(CALL).values(new | begun | {"effect_key": attempt.effect_key}))
+        return call, attempt.effect_key, None
+    if (result := _result(connection, place, row)) is not None:
+        return call, row.effect_key, result
+    is_free = row.token is None and row.result_seq is None
+    if not is_free and row.token != attempt.token:
+        _check_ended(place, row, now)
+        if not idempotent:
+            raise CallUnknown(place.key, place.seq, place.position, row.effect_key)
+    connection.execute(sa.update(CALL).where(place.row).values(begun))
+    return call, row.effect_key, None
+
+
+def finish(
+    connection: sa.Connection, now: datetime, place: Place, token: int, result: Batch, lease: Lease | None
+) -> Message:
+    """Append the result of a call, and record it; raise `Conflict` if the call no longer belongs to this attempt.
+
+    The lease of a turn is extended, but not required: the tool has run, and its result must not be lost.
+    """
+    last_seq = sessions.lock(connection, now, place.key).last_seq
+    row = _row(connection, place)
+    if row is None or row.token != token:
+        fact = f"{place} was resolved or begun by another process, or its message was removed"
+        message = f"{fact}: the result was not stored, and the tool may have run twice"
+        raise Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
+    if (stored := _result(connection, place, row)) is not None:  # an earlier try was committed
+        return stored
+    expected = ANYTHING
+    if lease is not None:
+        try:
+            sessions.check_lease(connection, place.key, lease)
+            expected = Expected(lease=lease)
+        except LeaseLost:
+            pass
+    return _record(connection, now, place, result, expected)
+
+
+def _record(
+    connection: sa.Connection, now: datetime, place: Place, result: Batch, expected: Expected = ANYTHING, **values: Any
+) -> Message:
+    (stored,) = appends.append_new_ids(connection, now, place.key, result, expected)
+    connection.execute(sa.update(CALL).where(place.row).values(result_seq=stored.seq, **values))
+    return stored
+
+
+def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
+    """Make a call unknown before its time ends, because its block was left without a result."""
+    is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
+    connection.execute(sa.update(CALL).where(*is_running).values(until=now))
+
+
+def resolve(
+    connection: sa.Connection, now: datetime, place: Place, result: Callable[[ToolCall], Message] | None
+) -> Message | None:
+    """Record a result for an unknown call, or let it run again if `result` is None."""
+    sessions.lock(connection, now, place.key)
+    call, row = asked(connection, place), _row(connection, place)
+    if row is None:
+        raise LangoStoreError(f"{place} was never begun: begin_call() runs it")
+    if _result(connection, place, row) is not None:
+        raise LangoStoreError(f"{place} has a result, message {row.result_seq}: it needs no other")
+    if row.token is not None:
+        _check_ended(place, row, now)
+    if result is not None:
+        return _record(connection, now, place, Batch([result(call)]), token=None)
+    connection.execute(sa.update(CALL).where(place.row).values(token=None, result_seq=None))
+    return None
+
+
+_STATE: Final = [CALL.c.effect_key, CALL.c.token, as_stored(CALL.c.until), CALL.c.result_seq]
+
+
+def _row(connection: sa.Connection, place: Place) -> Any:
+    return connection.execute(sa.select(*_STATE).where(place.row)).first()
+
+
+def _result(connection: sa.Connection, place: Place, row: Any) -> Message | None:
+    if row.result_seq is None:
+        return None
+    stored = messages.where(connection, place.key, MESSAGE.c.seq == row.result_seq)
+    return stored[0].model_copy(update={"replayed": True}) if stored else None
+
+
+def _check_ended(place: Place, row: Any, now: datetime) -> None:
+    until = stored_time(place.key, f"until of {place}", row.until)
+    if row.result_seq is None and until > now:
+        raise CallInProgress(place.key, place.seq, place.position, until)
+
+
+# Read
+
+_ASKING: Final = MESSAGE.alias("asking")
+_RESULT: Final = MESSAGE.alias("result")
+_HAS_RESULT: Final = sa.exists().where(_RESULT.c.session_key == CALL.c.session_key, _RESULT.c.seq == CALL.c.result_seq)
+_state: Final = sa.case(
+    (_HAS_RESULT, "finished"),
+    (sa.and_(CALL.c.token.is_(None), CALL.c.result_seq.is_(None)), "retry"),
+    (sa.and_(CALL.c.result_seq.is_(None), CALL.c.until > NOW), "running"),
+    else_="unknown",
+)
+_LIST: Final = (
+    sa.select(
+        CALL.c.session_key,
+        CALL.c.message_seq,
+        CALL.c.position,
+        as_stored(_ASKING.c.tool_calls),
+        CALL.c.effect_key,
+        _state,
+        as_stored(CALL.c.begun_at),
+        as_stored(CALL.c.until),
+        CALL.c.result_seq,
+    )
+    .join(_ASKING, sa.and_(_ASKING.c.session_key == CALL.c.session_key, _ASKING.c.seq == CALL.c.message_seq))
+    .order_by(CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
+)
+_IS_UNKNOWN: Final = (CALL.c.result_seq.is_(None), CALL.c.token.is_not(None), CALL.c.until <= NOW)
+_of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
+_unknown: Final = Statement(
+    lambda _: _LIST.join(SESSION, SESSION.c.key == CALL.c.session_key).where(LIVE, *_IS_UNKNOWN).limit(_LISTED)
+)
+
+
+def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:
+    """Return the calls of a live session that were begun, in the order of their messages."""
+    sessions.row_of(connection, now, key)
+    bound = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
+    return [_decoded(*row) for row in _of_session.run(connection, bound)]
+
+
+def read_unknown(connection: AnyConnection, now: Moment) -> list[BegunCall]:
+    """Return the unknown calls of all live sessions, at most 1,000."""
+    return [_decoded(*row) for row in _unknown.run(connection, {"now": dialect_of(connection).time(now)})]
+
+
+def _decoded(key: str, seq: int, position: int, calls: str | None, *others: Any) -> BegunCall:
+    asked = [] if calls is None else stored_json(key, seq, "tool_calls", calls)
+    effect_key, state, begun_at, until, result_seq = others
+    value = {
+        "key": key,
+        "seq": seq,
+        "position": position,
+        "name": asked[position]["name"] if position < len(asked) else "",
+        "effect_key": effect_key,
+        "state": state,
+        "begun_at": stored_time(key, "begun_at", begun_at),
+        "until": stored_time(key, "until", until),
+        "result_seq": result_seq,
+    }
+    return session_value(BegunCall, value)

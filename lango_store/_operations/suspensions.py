@@ -1,0 +1,231 @@
+"""Suspensions: questions to somebody outside, which are answered once. The database has only digests of the tokens."""
+
+import hashlib
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import calls, lists, sessions
+from lango_store._operations.binds import (
+    KEY,
+    LIVE,
+    LIVE_SESSION,
+    NOW,
+    SESSION,
+    SUSPENSION,
+    column,
+    of_session,
+    text,
+    time,
+)
+from lango_store._operations.calls import Place
+from lango_store._operations.rows import session_value, stored_json, stored_time
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
+from lango_store._values.model import Suspension
+from lango_store._values.reports import SuspensionPage
+from lango_store.errors import AlreadyResumed, SuspensionExpired, SuspensionNotFound
+
+_TOKEN: Final = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.([A-Za-z0-9_-]{43})")
+
+
+class Token(NamedTuple):
+    """The session key and the secret of a suspension."""
+
+    key: str
+    secret: str
+
+    @classmethod
+    def new(cls, key: str) -> "Token":
+        """Create the token of a new suspension."""
+        return cls(checked_key(key), secrets.token_urlsafe(32))
+
+    @classmethod
+    def parse(cls, token: str) -> "Token":
+        """Return the parts of a token; raise `SuspensionNotFound` if the text is not a token."""
+        if isinstance(token, str) and (match := _TOKEN.fullmatch(token)):
+            try:
+                return cls(checked_key(urlsafe_b64decode(match[1]).decode()), match[2])
+            except ValueError:
+                pass
+        raise _not_found("this text is not the token of a suspension")
+
+    def __str__(self) -> str:
+        return f"{urlsafe_b64encode(self.key.encode()).decode()}.{self.secret}"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 digest of the secret."""
+        return hashlib.sha256(self.secret.encode()).hexdigest()
+
+
+class New:
+    """A suspension about to be stored, encoded.
+
+    Raises:
+        InvalidValue: The state or the reason cannot be stored.
+    """
+
+    def __init__(
+        self, token: Token, places: Sequence[tuple[int, int]], state: Any, reason: str | None, ttl: timedelta | None
+    ) -> None:
+        self.token, self.ttl = token, ttl
+        sessions.seconds(ttl)
+        self.places = [Place(token.key, *place) for place in places]
+        if len({each.seq for each in self.places}) > 1:
+            raise ValueError("calls name several messages: suspend the calls of each message separately")
+        self.row = {
+            "session_key": token.key,
+            "digest": token.digest,
+            "message_seq": self.places[0].seq if self.places else None,
+            "positions": encode_json([each.position for each in self.places], "calls") if self.places else None,
+            "state": None if state is None else encode_json(state, "state"),
+            "reason": encode_text(reason, "reason"),
+        }
+
+
+_ROW: Final = [as_stored(each) for each in SUSPENSION.c]
+_insert: Final = Statement(
+    lambda dialect: (
+        dialect.insert(SUSPENSION)
+        .values({each.name: column(each) for each in SUSPENSION.c if not each.name.startswith("answer")})
+        .on_conflict_do_nothing(index_elements=[SUSPENSION.c.session_key, SUSPENSION.c.digest])
+    )
+)
+
+
+def suspend(connection: sa.Connection, now: datetime, new: New) -> Suspension:
+    """Store a suspension of a live session, and return it with its token."""
+    sessions.lock(connection, now, new.token.key)
+    for place in new.places:
+        calls.asked(connection, place)
+    time = dialect_of(connection).time
+    due_at = None if new.ttl is None else now + new.ttl
+    _insert.run_many(connection, [new.row | {"created_at": time(now), "due_at": time(due_at)}])
+    stored = _find(connection, new.token)
+    if stored is None:
+        raise sessions.not_permitted(new.token.key)
+    return stored.model_copy(update={"token": str(new.token)})
+
+
+_IS_OPEN: Final = sa.and_(
+    SUSPENSION.c.answered_at.is_(None), sa.or_(SUSPENSION.c.due_at.is_(None), SUSPENSION.c.due_at > NOW)
+)
+_OF_TOKEN: Final = sa.and_(of_session(SUSPENSION), SUSPENSION.c.digest == text("digest"))
+_answer: Final = Statement(
+    lambda _: (
+        sa.update(SUSPENSION)
+        .where(_OF_TOKEN, _IS_OPEN, sa.exists().where(LIVE_SESSION))
+        .values(answer=column(SUSPENSION.c.answer), answered_at=NOW)
+        .returning(*_ROW)
+    )
+)
+
+
+def resume(connection: AnyConnection, now: Moment, token: Token, answer: str | None) -> Suspension:
+    """Store the answer of a suspension, once; return the suspension."""
+    bound = {"key": token.key, "digest": token.digest, "now": dialect_of(connection).time(now), "answer": answer}
+    for row in _answer.run(connection, bound):
+        return _decoded(row)
+    sessions.row_of(connection, now, token.key)
+    stored = _find(connection, token)
+    if stored is None:
+        raise _not_found("the session has no suspension with this token")
+    if stored.answered_at is not None:
+        raise AlreadyResumed(stored.key, stored.id, stored.answer, stored.answered_at)
+    if stored.due_at is not None:
+        raise SuspensionExpired(stored.key, stored.due_at)
+    raise sessions.not_permitted(token.key)
+
+
+def _not_found(fact: str) -> SuspensionNotFound:
+    return SuspensionNotFound(f"{fact}: Store.suspensions() lists those that wait for an answer")
+
+
+_select: Final = Statement(lambda _: sa.select(*_ROW).where(_OF_TOKEN))
+_all: Final = Statement(
+    lambda _: sa.select(*_ROW).where(of_session(SUSPENSION)).order_by(SUSPENSION.c.created_at, SUSPENSION.c.digest)
+)
+
+
+def _find(connection: AnyConnection, token: Token) -> Suspension | None:
+    rows = _select.run(connection, {"key": token.key, "digest": token.digest})
+    return _decoded(rows[0]) if rows else None
+
+
+def read(connection: AnyConnection, now: Moment, key: str) -> list[Suspension]:
+    """Return the suspensions of a live session, answered or not, oldest first."""
+    sessions.row_of(connection, now, key)
+    return [_decoded(row) for row in _all.run(connection, {"key": checked_key(key)})]
+
+
+_POSITION: Final = (SUSPENSION.c.created_at, SUSPENSION.c.session_key, SUSPENSION.c.digest)
+_CONDITIONS: Final = {
+    "user_id": SESSION.c.user_id == text("user_id"),
+    "agent_id": SESSION.c.agent_id == text("agent_id"),
+    "due_before": SUSPENSION.c.due_at < time("due_before"),
+    "after": sa.tuple_(*_POSITION) > sa.tuple_(time("after_time"), KEY, text("digest")),
+}
+
+
+@cache
+def _page(*names: str) -> Statement:
+    query = sa.select(*_ROW).join(SESSION, SESSION.c.key == SUSPENSION.c.session_key).order_by(*_POSITION)
+    conditions = (SUSPENSION.c.answered_at.is_(None), LIVE, *(_CONDITIONS[name] for name in names))
+    return Statement(lambda _: query.where(*conditions).limit(lists.LIMIT))
+
+
+def page(
+    connection: AnyConnection,
+    now: Moment,
+    which: dict[str, str | None],
+    due_before: datetime | None,
+    limit: int,
+    cursor: str | None,
+) -> SuspensionPage:
+    """Return a page of the suspensions of live sessions that have no answer, oldest first."""
+    lists.check_limit(limit)
+    dialect_time = dialect_of(connection).time
+    bound: dict[str, Any] = {name: encode_text(value, name) for name, value in which.items() if value is not None}
+    if due_before is not None:
+        bound["due_before"] = dialect_time(aware(due_before))
+    names = sorted(bound)
+    if cursor is not None:
+        bound["digest"], created_at, bound["key"] = lists.read_cursor(cursor, "Store.suspensions")
+        bound["after_time"] = dialect_time(created_at)
+        names.append("after")
+    rows = _page(*names).run(connection, bound | {"now": dialect_time(now), "limit": limit + 1})
+    items = [_decoded(row) for row in rows]
+    if len(items) <= limit:
+        return SuspensionPage(items=items)
+    last = items[limit - 1]
+    return SuspensionPage(items=items[:limit], next=lists.cursor_after(last.id, last.created_at, last.key))
+
+
+def _decoded(row: Sequence[Any]) -> Suspension:
+    key, digest, seq, positions, state, reason, created_at, due_at, answer, answered_at = row
+    name = f"suspension {str(digest)[:8]}"
+
+    def decoded(field: str, stored: str | None) -> Any:
+        return None if stored is None else stored_json(key, 0, f"{name}, {field}", stored)
+
+    value = {
+        "key": key,
+        "id": digest,
+        "calls": [(seq, position) for position in decoded("positions", positions) or ()],
+        "state": decoded("state", state),
+        "reason": reason,
+        "created_at": stored_time(key, name, created_at),
+        "due_at": None if due_at is None else stored_time(key, name, due_at),
+        "answer": decoded("answer", answer),
+        "answered_at": None if answered_at is None else stored_time(key, name, answered_at),
+    }
+    return session_value(Suspension, value)

@@ -1,0 +1,116 @@
+"""Tool calls that run once: record the intent before the tool runs, and its result with the end of the call."""
+
+import logging
+import random
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from lango_store._connections import cancellation
+from lango_store._connections.context import Context
+from lango_store._operations import calls
+from lango_store._operations.appends import Batch
+from lango_store._operations.calls import Attempt, Place
+from lango_store._operations.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
+from lango_store._values.model import UNSET, Message, ToolCall, Unset
+from lango_store.errors import CallInProgress, LangoStoreError
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+FAILED: Final = {"failed": True}
+"""The `extra` of the result of a call that failed."""
+
+_MIN_PAUSE: Final = 0.02
+_MAX_PAUSE: Final = 0.5
+
+
+class Effect:
+    """A tool call that this process may run, or whose result is stored.
+
+    Attributes:
+        call: The call, with the name of the tool and its arguments.
+        key: A random key that the call keeps when it runs again. Pass it to services that accept an idempotency key.
+        replayed: True if the call has a result already. Then do not run the tool.
+        result: The stored message with the result. None until the call has a result.
+        output: In the block of `RunningTurn.call`: set it to the output of the tool, any JSON. Leaving the block stores
+            it.
+        failed: In the block of `RunningTurn.call`: set it to a text instead, if the tool has failed and did nothing.
+    """
+
+    def __init__(self, place: Place, token: int, call: ToolCall, key: str, result: Message | None) -> None:
+        self.place: Final = place
+        self.token: Final = token
+        self.call: Final = call
+        self.key: Final = key
+        self.replayed: Final = result is not None
+        self.result = result
+        self.output: Any = UNSET
+        self.failed: str | None = None
+
+
+def begin(
+    context: Context, place: Place, limit: timedelta, wait: timedelta, *, idempotent: bool, lease: Lease | None = None
+) -> Effect:
+    """Record that a call begins, or return its result; wait while another process runs it."""
+    if context.in_callers_transaction:
+        raise LangoStoreError(
+            "a call needs its own transaction, because its beginning must be stored before the tool runs: "
+            "begin the call on the store, not on store.using() or in store.transact()"
+        )
+    check_duration("limit", limit, SHORTEST_LEASE)
+    attempt = Attempt(new_token(), secrets.token_hex(16), limit)
+    run = partial(context.transact, calls.begin, place, attempt, lease, idempotent=idempotent)
+    return Effect(place, attempt.token, *_waiting(run, check_duration("wait", wait).total_seconds()))
+
+
+def _waiting(run: Callable[[], R], seconds: float) -> R:
+    deadline, pause = monotonic() + seconds, _MIN_PAUSE
+    while True:
+        try:
+            return run()
+        except CallInProgress:
+            if (remaining := deadline - monotonic()) <= 0:
+                raise
+        cancellation.pause(min(remaining, random.uniform(pause / 2, pause)))
+        pause = min(2 * pause, _MAX_PAUSE)
+
+
+def finish(
+    context: Context,
+    effect: Effect,
+    output: Any | Unset,
+    failed: str | None,
+    *,
+    id: str | None = None,
+    lease: Lease | None = None,
+) -> Message:
+    """Store the result of a call together with its end; return the stored message."""
+    result = Batch([context.counted(result_message(effect.call, output, failed, id=id))])
+    effect.result = context.transact(calls.finish, effect.place, effect.token, result, lease)
+    return effect.result
+
+
+def leave(context: Context, effect: Effect) -> None:
+    """Make a call without a result unknown at once, because its block was left."""
+    if effect.result is None:
+        try:
+            context.transact(calls.leave, effect.place, effect.token)
+        except LangoStoreError as error:  # the exception of the block matters more, and the time of the call ends
+            logger.warning("%s seems to be running until its time ends: %s", effect.place, error)
+
+
+def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, id: str | None = None) -> Message:
+    """Return the message with the result of a call: text as its content, other JSON as the output of the call."""
+    if (output is UNSET) == (failed is None):
+        raise TypeError("give the output of the tool, or the text of its failure")
+    named: dict[str, Any] = {"tool_call_id": call.id or None, "name": call.name or None, "id": id}
+    if failed is not None:
+        return Message.tool(failed, extra=dict(FAILED), **named)
+    if isinstance(output, str):
+        return Message.tool(output, **named)
+    return Message.tool(tool_calls=[ToolCall(id=call.id, name=call.name, output=output)], **named)
