@@ -410,6 +410,7 @@ class AsyncConversation:
     resolve_call = awaited(Conversation.resolve_call)
     suspend = awaited(Conversation.suspend)
     suspensions = awaited(Conversation.suspensions)
+    resume = awaited(Conversation.resume)
 
     values = awaited(Conversation.values)
     set_values = awaited(Conversation.set_values)

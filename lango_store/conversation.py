@@ -35,7 +35,7 @@ from lango_store._operations.messages import Damaged, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
-from lango_store._rows.encoding import encode_role
+from lango_store._rows.encoding import encode_id, encode_json, encode_role
 from lango_store._services import appending, effects, lifecycle, maintenance, searching
 from lango_store._services.effects import Effect
 from lango_store._values.model import (
@@ -862,6 +862,26 @@ class Conversation:
     def suspensions(self) -> list[Suspension]:
         """List the suspensions of the session, answered or not, the oldest first."""
         return self._context.on_primary().read_together(suspensions.read, self.key)
+
+    def resume(self, id: str, answer: Any) -> Suspension:
+        """Answer a suspension by its id, for a program that may answer without the token; see `Store.resume`.
+
+        Args:
+            id: The id of the suspension. Do not accept it from outside: it is stored, so that who reads a backup knows
+                it.
+            answer: Any JSON.
+
+        Returns:
+            The suspension with the answer, its calls and its state, to continue from.
+
+        Raises:
+            AlreadyResumed: The suspension was answered before; the exception has that answer.
+            SuspensionExpired: The time of the suspension is over; nothing was written.
+            SuspensionNotFound: The session has no such suspension; nothing was written.
+            InvalidValue: The answer cannot be stored losslessly; nothing was written.
+        """
+        given = str(encode_id(id)), encode_json(answer, "answer")
+        return self._context.transact_once(suspensions.resume, self.key, *given)
 
     # Values
 

@@ -881,9 +881,8 @@ class Store:
             SuspensionNotFound: No suspension has this token; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
-        return self._context.transact_once(
-            suspensions.resume, suspensions.Token.parse(token), encode_json(answer, "answer")
-        )
+        parsed = suspensions.Token.parse(token)
+        return self._context.transact_once(suspensions.resume, parsed.key, parsed.digest, encode_json(answer, "answer"))
 
     def stats(self) -> Stats:
         """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""

@@ -32,7 +32,7 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
 from lango_store._values.model import Suspension
 from lango_store._values.reports import SuspensionPage
-from lango_store.errors import AlreadyResumed, SuspensionExpired, SuspensionNotFound
+from lango_store.errors import AlreadyResumed, SuspensionExpired, SuspensionNotFound, quoted
 
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.([A-Za-z0-9_-]{43})")
 
@@ -110,7 +110,7 @@ def suspend(connection: sa.Connection, now: datetime, new: New) -> Suspension:
     time = dialect_of(connection).time
     due_at = None if new.ttl is None else now + new.ttl
     _insert.run_many(connection, [new.row | {"created_at": time(now), "due_at": time(due_at)}])
-    stored = _find(connection, new.token)
+    stored = _find(connection, new.token.key, new.token.digest)
     if stored is None:
         raise sessions.not_permitted(new.token.key)
     return stored.model_copy(update={"token": str(new.token)})
@@ -130,20 +130,20 @@ _answer: Final = Statement(
 )
 
 
-def resume(connection: AnyConnection, now: Moment, token: Token, answer: str | None) -> Suspension:
+def resume(connection: AnyConnection, now: Moment, key: str, digest: str, answer: str) -> Suspension:
     """Store the answer of a suspension, once; return the suspension."""
-    bound = {"key": token.key, "digest": token.digest, "now": dialect_of(connection).time(now), "answer": answer}
+    bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now), "answer": answer}
     for row in _answer.run(connection, bound):
         return _decoded(row)
-    sessions.row_of(connection, now, token.key)
-    stored = _find(connection, token)
+    sessions.row_of(connection, now, key)
+    stored = _find(connection, key, digest)
     if stored is None:
-        raise _not_found("the session has no suspension with this token")
+        raise _not_found(f"session {quoted(key)} has no such suspension")
     if stored.answered_at is not None:
         raise AlreadyResumed(stored.key, stored.id, stored.answer, stored.answered_at)
     if stored.due_at is not None:
         raise SuspensionExpired(stored.key, stored.due_at)
-    raise sessions.not_permitted(token.key)
+    raise sessions.not_permitted(key)
 
 
 def _not_found(fact: str) -> SuspensionNotFound:
@@ -156,8 +156,8 @@ _all: Final = Statement(
 )
 
 
-def _find(connection: AnyConnection, token: Token) -> Suspension | None:
-    rows = _select.run(connection, {"key": token.key, "digest": token.digest})
+def _find(connection: AnyConnection, key: str, digest: str) -> Suspension | None:
+    rows = _select.run(connection, {"key": key, "digest": digest})
     return _decoded(rows[0]) if rows else None
 
 

@@ -550,7 +550,7 @@ class Suspension(Value):
         due_at: The time from which it can no longer be answered, in UTC; None if it has no limit.
         answer: The answer, any JSON; None without one.
         answered_at: The time of the answer, in UTC; None without one.
-        token: The text that permits one answer, with `Store.resume`. Only `Conversation.suspend` returns it, because the
+        token: The text that permits one answer, with `Store.resume`. Only `Conversation.suspend` returns it; the
             database has only its digest.
     """
 

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli import db, demo, interchange, maintenance, prompt, search, serve, sessions, turns
+from lango_store.cli import (
+    calls,
+    db,
+    demo,
+    interchange,
+    maintenance,
+    prompt,
+    search,
+    serve,
+    sessions,
+    suspensions,
+    turns,
+)
 from lango_store.cli.options import example
 from lango_store.cli.output import print_error
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, LangoStoreError, NotPermitted
@@ -34,6 +46,8 @@ app.command(epilog=example("demo --file demo.db"))(demo.demo)
 sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(turns.app, name="turns")
+app.add_typer(calls.app, name="calls")
+app.add_typer(suspensions.app, name="suspensions")
 app.add_typer(search.app, name="search")
 app.add_typer(maintenance.archive_app, name="archive")
 app.add_typer(db.app, name="db")

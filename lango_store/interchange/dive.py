@@ -14,7 +14,17 @@ from typing import Any, Final
 
 from lango_store._values.model import Message
 from lango_store.errors import InvalidFile, InvalidKey, quoted
-from lango_store.interchange.dive_fields import NAME, columns, event_of, header_of, id_fault, key_of, part_from, raw_of
+from lango_store.interchange.dive_fields import (
+    NAME,
+    columns,
+    event_of,
+    header_of,
+    id_fault,
+    key_of,
+    part_from,
+    raw_of,
+    suspension_of,
+)
 from lango_store.interchange.draft import Draft, Part, Skipped
 from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
 from lango_store.interchange.files import atomic_writer
@@ -52,6 +62,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
         raw["updated_at"] = last_time
     repeated = _repeated_ids([event for _, event in events])
     values = columns(raw)
+    state = suspension_of(header)
     return [
         Draft(
             key=checked_file_key(path, key_of(str(id))),
@@ -61,6 +72,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
             updated_at=values["updated_at"],
             forked_from=values["forked_from"],
             extra={NAME: raw},
+            suspensions=[] if state is None else [state],
         )
     ]
 

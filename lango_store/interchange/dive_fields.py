@@ -69,6 +69,14 @@ def _as_key(id: Any) -> Any:
     return key_of(id) if isinstance(id, str) else id
 
 
+_SUSPENDED: Final = ("suspended", "pending_tool_calls", "completed_tool_calls")
+
+
+def suspension_of(header: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the state of a suspended session, None if the session is not suspended."""
+    return {name: header[name] for name in _SUSPENDED[1:] if name in header} if header.get("suspended") else None
+
+
 def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
     """Return the original header, updated with changes made in the store."""
     header = dict(mapping(raw.get("header")))
@@ -90,6 +98,9 @@ def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
             header[name] = id_of(value) if value and name in ("id", "forked_from") else value
             if not value:
                 del header[name]
+    state = suspension_of(header)
+    if state is not None and state not in draft.suspensions:  # it was answered
+        header = {name: value for name, value in header.items() if name not in _SUSPENDED}
     return header
 
 

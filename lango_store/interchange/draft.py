@@ -33,7 +33,7 @@ class Draft:
     `fields` are keyword arguments of `Store.create`, except key, TTL and messages. `extra` holds data of the other
     system that has no column, under the system's name; it is stored as a value of the session. `summarized_upto` and
     `records` are set on export: the last seq that a compaction removed from the window, and the number of records,
-    which are in no part.
+    which are in no part. `suspensions` holds the states of the suspensions that have no answer.
     """
 
     key: str
@@ -46,6 +46,7 @@ class Draft:
     forked_from: str | None = None
     records: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    suspensions: list[Any] = field(default_factory=list)
 
     @property
     def messages(self) -> list[Message]:

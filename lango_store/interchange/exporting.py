@@ -7,7 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._operations import sessions, values
+from lango_store._operations import sessions, suspensions, values
 from lango_store._operations.binds import MESSAGE, TURN, of_session
 from lango_store._operations.messages import MAX_SEQ
 from lango_store._operations.paging import Pages
@@ -39,6 +39,7 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draf
         forked_from=info.forked_from,
         records=info.record_count,
         extra={system: extra.get("extra")} if extra.get("key") == key else {},
+        suspensions=[each.state for each in suspensions.read(connection, now, key) if each.answered_at is None],
     )
 
 

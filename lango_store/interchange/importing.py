@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import sessions, transfer, values
+from lango_store._operations import sessions, suspensions, transfer, values
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import CHANGE, MESSAGE, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
+from lango_store._operations.suspensions import Token
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
@@ -83,6 +84,10 @@ def _encode_extra(draft: Draft) -> values.NamedJson:
     return values.encode_values(draft.key, named)
 
 
+def _suspensions(draft: Draft) -> list[suspensions.New]:
+    return [suspensions.New(Token.new(draft.key), (), state, None, None) for state in draft.suspensions]
+
+
 def import_draft(
     connection: sa.Connection,
     now: datetime,
@@ -111,6 +116,8 @@ def import_draft(
     }
     sessions.change(connection, draft.key, fields | counters)
     values.write(connection, now, draft.key, extra)
+    for new in _suspensions(draft):
+        suspensions.suspend(connection, now, new)
     return len(messages)
 
 
@@ -130,6 +137,7 @@ def check(draft: Draft, now: datetime) -> int:
     checked_key(draft.key)
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
+    _suspensions(draft)
     _, messages, _ = _encode(draft, now, lambda message: message)
     return len(messages)
 

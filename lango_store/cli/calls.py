@@ -1,0 +1,94 @@
+"""`lango-store calls`: list the tool calls that are unknown, and say what became of them."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from lango_store._values.model import UNSET, BegunCall
+from lango_store.cli.options import JsonOption, UrlOption, example, open_store
+from lango_store.cli.output import Columns, print_json, print_table, say
+from lango_store.interchange.fidelity import read_json
+
+app = typer.Typer(invoke_without_command=True, epilog=example("calls --unknown --url sqlite:///agent.db"))
+
+COLUMNS: Final[Columns[BegunCall]] = {
+    "key": lambda call: call.key,
+    "seq": lambda call: call.seq,
+    "position": lambda call: call.position,
+    "tool": lambda call: call.name,
+    "effect key": lambda call: call.effect_key,
+    "begun (UTC)": lambda call: call.begun_at,
+}
+
+
+@app.callback()
+def calls(
+    context: typer.Context,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="List the tool calls that were begun and have no result.")
+    ] = False,
+    url: UrlOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List unknown tool calls with `calls --unknown`, and resolve them.
+
+    A call is unknown if its process died or took too long, so that its tool
+    may have run. At most 1,000 calls are listed.
+
+    In a pipe, each call is one line of tab-separated fields without a
+    header: session key, seq of the asking message, position of the call in
+    it, name of the tool, effect key, and time of the beginning. Control
+    characters are escaped with a backslash.
+    """
+    if context.invoked_subcommand is not None:
+        if unknown or url or json_:
+            raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+        return
+    if not unknown:
+        print(context.get_help())
+        return
+    with open_store(url) as store:
+        found = store.unknown_calls()
+    if json_:
+        for call in found:
+            print_json(call)
+    elif found:
+        print_table(COLUMNS, [found])
+    else:
+        say("no call is unknown")
+
+
+@app.command(epilog=example("calls resolve telegram:42 17 0 --output result.json --url sqlite:///agent.db"))
+def resolve(
+    key: Annotated[str, typer.Argument(help="Session key.")],
+    seq: Annotated[int, typer.Argument(help="Seq of the message that asks for the call.")],
+    position: Annotated[int, typer.Argument(help="Position of the call in the message, from 0.")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The tool has run: its output, a file with JSON.")
+    ] = None,
+    failed: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The tool has failed: the text for the model.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="The tool has not run: the call may begin again.")] = False,
+    url: UrlOption = None,
+) -> None:
+    """Say what became of an unknown tool call.
+
+    Give exactly one of --output, --failed and --retry. An output or a
+    failure is appended to the session as the result of the call.
+    """
+    if (output is not None) + (failed is not None) + retry != 1:
+        raise typer.BadParameter("give exactly one of --output, --failed and --retry")
+    value = UNSET if output is None else json_file(output, "--output")
+    with open_store(url) as store:
+        result = store.conversation(key).resolve_call(seq, position, output=value, failed=failed, retry=retry)
+    print("the call may begin again" if result is None else f"stored the result as message {result.seq}")
+
+
+def json_file(path: Path, option: str) -> Any:
+    """Return the JSON of a file that an option names."""
+    try:
+        return read_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint=option) from None

@@ -1,0 +1,83 @@
+"""`lango-store suspensions`: list the suspensions that wait for an answer, and answer them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from lango_store._values.model import Suspension
+from lango_store.cli.calls import json_file
+from lango_store.cli.options import Agent, JsonOption, UrlOption, User, example, open_store, time
+from lango_store.cli.output import Columns, print_json, print_table, printable
+from lango_store.errors import quoted
+from lango_store.store import Store
+
+app = typer.Typer(invoke_without_command=True, epilog=example("suspensions --user ann --url sqlite:///agent.db"))
+
+COLUMNS: Final[Columns[Suspension]] = {
+    "key": lambda suspension: suspension.key,
+    "calls": lambda suspension: ", ".join(f"{seq}/{position}" for seq, position in suspension.calls),
+    "reason": lambda suspension: suspension.reason,
+    "created (UTC)": lambda suspension: suspension.created_at,
+    "due (UTC)": lambda suspension: suspension.due_at,
+}
+
+
+@app.callback()
+def suspensions(
+    context: typer.Context,
+    user: User = None,
+    agent: Agent = None,
+    due_before: Annotated[
+        Any, typer.Option(parser=time, metavar="TIME", help="Only suspensions whose time ends before this time.")
+    ] = None,
+    url: UrlOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the suspensions that have no answer, the oldest first.
+
+    Suspensions whose time is over are listed too. They can no longer be
+    answered.
+
+    In a pipe, each suspension is one line of tab-separated fields without
+    a header: session key, calls (each as the seq of its message and its
+    position), reason, time of the suspension, and the time until which it
+    can be answered. Control characters are escaped with a backslash.
+    """
+    if context.invoked_subcommand is not None:
+        if user or agent or due_before or url or json_:
+            raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+        return
+
+    def pages(store: Store) -> Iterator[list[Suspension]]:
+        cursor = None
+        while True:
+            page = store.suspensions(user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor)
+            yield page.items
+            if (cursor := page.next) is None:
+                return
+
+    with open_store(url) as store:
+        if json_:
+            for page in pages(store):
+                for suspension in page:
+                    print_json(suspension)
+        else:
+            print_table(COLUMNS, pages(store), wide={"reason"})
+
+
+@app.command(epilog=example("suspensions resume TOKEN --json answer.json --url sqlite:///agent.db"))
+def resume(
+    token: Annotated[str, typer.Argument(help="Token of the suspension.")],
+    json_: Annotated[Path, typer.Option("--json", metavar="FILE", help="The answer, a file with JSON.")],
+    url: UrlOption = None,
+) -> None:
+    """Answer a suspension.
+
+    Of several answers, one is stored. The program that suspended its work
+    finds the answer in the session.
+    """
+    with open_store(url) as store:
+        suspension = store.resume(token, json_file(json_, "--json"))
+    print(printable(f"answered a suspension of session {quoted(suspension.key)}"))
