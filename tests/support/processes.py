@@ -32,6 +32,7 @@ _CONTEXT.set_forkserver_preload(
         "rich.progress",
         "rich.table",
         "typer",
+        "urllib.request",
     ]
 )
 

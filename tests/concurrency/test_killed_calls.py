@@ -1,0 +1,207 @@
+"""Processes that are killed while they run tool calls: no recorded call runs twice, and no unknown one by itself.
+
+LANGO_STORE_TURN_ROUNDS sets the number of rounds.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pytest
+from support.counting_tool import CountingTool, counting_tool
+from support.processes import Program, run_program
+
+from lango_store import BegunCall, CallInProgress, Conversation, Store
+
+ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "3"))
+CALLS: Final = 3
+
+BEFORE_INTENT: Final = "before the intent"
+AFTER_INTENT: Final = "after the intent"
+IN_TOOL: Final = "in the tool"
+BEFORE_RECORD: Final = "before the record"
+AFTER_RECORD: Final = "after the record"
+
+CALLER: Final = """
+import json, sys
+from datetime import UTC, datetime, timedelta
+from urllib.request import Request, urlopen
+from lango_store import CallUnknown, Message, Store, ToolCall
+
+url, key, tool, number, stop, hours, permission = sys.argv[1:]
+
+def reach(point, position):
+    print(f"{point} {position}", flush=True)
+    if stop == f"{point} {position}":
+        sys.stdin.readline()
+
+def run(effect):
+    request = Request(f"{tool}/{effect.call.arguments['n']}", b"", {"Idempotency-Key": effect.key})
+    with urlopen(request) as response:
+        return json.load(response)
+
+def make_calls(turn):
+    asked = [ToolCall(id="call_0", name="pay", arguments={"n": n}) for n in range(int(number))]
+    asking = turn.append(Message.assistant(tool_calls=asked))
+    for position in range(len(asked)):
+        reach("before the intent", position)
+        with turn.call(asking, position, idempotent=permission == "idempotent") as effect:
+            reach("after the intent", position)
+            if not effect.replayed:
+                effect.output = run(effect)
+                reach("before the record", position)
+        reach("after the record", position)
+
+with Store(url, clock=lambda: datetime.now(UTC) + timedelta(hours=int(hours))) as store:
+    try:
+        with store.conversation(key).turn("request") as turn:
+            if not turn.replayed:
+                make_calls(turn)
+        print("replayed" if turn.replayed else "saved")
+    except CallUnknown as error:
+        print(f"unknown {error.position}")
+"""
+"""Makes calls with the same id in one turn; prints the points that it reaches, and waits at one of them."""
+
+
+def hours_later(url: str, hours: int) -> Store:
+    """Return a store whose clock is ahead, so that the leases and calls of earlier processes have ended."""
+    return Store(url, clock=lambda: datetime.now(UTC) + timedelta(hours=hours))
+
+
+def killed(url: str, key: str, tool: CountingTool, point: str, position: int) -> None:
+    """Kill a process when one of its calls has reached a point."""
+    stop = f"{AFTER_INTENT if point == IN_TOOL else point} {position}"
+    with Program(CALLER, url, key, tool.url, CALLS, stop, 0, "none") as process:
+        for line in process.stdout:
+            if line == f"{stop}\n":
+                break
+        if point == IN_TOOL:
+            with tool.without_answers() as received:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                assert received.acquire(timeout=60)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        else:
+            process.send_signal(signal.SIGKILL)
+        assert process.stderr.read() == ""
+
+
+def run_again(url: str, key: str, tool: CountingTool, *, hours: int, permission: str = "none") -> str:
+    """Run the same turn in another process; return the last line that it prints."""
+    again = run_program(CALLER, url, key, tool.url, CALLS, "", hours, permission)
+    assert (again.returncode, again.stderr) == (0, "")
+    return again.stdout.splitlines()[-1]
+
+
+def rounds(point: str) -> Iterator[tuple[int, str, int]]:
+    """Yield the number of each round, the key of its session, and the position of the call that is killed."""
+    choose = random.Random(point)
+    for round in range(ROUNDS):
+        yield round, f"k{round}", choose.randrange(CALLS)
+
+
+def runs_of(tool: CountingTool, calls: list[BegunCall]) -> list[int]:
+    return [tool.runs[call.effect_key] for call in calls]
+
+
+def assert_left(url: str, key: str, tool: CountingTool, point: str, position: int) -> None:
+    """The calls before the killed one are finished; the killed one is unknown if it has an intent and no record."""
+    with Store(url) as store, hours_later(url, 1) as later:
+        running, begun = store.conversation(key).calls(), later.conversation(key).calls()
+        expected = ["finished"] * position
+        if point != BEFORE_INTENT:
+            expected.append("finished" if point == AFTER_RECORD else "unknown")
+        assert [call.state for call in begun] == expected
+        assert [call.state for call in running] == [state.replace("unknown", "running") for state in expected]
+        assert store.unknown_calls() == []
+        assert later.unknown_calls() == [call for call in begun if call.state == "unknown"]
+        assert runs_of(tool, begun) == [1] * position + [int(point != AFTER_INTENT)] * (len(begun) - position)
+        for call in later.unknown_calls():
+            with pytest.raises(CallInProgress):
+                store.conversation(key).begin_call(call.seq, call.position)
+
+
+def assert_saved_once(conversation: Conversation, results: list[str]) -> None:
+    """The turn is saved with one message that asks for the calls, and one result of each."""
+    (turn,) = conversation.turns()
+    asking, *answers = conversation.messages_of(turn)
+    assert conversation.all_messages() == [asking, *answers]
+    assert [call.id for call in asking.tool_calls] == [answer.tool_call_id for answer in answers] == ["call_0"] * CALLS
+    assert [answer.content for answer in answers] == results
+    finished = [(call.state, call.seq, call.position, call.result_seq) for call in conversation.calls()]
+    assert finished == [("finished", asking.seq, n, answer.seq) for n, answer in enumerate(answers)]
+
+
+@pytest.mark.timeout(60 + 10 * ROUNDS)
+@pytest.mark.parametrize("point", [BEFORE_INTENT, AFTER_RECORD])
+def test_turn_of_process_killed_between_calls_continues(url: str, point: str) -> None:
+    with counting_tool() as tool, hours_later(url, 1) as later:
+        for _, key, position in rounds(point):
+            later.create(key)
+            killed(url, key, tool, point, position)
+            assert_left(url, key, tool, point, position)
+            assert run_again(url, key, tool, hours=1) == "saved"
+            conversation = later.conversation(key)
+            assert_saved_once(conversation, [f"run 1 of /{n}" for n in range(CALLS)])
+            assert runs_of(tool, conversation.calls()) == [1] * CALLS
+        assert run_again(url, key, tool, hours=1) == "replayed"
+        assert set(tool.requests.values()) == {1}
+        assert [each for each in later.examine() if each.name != "settings"] == []
+
+
+@pytest.mark.timeout(60 + 10 * ROUNDS)
+@pytest.mark.parametrize("point", [AFTER_INTENT, IN_TOOL, BEFORE_RECORD])
+def test_call_of_killed_process_runs_again_only_if_resolved(url: str, point: str) -> None:
+    """In turn, the call is resolved with an output, as failed, and to run again."""
+    with counting_tool() as tool, hours_later(url, 1) as later:
+        for round, key, position in rounds(point):
+            conversation = later.open(key)
+            killed(url, key, tool, point, position)
+            assert_left(url, key, tool, point, position)
+            requests = tool.requests.copy()
+            (unknown,) = later.unknown_calls()
+            assert run_again(url, key, tool, hours=1) == f"unknown {position}"
+            assert (tool.requests, later.unknown_calls()) == (requests, [unknown])
+            results = [f"run 1 of /{n}" for n in range(CALLS)]
+            ran = [1] * CALLS
+            ran[position] = int(point != AFTER_INTENT)
+            match round % 3:
+                case 0:
+                    results[position] = "paid"
+                    conversation.resolve_call(unknown.seq, position, output="paid")
+                case 1:
+                    results[position] = "not paid"
+                    conversation.resolve_call(unknown.seq, position, failed="not paid")
+                case 2:
+                    ran[position] += 1
+                    results[position] = f"run {ran[position]} of /{position}"
+                    conversation.resolve_call(unknown.seq, position, retry=True)
+            assert later.unknown_calls() == []
+            assert run_again(url, key, tool, hours=2) == "saved"
+            assert_saved_once(conversation, results)
+            assert runs_of(tool, conversation.calls()) == ran
+            assert conversation.calls()[position].effect_key == unknown.effect_key
+        assert [each for each in later.examine() if each.name != "settings"] == []
+
+
+@pytest.mark.timeout(60 + 10 * ROUNDS)
+@pytest.mark.parametrize("point", [AFTER_INTENT, IN_TOOL, BEFORE_RECORD])
+def test_idempotent_call_of_killed_process_runs_again_with_the_same_key(url: str, point: str) -> None:
+    with counting_tool(honors_key=True) as tool, hours_later(url, 1) as later:
+        for _, key, position in rounds(point):
+            conversation = later.open(key)
+            killed(url, key, tool, point, position)
+            (unknown,) = later.unknown_calls()
+            assert run_again(url, key, tool, hours=1, permission="idempotent") == "saved"
+            assert_saved_once(conversation, [f"run 1 of /{n}" for n in range(CALLS)])
+            calls = conversation.calls()
+            assert calls[position].effect_key == unknown.effect_key
+            assert tool.requests[unknown.effect_key] == (1 if point == AFTER_INTENT else 2)
+            assert runs_of(tool, calls) == [1] * CALLS
+        assert len(tool.runs) == ROUNDS * CALLS
+        assert [each for each in later.examine() if each.name != "settings"] == []
