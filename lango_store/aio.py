@@ -83,21 +83,9 @@ def _of_turn(
     return call
 
 
-class _Attribute:
-    """An attribute of a turn, read from and written to its synchronous twin."""
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, turn: AsyncRunningTurn, _: type) -> Any:
-        return getattr(turn._twin, self._name)
-
-    def __set__(self, turn: AsyncRunningTurn, value: Any) -> None:
-        setattr(turn._twin, self._name, value)
-
-
-def _of_twin() -> Any:
-    return _Attribute()
+def _attribute(name: str) -> Any:
+    """Create an attribute of a turn that is read from and written to its synchronous twin."""
+    return property(lambda turn: getattr(turn._twin, name), lambda turn, value: setattr(turn._twin, name, value))
 
 
 async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R]:
@@ -478,13 +466,13 @@ class AsyncRunningTurn:
         draft_text: The text that was written since the last answer was appended.
     """
 
-    id: str = _of_twin()
-    replayed: bool = _of_twin()
-    messages: list[Message] = _of_twin()
-    usage: dict[str, Any] | None = _of_twin()
-    metadata: dict[str, Any] | None = _of_twin()
-    stored: Turn | None = _of_twin()
-    draft_text: str = _of_twin()
+    id: str = _attribute("id")
+    replayed: bool = _attribute("replayed")
+    messages: list[Message] = _attribute("messages")
+    usage: dict[str, Any] | None = _attribute("usage")
+    metadata: dict[str, Any] | None = _attribute("metadata")
+    stored: Turn | None = _attribute("stored")
+    draft_text: str = _attribute("draft_text")
 
     def __init__(self, threads: Threads, turn: RunningTurn) -> None:
         self._threads = threads

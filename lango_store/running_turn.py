@@ -21,7 +21,7 @@ from lango_store._rows.encoding import encode_id
 from lango_store._services import appending, effects
 from lango_store._services.effects import Effect
 from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
-from lango_store.errors import DatabaseUnavailable, LangoStoreError, TurnInProgress, quoted
+from lango_store.errors import LangoStoreError, TurnInProgress, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ class RunningTurn:
         id: The id of the turn.
         replayed: True if the turn was saved before. Then `messages` has its messages, nothing more can be appended, and
             leaving the block writes nothing.
-        messages: The messages of the turn in the log so far. After a crash, the next attempt of the same turn starts
-            with the messages that the earlier one appended, except those to which you gave an id.
         usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
         metadata: Your own data to save with the turn, a dict of JSON.
         stored: The saved turn: after the block, or from its beginning if `replayed`. None until then.
@@ -62,7 +60,6 @@ class RunningTurn:
         self.id: Final = encode_id(id) or context.new_id()
         self.key: Final = key
         self.replayed = False
-        self.messages: list[Message] = []
         self.usage: dict[str, Any] | None = None
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
@@ -75,8 +72,17 @@ class RunningTurn:
         prefix = f"{turns_in_progress.id_prefix(self.id)}{self.lease.token:016x}"
         self._ids: Final = (f"{prefix}{number:x}" for number in count())
         self._earlier: list[Message] = []
-        self._seqs: set[int] = set()
+        self._appended: dict[int, Message] = {}
         self._forget_draft()
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages of the turn in the log so far.
+
+        After a crash, the next attempt of the same turn starts with the messages that the earlier one appended, except
+        those to which you gave an id.
+        """
+        return list(self._appended.values()) if self.stored is None else self.stored.messages
 
     @property
     def draft_text(self) -> str:
@@ -102,9 +108,8 @@ class RunningTurn:
             yield min(remaining, random.uniform(pause / 2, pause))
             pause = min(2 * pause, _MAX_PAUSE)
         self.replayed = self.stored is not None
-        self.messages = earlier if self.stored is None else self.stored.messages
-        self._seqs = {message.seq for message in earlier}
-        self._earlier = list(earlier)
+        self._appended = {message.seq: message for message in earlier}
+        self._earlier = earlier
         self._has_begun, self._is_running = True, not self.replayed
 
     def begin(self) -> Self:
@@ -158,9 +163,8 @@ class RunningTurn:
         new = turns_in_progress.with_ids(messages, self._ids, self._earlier)
         ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
-            if ends_draft and self._has_pieces:
-                append, arguments = turns_in_progress.append_answer, (self._expected, self.lease)
-                stored = self._context.transact(append, self.key, new, *arguments)
+            if ends_draft:
+                stored = self._context.transact(turns_in_progress.append_answer, self.key, new, self.lease)
             else:
                 stored = appending.append_with_retry(
                     self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
@@ -184,7 +188,7 @@ class RunningTurn:
         """
         self._check_running()
         # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
-        taken = self._context.transact_once(inbox.take, self.key, self._expected, self._ids)
+        taken = self._context.transact_once(inbox.take, self.key, self.lease, self._ids)
         self._add(taken)
         return taken
 
@@ -209,7 +213,6 @@ class RunningTurn:
         if not isinstance(text, str):
             raise TypeError(f"text is {type(text).__name__}, not str")
         self._texts.append(text)
-        self._pending.append(text)
         return monotonic() - self._flushed_at >= self._flush_every
 
     def flush(self) -> None:
@@ -219,26 +222,19 @@ class RunningTurn:
             LeaseLost: Another process has taken over the session.
         """
         self._check_running()
-        if not any(self._pending):
+        piece = self._piece()
+        if not piece[0]:
             return
-        text = drafts.joined(self._pending)
 
         def store() -> None:
             with self._context.transaction(synced=False) as connection:
                 now = self._context.now(connection)
                 leases.extend(connection, now, self.key, self.lease)
-                drafts.write(connection, now, self.key, self.id, self.lease, text, replaces=self._replaces_draft)
+                drafts.write(connection, now, self.key, self.id, self.lease.token, *piece)
 
-        self._has_pieces = True
-        try:
-            self._context.trying(store, if_lost=False)
-        except DatabaseUnavailable:  # it may have been committed: the next piece replaces the whole draft
-            self._pending[:] = self._texts
-            self._replaces_draft = True
-            raise
-        self._pending.clear()
-        self._replaces_draft = False
-        self._flushed_at = monotonic()
+        self._flushed = 0  # if the outcome is unknown, the next piece is the whole draft
+        self._context.trying(store, if_lost=False)
+        self._flushed, self._flushed_at = len(self._texts), monotonic()
 
     def interrupt(self) -> Message | None:
         """Append the draft as an interrupted answer, for example because the user pressed stop.
@@ -332,8 +328,7 @@ class RunningTurn:
         """
         self._check_running()
         new = turns.new_turn(self.id, self.usage, self.metadata)
-        self.stored = self._context.transact(turns_in_progress.finish, self.key, new, self._seqs, self.lease)
-        self.messages = self.stored.messages
+        self.stored = self._context.transact(turns_in_progress.finish, self.key, new, self._appended.keys(), self.lease)
         self._is_running = False
         return self.stored
 
@@ -342,9 +337,8 @@ class RunningTurn:
         if not self._is_running:
             return
         try:
-            text, replaces = drafts.joined(self._pending), self._replaces_draft
-            arguments = (self.key, self.id, self.lease, text)
-            self._context.transact(turns_in_progress.abandon, *arguments, replaces=replaces)
+            arguments = (self.key, self.id, self.lease.token, *self._piece())
+            self._context.transact(turns_in_progress.abandon, *arguments)
         except LangoStoreError as error:  # the exception of the block matters more, and the lease ends by itself
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False
@@ -366,15 +360,15 @@ class RunningTurn:
 
     def _add(self, stored: Sequence[Message]) -> None:
         for message in stored:
-            if message.seq not in self._seqs:
-                self._seqs.add(message.seq)
-                self.messages.append(message)
+            self._appended.setdefault(message.seq, message)
+
+    def _piece(self) -> tuple[str, bool]:
+        """Return the text to store next, and whether it is the whole draft."""
+        return drafts.joined(self._texts[self._flushed :]), not self._flushed
 
     def _forget_draft(self) -> None:
         self._texts: list[str] = []
-        self._pending: list[str] = []
-        self._has_pieces = False
-        self._replaces_draft = False
+        self._flushed = 0
         self._flushed_at = float("-inf")
 
 

@@ -73,14 +73,12 @@ def of_sessions(rows: sa.FromClause, keys: Sequence[str]) -> sa.ColumnElement[bo
     return key_column(rows).in_(keys)
 
 
-def next_number(rows: sa.Table) -> sa.ScalarSelect[int]:
-    """Return the next number `n` of a session in a table; the session has to be locked."""
-    none = sa.literal_column("0", sa.BigInteger())
-    return (
-        sa.select(sa.func.coalesce(sa.func.max(rows.c.n), none) + sa.literal_column("1"))
-        .where(of_session(rows))
-        .scalar_subquery()
-    )
+def numbered_insert(rows: sa.Table, *names: str) -> sa.Insert:
+    """Insert a row with these bound columns and the next number `n` of its session, which has to be locked."""
+    last = sa.func.coalesce(sa.func.max(rows.c.n), sa.literal_column("0", sa.BigInteger()))
+    number = sa.select(last + sa.literal_column("1")).where(of_session(rows)).scalar_subquery()
+    values: dict[str, Any] = {"session_key": KEY, "n": number} | {name: column(rows.c[name]) for name in names}
+    return sa.insert(rows).from_select(list(values), sa.select(*values.values()))
 
 
 OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)

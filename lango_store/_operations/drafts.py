@@ -3,17 +3,16 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, leases, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import DRAFT, KEY, NOW, column, next_number, of_session
+from lango_store._operations.binds import DRAFT, numbered_insert, of_session
 from lango_store._operations.rows import session_value, stored_json, stored_time
-from lango_store._operations.sessions import Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json
 from lango_store._values.model import Draft, Message
@@ -25,23 +24,15 @@ INTERRUPTED: Final = {"interrupted": True}
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")
 
 
-def _insert_piece(_: Dialect) -> sa.Executable:
-    row = {name: column(DRAFT.c[name]) for name in ("token", "turn_id", "piece")}
-    values: dict[str, Any] = {"session_key": KEY, "n": next_number(DRAFT), "written_at": NOW} | row
-    return sa.insert(DRAFT).from_select(list(values), sa.select(*values.values()))
+_insert: Final = Statement(lambda _: numbered_insert(DRAFT, "token", "turn_id", "piece", "written_at"))
 
 
-_insert: Final = Statement(_insert_piece)
-
-
-def write(
-    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str, *, replaces: bool
-) -> None:
-    """Store a piece of an answer; with `replaces`, as the whole draft of the lease. The session's row is locked."""
-    if replaces:
-        delete(connection, key, DRAFT.c.token == lease.token)
-    row = {"key": key, "now": dialect_of(connection).time(now), "token": lease.token}
-    _insert.run_many(connection, [row | {"turn_id": turn_id, "piece": encode_json(text, "text")}])
+def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool) -> None:
+    """Store a piece of an answer, or the whole draft of a lease. The session's row is locked."""
+    if whole:
+        delete(connection, key, DRAFT.c.token == token)
+    row = {"token": token, "turn_id": turn_id, "piece": encode_json(text, "text")}
+    _insert.run_many(connection, [row | {"key": key, "written_at": dialect_of(connection).time(now)}])
 
 
 _PIECES: Final = [DRAFT.c.n, DRAFT.c.token, DRAFT.c.turn_id, as_stored(DRAFT.c.piece), as_stored(DRAFT.c.written_at)]

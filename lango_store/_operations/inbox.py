@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import INBOX, KEY, NOW, SESSION, column, next_number, of_session
+from lango_store._operations.binds import INBOX, SESSION, numbered_insert, of_session
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, decode_messages
-from lango_store._operations.sessions import Expected
+from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
@@ -29,14 +29,7 @@ ROWS: Final = [
 """The columns of a message in the order that `decode_messages` expects."""
 
 
-def _insert_message(_: Dialect) -> sa.Executable:
-    values: dict[str, Any] = {name: column(INBOX.c[name]) for name in MESSAGE_INPUT_FIELDS}
-    values |= {"created_at": sa.func.coalesce(values["created_at"], NOW)}
-    values |= {"session_key": KEY, "n": next_number(INBOX)}
-    return sa.insert(INBOX).from_select(list(values), sa.select(*values.values()))
-
-
-_insert: Final = Statement(_insert_message)
+_insert: Final = Statement(lambda _: numbered_insert(INBOX, *MESSAGE_INPUT_FIELDS))
 
 
 def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
@@ -46,9 +39,8 @@ def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> M
     known = messages.read_by_ids(connection, key, new.ids).values() if new.ids else ()
     for stored in known or (each for each in read(connection, now, key) if row["id"] and each.id == row["id"]):
         return stored.model_copy(update={"replayed": True})
-    time = dialect_of(connection).time
-    bound = row | {"key": key, "now": time(now), "created_at": time(row["created_at"])}
-    _insert.run_many(connection, [bound])
+    created_at = dialect_of(connection).time(row["created_at"] or now)
+    _insert.run_many(connection, [row | {"key": key, "created_at": created_at}])
     moment = sa.literal(now, SESSION.c.updated_at.type)
     times = {"updated_at": moment, "expires_at": dialect_of(connection).later_expiry(moment, SESSION.c)}
     connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
@@ -68,17 +60,17 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     return [each.model_copy(update={"seq": 0}) for each in waiting]
 
 
-def take(connection: sa.Connection, now: datetime, key: str, expected: Expected, ids: Iterator[str]) -> list[Message]:
+def take(connection: sa.Connection, now: datetime, key: str, lease: Lease, ids: Iterator[str]) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 
     A message without an id of the caller gets one of `ids`, so that the next attempt of the turn lists it.
     """
     sessions.lock(connection, now, key)
-    sessions.check_lease(connection, key, expected.lease)
+    sessions.check_lease(connection, key, lease)
     waiting = read(connection, now, key)
     if not waiting:
         return []
     new = [each.with_id(next(ids)) if (each.id or TEMPORARY_ID).startswith(TEMPORARY_ID) else each for each in waiting]
-    taken = appends.append_new_ids(connection, now, key, Batch(new), expected)
+    taken = appends.append_new_ids(connection, now, key, Batch(new), Expected(lease=lease))
     connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
     return taken

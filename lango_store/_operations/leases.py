@@ -4,6 +4,7 @@ The owner of a turn in progress is a random token in the session's row. A write 
 so it is refused as soon as another process has taken over. `lease_until` only decides when another process may do so.
 """
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,9 +14,9 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.append_statements import lease_end
-from lango_store._operations.binds import LIVE, LIVE_SESSION, NOW, SESSION, TURN, number, of_session, text
+from lango_store._operations.binds import LIVE, NOW, SESSION, TURN, number, of_session, text
 from lango_store._operations.rows import session_value, stored_time, whole_number
-from lango_store._operations.sessions import Lease
+from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import OpenTurn
@@ -31,15 +32,30 @@ _IS_STORED: Final = sa.exists().where(of_session(TURN), TURN.c.id == text("turn_
 
 # Take and release
 
-
-def _take(dialect: Dialect) -> sa.Executable:
-    token = number("lease_token")
-    is_free = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_token == token, SESSION.c.lease_until <= NOW)
-    taken = {"lease_token": token, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)}
-    return sa.update(SESSION).where(LIVE_SESSION, is_free, ~_IS_STORED).values(taken).returning(SESSION.c.key)
+_TOKEN: Final = number("lease_token")
+_IS_OURS: Final = SESSION.c.lease_token == _TOKEN
+_IS_FREE: Final = sa.or_(SESSION.c.lease_token.is_(None), _IS_OURS, SESSION.c.lease_until <= NOW)
 
 
-_taken: Final = Statement(_take)
+def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.ColumnElement[bool]) -> Statement:
+    """Return a statement that locks the session's row and changes its lease; it returns no row if it cannot."""
+    update = sa.update(SESSION).where(of_session(SESSION), *conditions).returning(SESSION.c.key)
+    return Statement(lambda dialect: update.values(values(dialect)))
+
+
+_take: Final = _update(
+    lambda dialect: {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)},
+    LIVE,
+    _IS_FREE,
+    ~_IS_STORED,
+)
+_release: Final = _update(lambda _: dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()), _IS_OURS)
+_extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
+
+
+def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str, lease: Lease, **bound: Any) -> bool:
+    bound |= lease.bound(connection, now) | {"key": checked_key(key), "now": dialect_of(connection).time(now)}
+    return bool(statement.run(connection, bound))
 
 
 def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
@@ -48,22 +64,10 @@ def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease
     Returns False if another turn has the lease. Also returns False if the turn is stored: its replay must not take the
     lease of a turn that is late.
     """
-    bound = lease.bound(connection, now) | {"key": checked_key(key), "turn_id": turn_id}
-    return bool(_taken.run(connection, bound))
+    return _run(_take, connection, now, key, lease, turn_id=turn_id)
 
 
-_FREE: Final = {"lease_token": sa.null(), "lease_turn": sa.null(), "lease_until": sa.null()}
-_release: Final = Statement(
-    lambda _: (
-        sa.update(SESSION)
-        .where(of_session(SESSION), SESSION.c.lease_token == number("lease_token"))
-        .values(_FREE)
-        .returning(SESSION.c.key)
-    )
-)
-
-
-def release(connection: AnyConnection, _: Moment, key: str, token: int) -> bool:
+def release(connection: AnyConnection, key: str, token: int) -> bool:
     """Release a lease; False if the session does not have it."""
     return bool(_release.run(connection, {"key": key, "lease_token": token}))
 
@@ -73,26 +77,14 @@ def release_any(connection: sa.Connection, now: datetime, key: str) -> OpenTurn 
     sessions.lock(connection, now, key)
     current = find(connection, now, key)
     if current is not None:
-        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(_FREE))
+        release(connection, key, int(current.draft_id, 16))
     return current
-
-
-_extend: Final = Statement(
-    lambda dialect: (
-        sa.update(SESSION)
-        .where(LIVE_SESSION, SESSION.c.lease_token == number("lease_token"))
-        .values(lease_until=lease_end(dialect))
-        .returning(SESSION.c.key)
-    )
-)
 
 
 def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> None:
     """Extend a lease, and lock the session's row; raise `LeaseLost` if another process has taken over."""
-    if not _extend.run(connection, lease.bound(connection, now) | {"key": key}):
-        sessions.raise_unmatched(connection, now, key)
-        sessions.check_lease(connection, key, lease)
-        raise sessions.not_permitted(key)
+    if not _run(_extend, connection, now, key, lease):
+        sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=0)
 
 
 # Read

@@ -128,15 +128,9 @@ class Lease:
     seconds: float
 
     def bound(self, connection: AnyConnection, now: Moment) -> dict[str, Any]:
-        """Return the values to bind in a statement that needs the lease and extends it."""
-        until = None if now is None else now + timedelta(seconds=self.seconds)
-        time = dialect_of(connection).time
-        return {
-            "now": time(now),
-            "lease_token": self.token,
-            "lease_seconds": self.seconds,
-            "lease_until": time(until),
-        }
+        """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""
+        until = None if now is None else dialect_of(connection).time(now + timedelta(seconds=self.seconds))
+        return {"lease_token": self.token, "lease_seconds": self.seconds, "lease_until": until}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
 from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, decode_messages, encode_message
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._values.model import Message, Turn
-from lango_store.errors import TurnInProgress
 
 _SEQS_AT_ONCE: Final = 500  # a statement binds a limited number of values
 
@@ -32,15 +31,13 @@ def begin(
         # Read after the update has locked the row: the turn may have been saved while the update waited.
         for stored in turns.read(connection, key, TURN.c.id == turn_id):
             if is_taken:
-                leases.release(connection, now, key, lease.token)
+                leases.release(connection, key, lease.token)
             return turns.replayed(connection, now, key, stored), []
         if is_taken:
             return None, _appended_before(connection, key, turn_id)
         tries -= 1
-        if (current := leases.find(connection, now, key)) is not None and (current.held or not tries):
-            raise TurnInProgress(key, current.id, current.until)
-        if not tries:
-            raise sessions.not_permitted(key)
+        leases.check_free(connection, now, key, turn_id)
+        sessions.raise_unmatched(connection, now, key, tries_left=tries)
 
 
 def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
@@ -56,12 +53,10 @@ def finish(
 
     A turn that is already stored is returned as it is: an earlier try was committed, or `save_turn` stored the id.
     """
-    is_ours = leases.release(connection, now, key, lease.token)
+    is_ours = leases.release(connection, key, lease.token)
     stored = turns.read(connection, key, TURN.c.id == new.id)
     if not is_ours and not (stored and set(seqs) <= {*range(stored[0].first_seq, stored[0].last_seq + 1)}):
-        sessions.raise_unmatched(connection, now, key)
-        sessions.check_lease(connection, key, lease)
-        raise sessions.not_permitted(key)
+        sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=0)
     drafts.delete(connection, key, DRAFT.c.turn_id == new.id)
     if stored:
         return turns.replayed(connection, now, key, stored[0])
@@ -81,18 +76,16 @@ def finish(
 
 
 def abandon(
-    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease, text: str, *, replaces: bool
+    connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool
 ) -> None:
     """Release the lease of an attempt, and store the rest of its draft, unless another process has taken over."""
-    if leases.release(connection, now, key, lease.token) and text:
-        drafts.write(connection, now, key, turn_id, lease, text, replaces=replaces)
+    if leases.release(connection, key, token) and text:
+        drafts.write(connection, now, key, turn_id, token, text, whole)
 
 
-def append_answer(
-    connection: sa.Connection, now: datetime, key: str, new: Batch, expected: Expected, lease: Lease
-) -> list[Message]:
+def append_answer(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease) -> list[Message]:
     """Append messages under a lease, and delete the draft of the answer that they contain."""
-    stored = appends.append_new_ids(connection, now, key, new, expected)
+    stored = appends.append_new_ids(connection, now, key, new, Expected(lease=lease))
     drafts.delete(connection, key, DRAFT.c.token == lease.token)
     return stored
 
