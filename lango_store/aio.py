@@ -45,11 +45,15 @@ class _Twin(Protocol[S_co]):
     @property
     def _threads(self) -> Threads: ...
 
+
+class _Opener(_Twin[S_co], Protocol[S_co]):
+    """An asynchronous object that opens conversations."""
+
     def _handle(self, conversation: Conversation) -> AsyncConversation: ...
 
 
 def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, R]]:
-    """Make a method of `Store` or `Conversation` a coroutine function with the same arguments and types."""
+    """Make a method of a synchronous object a coroutine function with the same arguments and types."""
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -60,25 +64,13 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 
 def opening(
     method: Callable[Concatenate[S, P], Conversation],
-) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
+) -> Callable[Concatenate[_Opener[S], P], Coroutine[Any, Any, AsyncConversation]]:
     """Make a method that returns a `Conversation` a coroutine function that returns an `AsyncConversation`."""
 
     @functools.wraps(method)
-    async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
+    async def call(self: _Opener[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
         opened = functools.partial(method, self._twin, *arguments, **options)
         return self._handle(await self._threads.run(opened))
-
-    return call
-
-
-def _of_turn(
-    method: Callable[Concatenate[RunningTurn, P], R],
-) -> Callable[Concatenate[AsyncRunningTurn, P], Coroutine[Any, Any, R]]:
-    """Make a method of `RunningTurn` a coroutine function with the same arguments and types."""
-
-    @functools.wraps(method)
-    async def call(self: AsyncRunningTurn, /, *arguments: P.args, **options: P.kwargs) -> R:
-        return await self._threads.run(functools.partial(method, self._twin, *arguments, **options))
 
     return call
 
@@ -478,11 +470,11 @@ class AsyncRunningTurn:
         self._threads = threads
         self._twin = turn
 
-    append = _of_turn(RunningTurn.append)
-    append_messages = _of_turn(RunningTurn.append_messages)
-    inbox = _of_turn(RunningTurn.inbox)
-    flush = _of_turn(RunningTurn.flush)
-    interrupt = _of_turn(RunningTurn.interrupt)
+    append = awaited(RunningTurn.append)
+    append_messages = awaited(RunningTurn.append_messages)
+    inbox = awaited(RunningTurn.inbox)
+    flush = awaited(RunningTurn.flush)
+    interrupt = awaited(RunningTurn.interrupt)
 
     async def write(self, text: str) -> None:
         """Add a piece of the answer to the draft, as `RunningTurn.write` does. A thread is used only to store pieces.

@@ -84,7 +84,7 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
-        self._leased: tuple[str | None, Lease | None] = None, None
+        self._leases: dict[str, Lease] = {}
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on
@@ -285,15 +285,14 @@ class Context:
     def leased(self, key: str, lease: Lease) -> Context:
         """Return this context for a turn in progress: appends to its session need the lease."""
         context = copy.copy(self)
-        context._leased = key, lease
+        context._leases = {key: lease}
         return context
 
     def expected(self, key: str, last_seq: int | None, revision: int | None) -> Expected:
         """Return what an append expects of its session, including the lease of the turn in progress."""
-        leased_key, lease = self._leased
-        if leased_key == key:
-            return Expected(last_seq, revision, lease)
-        return ANYTHING if last_seq is None and revision is None else Expected(last_seq, revision)
+        lease = self._leases.get(key)
+        accepts_anything = last_seq is None and revision is None and lease is None
+        return ANYTHING if accepts_anything else Expected(last_seq, revision, lease)
 
     def ignoring_expiry(self) -> Context:
         """Return this context for reads that also find expired sessions."""

@@ -36,9 +36,10 @@ def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> M
     """Store one message in the inbox, and renew the session's TTL; a known id is not stored again."""
     sessions.lock(connection, now, key)
     (row,), (message,) = new.rows, new.messages
-    known = messages.read_by_ids(connection, key, new.ids).values() if new.ids else ()
-    for stored in known or (each for each in read(connection, now, key) if row["id"] and each.id == row["id"]):
-        return stored.model_copy(update={"replayed": True})
+    if new.ids:
+        for stored in (*messages.read_by_ids(connection, key, new.ids).values(), *read(connection, now, key)):
+            if stored.id in new.ids:
+                return stored.model_copy(update={"replayed": True})
     created_at = dialect_of(connection).time(row["created_at"] or now)
     _insert.run_many(connection, [row | {"key": key, "created_at": created_at}])
     moment = sa.literal(now, SESSION.c.updated_at.type)

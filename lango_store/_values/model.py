@@ -230,8 +230,6 @@ class Message(Value):
 
     def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
         """Return the message as a store has written it: a copy that shares no list and no dict with this message."""
-        # Same result as model_copy(update=…) in a third of the time.
-        stored = object.__new__(type(self))
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
         values["seq"], values["turn_no"], values["replayed"] = seq, turn_no, False
@@ -247,17 +245,17 @@ class Message(Value):
             fields.add("turn_no")
         if values["created_at"] is None:
             values["created_at"] = created_at
-        _set_values(stored, values)
-        _set_fields_set(stored, fields)
-        _set_extra(stored, None)
-        _set_private(stored, None)
-        return stored
+        return self._copy(values, fields)
 
     def with_id(self, id: str) -> Self:
         """Return a copy with an id."""
-        copy = object.__new__(type(self))  # as in `stored_as`
-        _set_values(copy, self.__dict__ | {"id": id})
-        _set_fields_set(copy, self.__pydantic_fields_set__ | {"id"})
+        return self._copy(self.__dict__ | {"id": id}, self.__pydantic_fields_set__ | {"id"})
+
+    def _copy(self, values: dict[str, Any], fields: set[str]) -> Self:
+        # Same result as model_copy(update=…) in a third of the time.
+        copy = object.__new__(type(self))
+        _set_values(copy, values)
+        _set_fields_set(copy, fields)
         _set_extra(copy, None)
         _set_private(copy, None)
         return copy
