@@ -169,7 +169,7 @@ def _check_ended(place: Place, row: Any, now: datetime) -> None:
 
 _ASKING: Final = MESSAGE.alias("asking")
 _RESULT: Final = MESSAGE.alias("result")
-_HAS_RESULT: Final = sa.exists().where(_RESULT.c.session_key == CALL.c.session_key, _RESULT.c.seq == CALL.c.result_seq)
+_HAS_RESULT: Final = sa.exists().where(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)
 _state: Final = sa.case(
     (_HAS_RESULT, "finished"),
     (sa.and_(CALL.c.token.is_(None), CALL.c.result_seq.is_(None)), "retry"),
@@ -188,13 +188,13 @@ _LIST: Final = (
         as_stored(CALL.c.until),
         CALL.c.result_seq,
     )
-    .join(_ASKING, sa.and_(_ASKING.c.session_key == CALL.c.session_key, _ASKING.c.seq == CALL.c.message_seq))
+    .join(_ASKING, sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq))
     .order_by(CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
 )
 _IS_UNKNOWN: Final = (CALL.c.result_seq.is_(None), CALL.c.token.is_not(None), CALL.c.until <= NOW)
 _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 _unknown: Final = Statement(
-    lambda _: _LIST.join(SESSION, SESSION.c.key == CALL.c.session_key).where(LIVE, *_IS_UNKNOWN).limit(_LISTED)
+    lambda _: _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(LIVE, *_IS_UNKNOWN).limit(_LISTED)
 )
 
 

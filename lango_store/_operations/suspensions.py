@@ -178,7 +178,7 @@ _CONDITIONS: Final = {
 
 @cache
 def _page(*names: str) -> Statement:
-    query = sa.select(*_ROW).join(SESSION, SESSION.c.key == SUSPENSION.c.session_key).order_by(*_POSITION)
+    query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).order_by(*_POSITION)
     conditions = (SUSPENSION.c.answered_at.is_(None), LIVE, *(_CONDITIONS[name] for name in names))
     return Statement(lambda _: query.where(*conditions).limit(lists.LIMIT))
 

@@ -43,8 +43,8 @@ class Effect:
     """
 
     def __init__(self, place: Place, token: int, call: ToolCall, key: str, result: Message | None) -> None:
-        self.place: Final = place
-        self.token: Final = token
+        self._place: Final = place
+        self._token: Final = token
         self.call: Final = call
         self.key: Final = key
         self.replayed: Final = result is not None
@@ -91,7 +91,7 @@ def finish(
 ) -> Message:
     """Store the result of a call together with its end; return the stored message."""
     result = Batch([context.counted(result_message(effect.call, output, failed, id=id))])
-    effect.result = context.transact(calls.finish, effect.place, effect.token, result, lease)
+    effect.result = context.transact(calls.finish, effect._place, effect._token, result, lease)
     return effect.result
 
 
@@ -99,9 +99,9 @@ def leave(context: Context, effect: Effect) -> None:
     """Make a call without a result unknown at once, because its block was left."""
     if effect.result is None:
         try:
-            context.transact(calls.leave, effect.place, effect.token)
+            context.transact(calls.leave, effect._place, effect._token)
         except LangoStoreError as error:  # the exception of the block matters more, and the time of the call ends
-            logger.warning("%s seems to be running until its time ends: %s", effect.place, error)
+            logger.warning("%s seems to be running until its time ends: %s", effect._place, error)
 
 
 def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, id: str | None = None) -> Message:

@@ -34,8 +34,8 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_cluster_statement_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     verbs = verbs_reading_any_session(make_postgres(), tmp_path, without=without)
-    names = ("count", "list_sessions", "iter_sessions", "expire", "delete_where", "open_turns")
-    of_many = {f"Store.{name}" for name in names}
+    lists = ("count", "list_sessions", "iter_sessions", "open_turns", "unknown_calls", "suspensions")
+    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where")}
     of_children = {"Store.delete", "Conversation.children", "Conversation.total_usage"}
     assert verbs == of_many | of_children
 

@@ -28,7 +28,7 @@ from lango_store.tables import SCHEMA_REVISION
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BACKUPS = DATA / "backups"
 BACKUP = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
-KINDS = ('{"session"', '{"turn"', '{"message"', '{"change"', '{"draft"', '{"inbox_message"')
+KINDS = ('{"session"', '{"turn"', '{"message"', '{"change"', '{"draft"', '{"inbox_message"', '{"call"', '{"suspension"')
 ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(KINDS)]
 
 
@@ -176,6 +176,16 @@ def test_changed_field_is_refused_or_readable_by_every_method(
         ("inbox_message", {"role": "nobody"}, "role"),
         ("inbox_message", {"id": "y" * 600}, "id"),
         ("inbox_message", {"created_at": ...}, "created_at: is missing"),
+        ("call", {"message_seq": 0}, "message_seq: 0 is not a number"),
+        ("call", {"position": -1}, "position: -1 is not a number"),
+        ("call", {"effect_key": "y" * 600}, "id: has 600 bytes"),
+        ("call", {"until": ...}, "until: is missing"),
+        ("call", {"result_seq": 0}, "result_seq: 0 is not a number"),
+        ("suspension", {"digest": ""}, "id: has 0 bytes"),
+        ("suspension", {"positions": ["0"]}, "positions: ['0'] is not a list of positions"),
+        ("suspension", {"positions": 0}, "positions: 0 is not a list of positions"),
+        ("suspension", {"reason": "a\0b"}, "reason: holds a NUL"),
+        ("suspension", {"due_at": "tomorrow"}, "due_at"),
         ("value", {"name": "y" * 600}, "name: has 600 characters"),
         ("shared_value", {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],
@@ -210,7 +220,7 @@ def test_refused_row_is_named_by_line_and_field(
 def test_duplicate_row_of_draft_or_inbox_is_refused(
     target: Store, tmp_path: Path, kind: str, second: dict[str, Any], said: str
 ) -> None:
-    (number,) = (number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"'))
+    number = next(number for number in ROWS if BACKUP[number].startswith(f'{{"{kind}"'))
     (row,) = json.loads(BACKUP[number]).values()
     path = tmp_path / "crafted.jsonl"
     for fields, expected in ((second, said), ({"n": 2, "id": "m-3"} if "id" in row else {"n": 2}, None)):

@@ -2,14 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message
-from support.golden_backup import CONTENTS, DRAFT, INBOX
+from support.golden_backup import BEGAN, CONTENTS, DRAFT, INBOX
 from support.paths import DATA, ROOT
 
 from lango_store import Session, Store
@@ -41,7 +41,7 @@ def test_test_data_has_backup_and_archive_of_every_revision() -> None:
 def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) -> None:
     (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")
     assert report.error is None
-    assert set(report.keys) - {"contents"} == {"plain", "expiring", "turns"}
+    assert set(report.keys) - {"contents", "unfinished"} == {"plain", "expiring", "turns"}
     plain = target.get("plain")
     assert (plain.user_id, plain.title, plain.settings, plain.metadata) == (
         "ann",
@@ -57,6 +57,16 @@ def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) ->
         (waiting,) = target.conversation("plain").inbox()
         assert (draft.turn_id, draft.text) == ("t-0", DRAFT)
         assert (waiting.id, waiting.content, waiting.sent, waiting.extra) == ("m-2", INBOX, ["in Rome?"], {"x": 1})
+    if revision >= "0104":
+        calls = target.conversation("unfinished")
+        assert [(call.position, call.state, call.result_seq) for call in calls.calls()] == [
+            (0, "finished", 2),
+            (1, "unknown", None),
+        ]
+        answered, waiting = sorted(calls.suspensions(), key=lambda each: each.answered_at is None)
+        assert (answered.calls, answered.state, answered.reason) == ([(1, 1)], CONTENTS, "Pay 40 €?")
+        assert (answered.answer, answered.due_at) == (CONTENTS, BEGAN + timedelta(hours=1))
+        assert (waiting.calls, waiting.state, waiting.answer, waiting.due_at) == ([], {"run": 7}, None, None)
     _turns_are_back(target)
     assert sound(target)
 

@@ -2,12 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from support.factories import message, messages
 
-from lango_store import AsyncConversation, AsyncStore, Conversation, Store, Turn
+from lango_store import AsyncConversation, AsyncStore, Conversation, Message, Store, ToolCall, Turn
+from lango_store._operations.lists import cursor_after
+
+FIRST_CURSOR = cursor_after("a", datetime(2026, 11, 21, tzinfo=UTC), "k")
 
 Calls = dict[type, dict[str, list[Callable[[], object]]]]
 
@@ -31,6 +34,9 @@ def prepare(store: Store, cold: Path) -> None:
     given_up.write("half of an ans")
     given_up.abandon()
     k.enqueue(message(id="waiting"))
+    asking = k.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")] * 3, id="asking", tokens=1))
+    k.begin_call(asking.seq, 0, limit=timedelta(milliseconds=1))
+    k.suspend([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
 
 
@@ -42,6 +48,8 @@ def run_turn(conversation: Conversation) -> Turn | None:
         turn.write("half of an ans")
         turn.flush()
         turn.append_messages([message(id="answered", role="assistant")])
+        with turn.call(turn.append(Message.assistant(tool_calls=[ToolCall(id="", name="f")])), 0) as effect:
+            effect.output = "done"
         turn.write("half of an")
         turn.interrupt()
     return turn.stored
@@ -53,6 +61,8 @@ def calls_of(store: Store, cold: Path) -> Calls:
     (turn,) = k.turns()
     (draft,) = k.drafts()
     pending = k.begin_compaction()
+    asking = k.find_message("asking")
+    (suspension,) = k.suspensions()
     assert pending is not None
     calls: Calls = {
         Store: {
@@ -104,6 +114,9 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "restore": [lambda: store.restore(cold, "old", children=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],
             "open_turns": [store.open_turns],
+            "unknown_calls": [store.unknown_calls],
+            "suspensions": [store.suspensions, lambda: store.suspensions(user_id="ann", cursor=FIRST_CURSOR)],
+            "resume": [lambda: store.resume(str(k.suspend().token), 1)],
         },
         Conversation: {
             "get": [k.get],
@@ -138,6 +151,19 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "drop_draft": [lambda: k.drop_draft(draft.id)],
             "enqueue": [lambda: k.enqueue(message()), lambda: k.enqueue(message(id="new"))],
             "inbox": [k.inbox],
+            "begin_call": [
+                lambda: k.begin_call(asking.seq, 0, idempotent=True),
+                lambda: k.begin_call(asking.seq, 1),
+            ],
+            "finish_call": [lambda: k.finish_call(k.begin_call(asking.seq, 2), "done")],
+            "calls": [k.calls],
+            "resolve_call": [
+                lambda: k.resolve_call(asking.seq, 0, output="done"),
+                lambda: k.resolve_call(asking.seq, 0, retry=True),
+            ],
+            "suspend": [lambda: k.suspend([(asking.seq, 1)], state={"a": 1})],
+            "suspensions": [k.suspensions],
+            "resume": [lambda: k.resume(suspension.id, True)],
             "values": [k.values],
             "set_values": [lambda: k.set_values({"a": 1})],
             "drop_values": [k.drop_values],

@@ -41,6 +41,15 @@ def fill(store: Store) -> None:
     turns.compact(lambda window: Message.assistant(f"We said {len(window)} things."))
     turns.save_turn([Message.user("gone")])
     turns.pop_message()
+    calls = store.open("unfinished")
+    call = ToolCall(id="call_0", name="pay", arguments={"euros": 40})
+    asking = calls.append_message(Message.assistant(tool_calls=[call, call]))
+    calls.finish_call(calls.begin_call(asking.seq, 0), {"paid": True})
+    calls.begin_call(asking.seq, 1)
+    calls.resume(
+        calls.suspend([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id, CONTENTS
+    )
+    calls.suspend(state={"run": 7})
     store.create("contents", ttl=timedelta(hours=3), messages=[Message.user(content) for content in CONTENTS])
 
 
