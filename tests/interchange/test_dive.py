@@ -59,6 +59,8 @@ def test_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
     )
     draft = read(file(tmp_path, suspended, event(user())))
     assert (draft.fields["title"], draft.forked_from) == ("waits", "base")
+    (state,) = draft.suspensions
+    assert state == {name: suspended["data"][name] for name in ("pending_tool_calls", "completed_tool_calls")}
     assert list(draft.extra["dive"]["header"]) == list(suspended["data"])
     assert lines(dive.write(draft, tmp_path / "out"))[0] == suspended
 

@@ -65,6 +65,23 @@ def test_header_has_changes_made_after_import(tmp_path: Path) -> None:
     }
 
 
+def test_suspended_session_is_exported_until_it_is_answered(store: Store, tmp_path: Path) -> None:
+    suspended = header(suspended=True, pending_tool_calls=[{"id": "toolu_1", "name": "ask"}])
+    (report,) = interchange.import_path(store, file(tmp_path, suspended, event(user())))
+    assert report.error is None
+    (suspension,) = store.suspensions().items
+    assert suspension.state == {"pending_tool_calls": [{"id": "toolu_1", "name": "ask"}]}
+
+    def exported(folder: str) -> object:
+        (tmp_path / folder).mkdir()
+        interchange.export(store, tmp_path / folder, "dive", everything=True)
+        return lines(tmp_path / folder / "s.jsonl")[0]
+
+    assert exported("waiting") == suspended
+    store.conversation(suspension.key).resume(suspension.id, "yes")
+    assert exported("answered") == header()
+
+
 def test_compaction_precedes_messages_appended_during_it(tmp_path: Path) -> None:
     def sent(*seqs: int) -> list[Message]:
         return [Message(role="user", content=str(seq), seq=seq) for seq in seqs]

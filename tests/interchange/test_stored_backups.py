@@ -59,14 +59,14 @@ def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) ->
         assert (waiting.id, waiting.content, waiting.sent, waiting.extra) == ("m-2", INBOX, ["in Rome?"], {"x": 1})
     if revision >= "0104":
         calls = target.conversation("unfinished")
-        assert [(call.position, call.state, call.result_seq) for call in calls.calls()] == [
+        assert [(each.position, each.state, each.result_seq) for each in calls.calls()] == [
             (0, "finished", 2),
             (1, "unknown", None),
         ]
-        answered, waiting = sorted(calls.suspensions(), key=lambda each: each.answered_at is None)
+        answered, open_one = sorted(calls.suspensions(), key=lambda each: each.answered_at is None)
         assert (answered.calls, answered.state, answered.reason) == ([(1, 1)], CONTENTS, "Pay 40 €?")
         assert (answered.answer, answered.due_at) == (CONTENTS, BEGAN + timedelta(hours=1))
-        assert (waiting.calls, waiting.state, waiting.answer, waiting.due_at) == ([], {"run": 7}, None, None)
+        assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
     _turns_are_back(target)
     assert sound(target)
 

@@ -12,8 +12,10 @@ from support.triggers import eat
 
 from lango_store import (
     LangoStoreError,
+    Message,
     MessageRole,
     Store,
+    ToolCall,
     create_engine,
 )
 
@@ -289,13 +291,39 @@ def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str,
     with waiting.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {change} WHERE session_key = 'b' AND n = 2")
     (finding,) = [each for each in waiting.examine(repair=True) if each.name != "settings"]
-    assert (finding.name, finding.subject, finding.repaired) == ("unreadable draft or inbox", "b", False)
+    assert (finding.name, finding.subject, finding.repaired) == (
+        "unreadable draft, inbox, call or suspension",
+        "b",
+        False,
+    )
     assert fact in finding.detail
     assert "doctor" not in finding.detail
     assert change.partition(" ")[0] in finding.remedy
     with waiting.engine.begin() as connection:  # what the remedy says
         connection.exec_driver_sql(f"DELETE FROM {change.partition(' ')[0]} WHERE session_key = 'b' AND n = 2")
     assert [each for each in waiting.examine() if each.name != "settings"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ("lango_call SET token = -1", "call of message 1, token: -1 is not a number"),
+        ("lango_call SET result_seq = 0", "call of message 1, result_seq: 0 is not a number"),
+        ("lango_suspension SET positions = '{}'", "suspension of message 1, positions"),
+        ("lango_suspension SET digest = ''", "suspension of message 1, id: has 0 bytes"),
+    ],
+)
+def test_doctor_names_damaged_row_of_call_or_suspension(store: Store, change: str, fact: str) -> None:
+    conversation = store.open("k")
+    conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
+    conversation.begin_call(1, 0)
+    conversation.suspend([(1, 0)], state="x")
+    assert [each for each in store.examine() if each.name != "settings"] == []
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {change}")
+    (finding,) = [each for each in store.examine() if each.name != "settings"]
+    assert (finding.name, finding.subject) == ("unreadable draft, inbox, call or suspension", "k")
+    assert fact in finding.detail
 
 
 def test_stats_show_bytes_of_agent_id_that_is_not_text(make_sqlite: MakeDatabase) -> None:

@@ -5,7 +5,7 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final, Self, cast
 
 from lango_store import AsyncRunningTurn, AsyncStore, Store
@@ -37,12 +37,25 @@ class Awaiting:
             return self._each(found)
         if isinstance(found, AsyncRunningTurn):
             return AwaitingTurn(found, self._loop)
+        if isinstance(found, AbstractAsyncContextManager):
+            return self._block(found)
         is_handle = hasattr(found, "append_message") and hasattr(found, "key")
         return Awaiting(found, self._loop) if is_handle else found
 
     def _each(self, found: AsyncIterator[Any]) -> Iterator[Any]:
         while (one := self._call(anext, found, _NOTHING)) is not _NOTHING:
             yield one
+
+    @contextmanager
+    def _block(self, found: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
+        entered = self._call(found.__aenter__)
+        try:
+            yield entered
+        except BaseException as error:
+            if not self._call(found.__aexit__, type(error), error, error.__traceback__):
+                raise
+        else:
+            self._call(found.__aexit__, None, None, None)
 
 
 class AwaitingTurn(Awaiting):

@@ -62,6 +62,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
     (draft,) = k.drafts()
     pending = k.begin_compaction()
     asking = k.find_message("asking")
+    assert asking is not None
     (suspension,) = k.suspensions()
     assert pending is not None
     calls: Calls = {

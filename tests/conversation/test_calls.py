@@ -1,0 +1,476 @@
+"""Tool calls: a call is recorded before its tool runs, and its result together with the end of the call."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.factories import message
+from support.processes import Program
+
+from lango_store import (
+    AsyncStore,
+    CallInProgress,
+    CallUnknown,
+    Conflict,
+    Conversation,
+    InvalidMessage,
+    LangoStoreError,
+    LeaseLost,
+    Message,
+    Store,
+    ToolCall,
+    TurnInProgress,
+    window,
+)
+from lango_store.testing import Clock
+
+LIMIT = timedelta(minutes=2)
+CALLS = [ToolCall(id="call_0", name="pay", arguments={"euros": 40})] * 3
+"""Calls that only their position tells apart, as several servers send them."""
+
+
+def asks(conversation: Conversation) -> Message:
+    return conversation.append_message(Message.assistant(tool_calls=CALLS))
+
+
+def replayed(stored: Message | None) -> Message:
+    assert stored is not None
+    return stored.model_copy(update={"replayed": True})
+
+
+def states(conversation: Conversation) -> list[tuple[int, int, str]]:
+    return [(call.seq, call.position, call.state) for call in conversation.calls()]
+
+
+# Begin and finish
+
+
+def test_finished_call_is_replayed_with_its_result(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    seq = asks(conversation).seq
+    effect = conversation.begin_call(seq, 1)
+    assert (effect.replayed, effect.result, effect.call) == (False, None, CALLS[1])
+    result = conversation.finish_call(effect, {"paid": 40})
+    assert (result.role, result.tool_call_id, result.seq) == ("tool", "call_0", 2)
+    assert result.tool_calls == [ToolCall(id="call_0", name="pay", output={"paid": 40})]
+    again = conversation.begin_call(seq, 1)
+    assert (again.replayed, again.result, again.key) == (True, replayed(result), effect.key)
+    assert states(conversation) == [(1, 1, "finished")]
+
+
+def test_calls_with_the_same_id_are_told_apart_by_position(store: Store) -> None:
+    conversation = store.open("k")
+    first, second = asks(conversation).seq, asks(conversation).seq
+    effects = [conversation.begin_call(seq, position) for seq in (first, second) for position in (2, 0)]
+    assert len({effect.key for effect in effects}) == 4
+    conversation.finish_call(effects[3], "of the second message")
+    assert states(conversation) == [
+        (first, 0, "running"),
+        (first, 2, "running"),
+        (second, 0, "finished"),
+        (second, 2, "running"),
+    ]
+
+
+def test_call_that_runs_cannot_be_begun_by_another_process(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation).seq
+    conversation.begin_call(seq, 0, limit=LIMIT)
+    with pytest.raises(CallInProgress) as raised:
+        conversation.begin_call(seq, 0, idempotent=True)
+    error = raised.value
+    assert (error.key, error.seq, error.position, error.until) == ("k", seq, 0, clock.time + LIMIT)
+
+
+def test_call_without_result_is_unknown_after_its_time(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    seq = asks(conversation).seq
+    effect = conversation.begin_call(seq, 0, limit=LIMIT)
+    assert either_store.unknown_calls() == []
+    clock.move(minutes=2)
+    with pytest.raises(CallUnknown) as raised:
+        conversation.begin_call(seq, 0)
+    assert (raised.value.seq, raised.value.position, raised.value.effect_key) == (seq, 0, effect.key)
+    (unknown,) = either_store.unknown_calls()
+    assert (unknown.key, unknown.name, unknown.effect_key) == ("k", "pay", effect.key)
+    assert (unknown.state, unknown.begun_at, unknown.until) == ("unknown", clock.time - LIMIT, clock.time)
+
+
+def test_idempotent_call_runs_again_with_the_same_key(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation).seq
+    late = conversation.begin_call(seq, 0)
+    clock.move(minutes=2)
+    effect = conversation.begin_call(seq, 0, idempotent=True)
+    assert effect.key == late.key
+    with pytest.raises(Conflict, match="begun by another process"):
+        conversation.finish_call(late, "late")
+    conversation.finish_call(effect, "done")
+    assert [each.content for each in conversation.messages()][1:] == ["done"]
+
+
+def test_late_result_is_stored_if_nobody_resolved_the_call(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    clock.move(hours=2)
+    assert conversation.finish_call(effect, "late").content == "late"
+    assert states(conversation) == [(1, 0, "finished")]
+
+
+def test_finish_twice_stores_one_result(store: Store) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    stored = conversation.finish_call(effect, "done")
+    assert conversation.finish_call(effect, "done") == replayed(stored)
+    assert len(conversation.messages()) == 2
+
+
+def test_failure_is_the_result_of_the_call(store: Store) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    result = conversation.finish_call(effect, failed="no money")
+    assert (result.content, result.extra) == ("no money", {"failed": True})
+    assert conversation.begin_call(1, 0).result == replayed(result)
+
+
+@pytest.mark.parametrize("given", [{}, {"output": 1, "failed": "no"}])
+def test_finish_needs_an_output_or_a_failure(store: Store, given: dict[str, Any]) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    with pytest.raises(TypeError, match="the output of the tool, or the text of its failure"):
+        conversation.finish_call(effect, **given)
+
+
+def test_output_that_cannot_be_stored_leaves_the_call_running(store: Store) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    with pytest.raises(InvalidMessage):
+        conversation.finish_call(effect, {"when": {1, 2}})
+    assert states(conversation) == [(1, 0, "running")]
+    assert len(conversation.messages()) == 1
+
+
+@pytest.mark.parametrize(("seq", "position"), [(1, 3), (1, -1), (1, True), (2, 0), (9, 0), (0, 0)])
+def test_begin_of_call_that_nobody_asked_for_is_refused(store: Store, seq: int, position: int) -> None:
+    conversation = store.open("k")
+    asks(conversation)
+    conversation.append_message(message("no call"))
+    with pytest.raises(LangoStoreError, match="there is no call"):
+        conversation.begin_call(seq, position)
+    assert conversation.calls() == []
+
+
+def test_begin_is_refused_in_the_transaction_of_the_caller(store: Store) -> None:
+    seq = asks(store.open("k")).seq
+    with pytest.raises(LangoStoreError, match="needs its own transaction"):
+        store.transact(lambda tx: tx.conversation("k").begin_call(seq, 0))
+
+
+def test_result_is_stored_in_the_transaction_of_the_caller(store: Store) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+
+    def finish(tx: Store) -> None:
+        tx.set_shared_values("account", {"paid": 40})
+        tx.conversation("k").finish_call(effect, "done")
+
+    def fail(tx: Store) -> None:
+        finish(tx)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.transact(fail)
+    assert (store.shared_values("account"), states(conversation)) == ({}, [(1, 0, "running")])
+    store.transact(finish)
+    assert (store.shared_values("account"), states(conversation)) == ({"paid": 40}, [(1, 0, "finished")])
+
+
+def test_waiting_process_gets_the_result(url: str) -> None:
+    waits = """
+import sys
+from datetime import timedelta
+from lango_store import Store
+with Store(sys.argv[1]) as store:
+    print("waiting", flush=True)
+    effect = store.conversation("k").begin_call(1, 0, wait=timedelta(seconds=60))
+    print(effect.replayed, effect.result.content)
+"""
+    with Store(url) as store:
+        conversation = store.open("k")
+        effect = conversation.begin_call(asks(conversation).seq, 0)
+        program = Program(waits, url)
+        assert program.stdout.readline() == "waiting\n"
+        conversation.finish_call(effect, "done")
+        assert program.communicate() == ("True done\n", "")
+
+
+scalars = st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+
+
+@given(output=st.recursive(scalars, st.lists))
+def test_any_output_is_replayed_equal(store: Store, output: Any) -> None:
+    conversation = store.open()
+    conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
+    conversation.finish_call(conversation.begin_call(1, 0), output)
+    result = conversation.begin_call(1, 0).result
+    assert result is not None
+    assert (result.content if isinstance(output, str) else result.tool_calls[0].output) == output
+    assert window.close_calls(conversation.messages()) == conversation.messages()
+
+
+# In a turn
+
+
+def test_call_in_a_turn_belongs_to_the_turn(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        for position in range(3):
+            with turn.call(asking, position) as effect:
+                assert not effect.replayed
+                effect.output = f"result {position}"
+    assert [each.turn_no for each in conversation.messages()] == [1, 1, 1, 1]
+    assert [state for _, _, state in states(conversation)] == ["finished"] * 3
+
+
+def test_call_of_a_turn_is_found_by_the_item_of_the_message(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with turn.call(asking, asking.tool_calls[1]) as effect:
+            effect.output = "done"
+        with (
+            pytest.raises(ValueError, match="3 calls of the message equal this one"),
+            turn.call(asking, CALLS[0].copied()),
+        ):
+            pass
+    assert states(conversation) == [(1, 1, "finished")]
+
+
+def test_next_attempt_of_a_turn_replays_the_calls_of_the_first(store: Store) -> None:
+    conversation = store.open("k")
+    with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with turn.call(asking, 0) as effect:
+            effect.output = "equal"
+        raise ZeroDivisionError
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        assert asking.replayed
+        with turn.call(asking, 0) as effect:
+            assert effect.replayed
+        with turn.call(asking, 1) as effect:
+            effect.output = "equal"
+        assert len(turn.messages) == 3
+    assert [(each.seq, each.turn_no) for each in conversation.messages()] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_exception_in_the_block_makes_the_call_unknown_at_once(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with pytest.raises(ZeroDivisionError), turn.call(asking, 0):
+            raise ZeroDivisionError
+        with turn.call(asking, 1):
+            pass  # no output
+        assert [call.position for call in either_store.unknown_calls()] == [0, 1]
+        with pytest.raises(CallUnknown), turn.call(asking, 0):
+            pass
+        with turn.call(asking, 1, idempotent=True) as effect:
+            effect.failed = "no"
+    assert [state for _, _, state in states(conversation)] == ["unknown", "finished"]
+
+
+def test_result_is_stored_after_another_turn_took_over(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    late = conversation.turn("t").begin()
+    asking = late.append(Message.assistant(tool_calls=CALLS))
+    with late.call(asking, 0) as effect:
+        clock.move(minutes=2)
+        with pytest.raises(CallUnknown), conversation.turn("t") as turn, turn.call(asking, 0):
+            pass
+        effect.output = "paid"
+    with pytest.raises(LeaseLost):
+        late.append(message())
+    with conversation.turn("t") as turn, turn.call(asking, 0) as effect:
+        assert effect.replayed
+    assert [each.turn_no for each in conversation.messages()] == [1, 1]
+
+
+def test_turn_that_lost_its_lease_begins_no_call(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.turn("t").begin()
+    asking = turn.append(Message.assistant(tool_calls=CALLS))
+    conversation.release_turn()
+    with pytest.raises(LeaseLost), turn.call(asking, 0):
+        pass
+    assert conversation.calls() == []
+
+
+def test_call_extends_the_lease_of_its_turn(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        for moment in ("begin", "end"):
+            clock.move(seconds=90)
+            with turn.call(asking, 0 if moment == "begin" else 1) as effect:
+                clock.move(seconds=90)
+                with pytest.raises(TurnInProgress), conversation.turn("another"):
+                    pass
+                effect.output = moment
+    assert conversation.find_turn("t") is not None
+
+
+def test_call_of_async_turn_is_cancelled_as_unknown(url: str) -> None:
+    async def run() -> None:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k")
+            async with conversation.turn("t") as turn:
+                asking = await turn.append(Message.assistant(tool_calls=CALLS))
+                entered = asyncio.Event()
+
+                async def hang() -> None:
+                    async with turn.call(asking, 0):
+                        entered.set()
+                        await asyncio.Event().wait()
+
+                task = asyncio.create_task(hang())
+                await entered.wait()
+                task.cancel()
+                await asyncio.wait([task])
+                assert [call.position for call in await store.unknown_calls()] == [0]
+
+    asyncio.run(run())
+
+
+# Resolve
+
+
+def unknown(conversation: Conversation, clock: Clock) -> int:
+    seq = asks(conversation).seq
+    conversation.begin_call(seq, 0)
+    clock.move(minutes=2)
+    return seq
+
+
+def test_resolved_output_is_the_result(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    seq = unknown(conversation, clock)
+    stored = conversation.resolve_call(seq, 0, output="paid")
+    assert stored is not None
+    assert (stored.content, stored.tool_call_id, stored.name) == ("paid", "call_0", "pay")
+    assert conversation.begin_call(seq, 0).result == replayed(stored)
+    assert either_store.unknown_calls() == []
+
+
+def test_resolved_failure_is_the_result(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    seq = unknown(conversation, clock)
+    conversation.resolve_call(seq, 0, failed="refused")
+    result = conversation.begin_call(seq, 0).result
+    assert result is not None
+    assert (result.content, result.extra) == ("refused", {"failed": True})
+
+
+def test_call_resolved_to_retry_begins_again_once(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    seq = unknown(conversation, clock)
+    (key,) = {call.effect_key for call in store.unknown_calls()}
+    assert conversation.resolve_call(seq, 0, retry=True) is None
+    assert (states(conversation), store.unknown_calls()) == ([(seq, 0, "retry")], [])
+    effect = conversation.begin_call(seq, 0)
+    assert effect.key == key
+    with pytest.raises(CallInProgress):
+        conversation.begin_call(seq, 0)
+
+
+@pytest.mark.parametrize("resolution", [{"output": "paid"}, {"retry": True}])
+def test_result_after_a_resolution_is_refused(store: Store, clock: Clock, resolution: dict[str, Any]) -> None:
+    conversation = store.open("k")
+    late = conversation.begin_call(asks(conversation).seq, 0)
+    clock.move(minutes=2)
+    conversation.resolve_call(1, 0, **resolution)
+    with pytest.raises(Conflict, match="was resolved"):
+        conversation.finish_call(late, "late")
+    assert [each.content for each in conversation.messages()][1:] == [
+        value for value in resolution.values() if value == "paid"
+    ]
+
+
+def test_only_unknown_calls_can_be_resolved(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation).seq
+    with pytest.raises(LangoStoreError, match="was never begun"):
+        conversation.resolve_call(seq, 0, retry=True)
+    effect = conversation.begin_call(seq, 0)
+    with pytest.raises(CallInProgress):
+        conversation.resolve_call(seq, 0, retry=True)
+    conversation.finish_call(effect, "done")
+    with pytest.raises(LangoStoreError, match="has a result, message 2"):
+        conversation.resolve_call(seq, 0, output="other")
+    with pytest.raises(TypeError, match="retry=True"):
+        conversation.resolve_call(seq, 0, output="other", retry=True)
+
+
+# Removed messages
+
+
+@pytest.mark.parametrize("change", ["truncate", "clear", "pop", "delete", "replace", "discard"])
+def test_call_is_forgotten_with_its_message(store: Store, change: str) -> None:
+    conversation = store.open("k", messages=[message()])
+    seq = asks(conversation).seq
+    conversation.finish_call(conversation.begin_call(seq, 0), "done")
+    conversation.begin_call(seq, 1)
+    match change:
+        case "truncate":
+            conversation.truncate(after=1)
+        case "clear":
+            conversation.clear()
+        case "pop":
+            conversation.pop_message()
+            conversation.pop_message()
+        case "delete":
+            conversation.delete_message(seq)
+        case "replace":
+            conversation.append_messages([message()], replace_after=1)
+        case "discard":
+            conversation.compact(lambda _: message("summary"), discard=True)
+    assert conversation.calls() == []
+    assert [each for each in store.examine() if each.name != "settings"] == []
+
+
+def test_call_is_unknown_if_only_its_result_is_removed(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation).seq
+    conversation.finish_call(conversation.begin_call(seq, 0), "done")
+    conversation.truncate(after=seq)
+    with pytest.raises(CallUnknown):
+        conversation.begin_call(seq, 0)
+    assert (states(conversation), store.unknown_calls()) == ([(seq, 0, "unknown")], [])
+    conversation.resolve_call(seq, 0, output="done")
+    assert states(conversation) == [(seq, 0, "finished")]
+
+
+def test_fork_has_no_calls(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation).seq
+    conversation.finish_call(conversation.begin_call(seq, 0), "done")
+    fork = conversation.fork("fork")
+    assert fork.calls() == []
+    assert not fork.begin_call(seq, 0).replayed
+
+
+def test_calls_end_with_their_session(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
+    seq = asks(conversation).seq
+    conversation.begin_call(seq, 0)
+    clock.move(hours=2)
+    assert store.unknown_calls() == []
+    with pytest.raises(LangoStoreError):
+        conversation.calls()
+    store.expire()
+    assert store.open("k").calls() == []

@@ -1,0 +1,300 @@
+"""Suspensions: questions to somebody outside, answered once by who has the token."""
+
+from base64 import urlsafe_b64encode
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.factories import contents, message
+
+from lango_store import (
+    AlreadyResumed,
+    Conversation,
+    InvalidCursor,
+    InvalidValue,
+    LangoStoreError,
+    Message,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    Suspension,
+    SuspensionExpired,
+    SuspensionNotFound,
+    ToolCall,
+)
+from lango_store.testing import Clock
+
+HOUR = timedelta(hours=1)
+CALLS = [ToolCall(id="call_0", name="pay", arguments={"euros": 40})] * 2
+
+
+def asks(conversation: Conversation) -> int:
+    return conversation.append_message(Message.assistant(tool_calls=CALLS)).seq
+
+
+def token_of(suspension: Suspension) -> str:
+    assert suspension.token is not None
+    return suspension.token
+
+
+def test_suspension_is_resumed_with_its_state(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    seq = asks(conversation)
+    asked = conversation.suspend([(seq, 0), (seq, 1)], state={"run": [1]}, reason="Pay 40 €?", ttl=HOUR)
+    assert (asked.key, asked.calls, asked.state, asked.reason) == ("k", [(seq, 0), (seq, 1)], {"run": [1]}, "Pay 40 €?")
+    assert (asked.created_at, asked.due_at, asked.answered_at) == (clock.time, clock.time + HOUR, None)
+    clock.move(minutes=5)
+    resumed = either_store.resume(token_of(asked), {"approved": True})
+    assert (resumed.state, resumed.answer, resumed.answered_at) == ({"run": [1]}, {"approved": True}, clock.time)
+    assert conversation.suspensions() == [resumed]
+
+
+def test_second_answer_is_refused_with_the_first(either_store: Store, clock: Clock) -> None:
+    conversation = either_store.open("k")
+    asked = conversation.suspend()
+    first = either_store.resume(token_of(asked), "yes")
+    clock.move(minutes=1)
+    for by_token in (True, False):
+        with pytest.raises(AlreadyResumed) as raised:
+            either_store.resume(token_of(asked), "no") if by_token else conversation.resume(asked.id, "no")
+        error = raised.value
+        assert (error.key, error.id, error.answer, error.answered_at) == ("k", asked.id, "yes", first.answered_at)
+    assert conversation.suspensions() == [first]
+
+
+def test_trusted_code_answers_by_id(store: Store) -> None:
+    conversation = store.open("k")
+    asked = conversation.suspend(state=1)
+    assert conversation.resume(asked.id, None).answer is None
+    with pytest.raises(AlreadyResumed):
+        store.resume(token_of(asked), "yes")
+    with pytest.raises(SuspensionNotFound):
+        store.open("another").resume(asked.id, "yes")
+
+
+def test_suspension_cannot_be_answered_after_its_time(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    asked = conversation.suspend(ttl=HOUR)
+    clock.move(hours=1)
+    with pytest.raises(SuspensionExpired) as raised:
+        store.resume(token_of(asked), "yes")
+    assert (raised.value.key, raised.value.due_at) == ("k", clock.time)
+    assert [each.answer for each in conversation.suspensions()] == [None]
+    assert [each.id for each in store.suspensions().items] == [asked.id]
+
+
+def test_wrong_tokens_are_refused(store: Store) -> None:
+    conversation = store.open("k")
+    token = token_of(conversation.suspend())
+    key, secret = token.split(".")
+    other = urlsafe_b64encode(b"other").decode()
+    store.create("other")
+    wrong = [
+        "",
+        "x",
+        secret,
+        f"{key}.",
+        f"{key}.{'A' * 43}",
+        f"{other}.{secret}",
+        f"{token} ",
+        f"{token}\n",
+        f"..{token}",
+    ]
+    for text in (*wrong, None, 5):
+        with pytest.raises(SuspensionNotFound):
+            store.resume(text, "yes")  # type: ignore[arg-type]
+    missing = urlsafe_b64encode(b"missing").decode()
+    with pytest.raises(SessionNotFound):
+        store.resume(f"{missing}.{secret}", "yes")
+    assert store.resume(token, "yes").answer == "yes"
+
+
+@given(
+    key=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=512),
+    state=st.text(),
+)
+def test_token_names_any_session(store: Store, key: str, state: str) -> None:
+    store.delete(key)
+    conversation = store.open(key)
+    assert store.resume(token_of(conversation.suspend(state=state)), state).state == state
+
+
+def test_id_does_not_permit_to_answer_by_token(store: Store) -> None:
+    asked = store.open("k").suspend()
+    key, _ = token_of(asked).split(".")
+    with pytest.raises(SuspensionNotFound):
+        store.resume(f"{key}.{asked.id}", "yes")
+
+
+@pytest.mark.parametrize(
+    "calls", [[(1, 2)], [(1, -1)], [(2, 0)], [(7, 0)], [(1, 0), (1, 5)]], ids=lambda calls: str(calls)
+)
+def test_suspension_of_missing_call_is_refused(store: Store, calls: list[tuple[int, int]]) -> None:
+    conversation = store.open("k")
+    asks(conversation)
+    conversation.append_message(message())
+    with pytest.raises(LangoStoreError, match="there is no call"):
+        conversation.suspend(calls)
+    assert conversation.suspensions() == []
+
+
+def test_suspension_names_calls_of_one_message(store: Store) -> None:
+    conversation = store.open("k")
+    with pytest.raises(ValueError, match="several messages"):
+        conversation.suspend([(asks(conversation), 0), (asks(conversation), 0)])
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"state": {1}}, InvalidValue),
+        ({"reason": "a\0b"}, InvalidValue),
+        ({"ttl": 5}, TypeError),
+        ({"ttl": -HOUR}, ValueError),
+    ],
+)
+def test_suspension_that_cannot_be_stored_is_refused(store: Store, given: Any, error: type[Exception]) -> None:
+    conversation = store.open("k")
+    with pytest.raises(error):
+        conversation.suspend(**given)
+    assert conversation.suspensions() == []
+
+
+def test_answer_that_cannot_be_stored_changes_nothing(store: Store) -> None:
+    token = token_of(store.open("k").suspend())
+    with pytest.raises(InvalidValue):
+        store.resume(token, {1, 2})
+    assert store.resume(token, [1, 2]).answer == [1, 2]
+
+
+def test_secret_is_not_stored(store: Store) -> None:
+    token = token_of(store.open("k").suspend(state="the state"))
+    with store.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT * FROM lango_suspension").all()
+    assert "the state" in str(rows)
+    assert token.split(".")[1] not in str(rows)
+    assert "token" not in store.suspensions().items[0].model_dump()
+    assert "token" not in repr(store.conversation("k").suspensions())
+
+
+# Lists
+
+
+def test_suspensions_are_paged_oldest_first(either_store: Store, clock: Clock) -> None:
+    suspended = []
+    for number in range(5):
+        suspended.append(either_store.open(f"k{4 - number}").suspend())
+        clock.move(seconds=number % 2)
+    found, cursor = [], None
+    for _ in range(3):
+        page = either_store.suspensions(limit=2, cursor=cursor)
+        found += page.items
+        cursor = page.next
+    assert cursor is None
+    assert [each.key for each in found] == ["k3", "k4", "k1", "k2", "k0"]  # by time, then by key
+    assert {each.id for each in found} == {each.id for each in suspended}
+
+
+def test_suspensions_are_filtered(store: Store, clock: Clock) -> None:
+    of_ann = store.open("a", user_id="ann", agent_id="x").suspend(ttl=HOUR).id
+    of_bob = store.open("b", user_id="bob", agent_id="x").suspend().id
+    gone = store.open("c", ttl=HOUR)
+    gone.suspend()
+    store.resume(token_of(store.open("d", user_id="ann").suspend()), "answered")
+    clock.move(hours=1)
+
+    def ids(**which: Any) -> set[str]:
+        return {each.id for each in store.suspensions(**which).items}
+
+    assert ids() == {of_ann, of_bob}
+    assert ids(user_id="ann") == {of_ann}
+    assert ids(agent_id="x") == {of_ann, of_bob}
+    assert ids(agent_id="x", user_id="bob") == {of_bob}
+    assert ids(due_before=clock.time) == set()
+    assert ids(due_before=clock.time + timedelta(seconds=1)) == {of_ann}
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "W10", 5])
+def test_cursor_of_another_list_is_refused(store: Store, cursor: Any) -> None:
+    with pytest.raises(InvalidCursor, match=r"Store\.suspensions"):
+        store.suspensions(cursor=cursor)
+
+
+@pytest.mark.parametrize("limit", [0, 1_001])
+def test_page_size_is_limited(store: Store, limit: int) -> None:
+    with pytest.raises(ValueError, match="limit="):
+        store.suspensions(limit=limit)
+
+
+# The session changes
+
+
+def test_suspension_is_deleted_with_its_message(store: Store) -> None:
+    conversation = store.open("k", messages=[message()])
+    asked = conversation.suspend([(asks(conversation), 0)])
+    without_call = conversation.suspend()
+    conversation.truncate(after=1)
+    assert [each.id for each in conversation.suspensions()] == [without_call.id]
+    with pytest.raises(SuspensionNotFound):
+        store.resume(token_of(asked), "yes")
+    assert store.resume(token_of(without_call), "yes").answer == "yes"
+
+
+def test_suspension_of_expired_session_cannot_be_answered(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=HOUR)
+    token = token_of(conversation.suspend(ttl=2 * HOUR))
+    clock.move(hours=1)
+    with pytest.raises(SessionExpired):
+        store.resume(token, "yes")
+    assert store.suspensions().items == []
+    store.touch("k")
+    assert store.resume(token, "yes").answer == "yes"
+
+
+def test_suspension_changes_neither_revision_nor_log(store: Store) -> None:
+    conversation = store.open("k")
+    before = conversation.info()
+    store.resume(token_of(conversation.suspend()), "yes")
+    assert conversation.info() == before
+    assert conversation.messages() == []
+
+
+def test_fork_has_no_suspensions(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.suspend([(asks(conversation), 0)])
+    assert conversation.fork("fork").suspensions() == []
+
+
+def test_history_closes_a_suspended_call(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    conversation.suspend([(asks(conversation), 0)])
+    roles = [each["role"] for each in conversation.history()]
+    assert roles == ["user", "assistant", "tool", "tool"]
+
+
+def test_approved_call_runs_once(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation)
+    resumed = store.resume(token_of(conversation.suspend([(seq, 1)])), True)
+    runs = 0
+    for _ in range(2):  # the process died after the answer, and another one continues
+        ((seq, position),) = resumed.calls
+        effect = conversation.begin_call(seq, position)
+        if not effect.replayed:
+            runs += 1
+            conversation.finish_call(effect, "paid")
+    assert (runs, contents(conversation.messages())) == (1, [None, "paid"])
+
+
+def test_answer_belongs_to_the_transaction_of_the_caller(store: Store) -> None:
+    token = token_of(store.open("k").suspend())
+
+    def answer(tx: Store) -> None:
+        tx.resume(token, "no")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.transact(answer)
+    assert store.resume(token, "yes").answer == "yes"
