@@ -59,7 +59,7 @@ def calls(
         say("no call is unknown")
 
 
-@app.command(epilog=example("calls resolve telegram:42 17 0 --output result.json --url sqlite:///agent.db"))
+@app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))
 def resolve(
     key: Annotated[str, typer.Argument(help="Session key.")],
     seq: Annotated[int, typer.Argument(help="Seq of the message that asks for the call.")],

@@ -3,7 +3,7 @@
 from support.factories import message
 from support.pages import blocks
 
-from lango_store import Message, Store
+from lango_store import Message, Store, ToolCall
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -16,6 +16,9 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
     store.set_values("telegram:9", {"state": 1})
     store.set_shared_values("user:ann", {"language": "nb"})
     conversation.enqueue(message("later"))
+    asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="c", name="pay", arguments={})]))
+    effect = conversation.begin_call(asking.seq, 0)
+    conversation.suspend([(asking.seq, 0)], reason="Pay?")
     turn = conversation.turn("given up").begin()
     turn.write("half of an ans")
     turn.abandon()
@@ -24,13 +27,17 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
         for statement in blocks("docs/reference/tables.md", "sql"):
             rows = connection.exec_driver_sql(statement.strip().rstrip(";")).all()
             results.append([tuple(row) for row in rows])
-    sessions, texts, compactions, values, drafts, inbox, shared, changes, features, version = results
+    sessions, texts, compactions, values, drafts, inbox, calls, suspensions, shared, changes, features, version = (
+        results
+    )
     assert [row[0] for row in sessions] == ["telegram:9"]
     assert {row[2] for row in texts} == {"hello", "bye"}
     assert [row[2] for row in compactions] == [2]
     assert [row[0] for row in values] == ["state"]
     assert [row[:3] for row in drafts] == [("telegram:9", "given up", 1)]
     assert inbox == [("telegram:9", 1)]
+    assert [row[:4] for row in calls] == [("telegram:9", asking.seq, 0, effect.key)]
+    assert [row[:3] for row in suspensions] == [("telegram:9", "ann", "Pay?")]
     assert [row[0] for row in shared] == ["language"]
     assert {row[2] for row in changes} == {"compact", "pop"}
     assert (features, version) == ([], [(SCHEMA_REVISION,)])

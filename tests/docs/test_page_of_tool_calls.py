@@ -47,7 +47,7 @@ class Payments:
     """Runs of the program in one folder, on one database."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self._options = {
+        self._options: dict[str, Any] = {
             "folder": folder,
             "environment": os.environ | {"LANGO_STORE_URL": url, "PYTHONPATH": str(ROOT)},
         }
