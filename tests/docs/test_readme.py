@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from support.pages import blocks, blocks_by_place, commands
 from support.paths import DATA, ROOT
 from support.processes import PYTEST, run_program
 
-from lango_store import Message, Store
+from lango_store import Message, Store, ToolCall
 
 PROGRAMS = {
     place: program
@@ -104,10 +105,16 @@ def test_operator_commands_run(tmp_path: Path) -> None:
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
         store.create("refund", user_id="bob", messages=[Message.user("a refund in Oslo")])
-        store.open("telegram:87654321").turn("t1").begin()
+        conversation = store.open("telegram:87654321")
+        call = ToolCall(id="c", name="mail", arguments={})
+        asking = conversation.append_message(Message.assistant(tool_calls=[call]))
+        with suppress(ConnectionError), conversation.turn("t0") as turn, turn.call(asking, 0):
+            raise ConnectionError
+        conversation.turn("t1").begin()
     run_lango_store_commands("".join(blocks("docs/production/operations.md", "sh")), tmp_path)
     with Store(url) as store:
         assert store.open_turns() == []
+        assert store.messages("telegram:87654321")[-1].content == "Not sent."
 
 
 def test_nanobot_commands_run(tmp_path: Path) -> None:
