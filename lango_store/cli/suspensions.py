@@ -67,7 +67,7 @@ def suspensions(
             print_table(COLUMNS, pages(store), wide={"reason"})
 
 
-@app.command(epilog=example("suspensions resume TOKEN --json answer.json --url sqlite:///agent.db"))
+@app.command(epilog=example("suspensions resume TOKEN --json yes.json --url sqlite:///a.db"))
 def resume(
     token: Annotated[str, typer.Argument(help="Token of the suspension.")],
     json_: Annotated[Path, typer.Option("--json", metavar="FILE", help="The answer, a file with JSON.")],
