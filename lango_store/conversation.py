@@ -856,7 +856,7 @@ class Conversation:
             send_to_approver(suspension.token)
             ```
         """
-        new = suspensions.New(suspensions.Token.new(self.key), calls, state, reason, ttl)
+        new = suspensions.New(self.key, calls, state, reason, ttl)
         return self._context.transact(suspensions.suspend, new)
 
     def suspensions(self) -> list[Suspension]:

@@ -244,9 +244,7 @@ class CallInProgress(LangoStoreError):
     def __init__(self, key: str, seq: int, position: int, until: datetime) -> None:
         self._fact = f"{_call(key, seq, position)} is being run until {until} at the latest"
         super().__init__(f"{self._fact}: try again later, or pass wait=")
-        self.key = key
-        self.seq = seq
-        self.position = position
+        self.key, self.seq, self.position = key, seq, position
         self.until = until
 
 
@@ -268,9 +266,7 @@ class CallUnknown(LangoStoreError):
         super().__init__(
             f"{self._fact}: find out whether the tool ran, and call resolve_call(), or pass idempotent=True"
         )
-        self.key = key
-        self.seq = seq
-        self.position = position
+        self.key, self.seq, self.position = key, seq, position
         self.effect_key = effect_key
 
 

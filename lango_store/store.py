@@ -881,8 +881,8 @@ class Store:
             SuspensionNotFound: No suspension has this token; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
-        parsed = suspensions.Token.parse(token)
-        return self._context.transact_once(suspensions.resume, parsed.key, parsed.digest, encode_json(answer, "answer"))
+        given = (*suspensions.parse(token), encode_json(answer, "answer"))
+        return self._context.transact_once(suspensions.resume, *given)
 
     def stats(self) -> Stats:
         """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""

@@ -5,7 +5,7 @@ token in the row decides who may finish the call. `until` only tells a running c
 functions that write need a transaction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -176,21 +176,13 @@ _state: Final = sa.case(
     (sa.and_(CALL.c.result_seq.is_(None), CALL.c.until > NOW), "running"),
     else_="unknown",
 )
-_LIST: Final = (
-    sa.select(
-        CALL.c.session_key,
-        CALL.c.message_seq,
-        CALL.c.position,
-        as_stored(_ASKING.c.tool_calls),
-        CALL.c.effect_key,
-        _state,
-        as_stored(CALL.c.begun_at),
-        as_stored(CALL.c.until),
-        CALL.c.result_seq,
-    )
-    .join(_ASKING, sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq))
-    .order_by(CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
-)
+_PLACE: Final = (CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
+_TIMES: Final = (as_stored(CALL.c.begun_at), as_stored(CALL.c.until))
+_FIELDS: Final = (*_PLACE, as_stored(_ASKING.c.tool_calls), CALL.c.effect_key, _state, *_TIMES, CALL.c.result_seq)
+"""The fields of `BegunCall`, with the calls of the message in place of the name."""
+
+_IS_ASKING: Final = sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq)
+_LIST: Final = sa.select(*_FIELDS).join(_ASKING, _IS_ASKING).order_by(*_PLACE)
 _IS_UNKNOWN: Final = (CALL.c.result_seq.is_(None), CALL.c.token.is_not(None), CALL.c.until <= NOW)
 _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 _unknown: Final = Statement(
@@ -202,26 +194,18 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:
     """Return the calls of a live session that were begun, in the order of their messages."""
     sessions.row_of(connection, now, key)
     bound = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
-    return [_decoded(*row) for row in _of_session.run(connection, bound)]
+    return [_decoded(row) for row in _of_session.run(connection, bound)]
 
 
 def read_unknown(connection: AnyConnection, now: Moment) -> list[BegunCall]:
     """Return the unknown calls of all live sessions, at most 1,000."""
-    return [_decoded(*row) for row in _unknown.run(connection, {"now": dialect_of(connection).time(now)})]
+    return [_decoded(row) for row in _unknown.run(connection, {"now": dialect_of(connection).time(now)})]
 
 
-def _decoded(key: str, seq: int, position: int, calls: str | None, *others: Any) -> BegunCall:
-    asked = [] if calls is None else stored_json(key, seq, "tool_calls", calls)
-    effect_key, state, begun_at, until, result_seq = others
-    value = {
-        "key": key,
-        "seq": seq,
-        "position": position,
-        "name": asked[position]["name"] if position < len(asked) else "",
-        "effect_key": effect_key,
-        "state": state,
-        "begun_at": stored_time(key, "begun_at", begun_at),
-        "until": stored_time(key, "until", until),
-        "result_seq": result_seq,
-    }
-    return session_value(BegunCall, value)
+def _decoded(row: Sequence[Any]) -> BegunCall:
+    value = dict(zip(BegunCall.model_fields, row, strict=True))
+    key, seq = value["key"], value["seq"]
+    asked = [] if value["name"] is None else stored_json(key, seq, "tool_calls", value["name"])
+    value["name"] = asked[value["position"]]["name"] if value["position"] < len(asked) else ""
+    times = {name: stored_time(key, name, value[name]) for name in ("begun_at", "until")}
+    return session_value(BegunCall, value | times)

@@ -5,9 +5,10 @@ import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -37,54 +38,38 @@ from lango_store.errors import AlreadyResumed, SuspensionExpired, SuspensionNotF
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.([A-Za-z0-9_-]{43})")
 
 
-class Token(NamedTuple):
-    """The session key and the secret of a suspension."""
+def parse(token: str) -> tuple[str, str]:
+    """Return the session key and the digest of a token; raise `SuspensionNotFound` if the text is not a token."""
+    if isinstance(token, str) and (match := _TOKEN.fullmatch(token)):
+        with suppress(ValueError):
+            return checked_key(urlsafe_b64decode(match[1]).decode()), _digest(match[2])
+    raise _not_found("this text is not the token of a suspension")
 
-    key: str
-    secret: str
 
-    @classmethod
-    def new(cls, key: str) -> "Token":
-        """Create the token of a new suspension."""
-        return cls(checked_key(key), secrets.token_urlsafe(32))
-
-    @classmethod
-    def parse(cls, token: str) -> "Token":
-        """Return the parts of a token; raise `SuspensionNotFound` if the text is not a token."""
-        if isinstance(token, str) and (match := _TOKEN.fullmatch(token)):
-            try:
-                return cls(checked_key(urlsafe_b64decode(match[1]).decode()), match[2])
-            except ValueError:
-                pass
-        raise _not_found("this text is not the token of a suspension")
-
-    def __str__(self) -> str:
-        return f"{urlsafe_b64encode(self.key.encode()).decode()}.{self.secret}"
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 digest of the secret."""
-        return hashlib.sha256(self.secret.encode()).hexdigest()
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class New:
-    """A suspension about to be stored, encoded.
+    """A suspension about to be stored, encoded, with its token.
 
     Raises:
         InvalidValue: The state or the reason cannot be stored.
     """
 
     def __init__(
-        self, token: Token, places: Sequence[tuple[int, int]], state: Any, reason: str | None, ttl: timedelta | None
+        self, key: str, calls: Sequence[tuple[int, int]], state: Any, reason: str | None, ttl: timedelta | None
     ) -> None:
-        self.token, self.ttl = token, ttl
-        sessions.seconds(ttl)
-        self.places = [Place(token.key, *place) for place in places]
+        secret = secrets.token_urlsafe(32)
+        self.token: Final = f"{urlsafe_b64encode(checked_key(key).encode()).decode()}.{secret}"
+        self.key, self.digest = key, _digest(secret)
+        self.ttl: Final = None if sessions.seconds(ttl) is None else ttl
+        self.places: Final = [Place(key, *call) for call in calls]
         if len({each.seq for each in self.places}) > 1:
             raise ValueError("calls name several messages: suspend the calls of each message separately")
-        self.row = {
-            "session_key": token.key,
-            "digest": token.digest,
+        self.row: Final = {
+            "session_key": key,
+            "digest": self.digest,
             "message_seq": self.places[0].seq if self.places else None,
             "positions": encode_json([each.position for each in self.places], "calls") if self.places else None,
             "state": None if state is None else encode_json(state, "state"),
@@ -104,16 +89,16 @@ _insert: Final = Statement(
 
 def suspend(connection: sa.Connection, now: datetime, new: New) -> Suspension:
     """Store a suspension of a live session, and return it with its token."""
-    sessions.lock(connection, now, new.token.key)
+    sessions.lock(connection, now, new.key)
     for place in new.places:
         calls.asked(connection, place)
     time = dialect_of(connection).time
     due_at = None if new.ttl is None else now + new.ttl
     _insert.run_many(connection, [new.row | {"created_at": time(now), "due_at": time(due_at)}])
-    stored = _find(connection, new.token.key, new.token.digest)
+    stored = _find(connection, new.key, new.digest)
     if stored is None:
-        raise sessions.not_permitted(new.token.key)
-    return stored.model_copy(update={"token": str(new.token)})
+        raise sessions.not_permitted(new.key)
+    return stored.model_copy(update={"token": new.token})
 
 
 _IS_OPEN: Final = sa.and_(
@@ -211,21 +196,13 @@ def page(
 
 
 def _decoded(row: Sequence[Any]) -> Suspension:
-    key, digest, seq, positions, state, reason, created_at, due_at, answer, answered_at = row
-    name = f"suspension {str(digest)[:8]}"
-
-    def decoded(field: str, stored: str | None) -> Any:
-        return None if stored is None else stored_json(key, 0, f"{name}, {field}", stored)
-
-    value = {
-        "key": key,
-        "id": digest,
-        "calls": [(seq, position) for position in decoded("positions", positions) or ()],
-        "state": decoded("state", state),
-        "reason": reason,
-        "created_at": stored_time(key, name, created_at),
-        "due_at": None if due_at is None else stored_time(key, name, due_at),
-        "answer": decoded("answer", answer),
-        "answered_at": None if answered_at is None else stored_time(key, name, answered_at),
-    }
-    return session_value(Suspension, value)
+    value = {name: each for name, each in zip(SUSPENSION.c.keys(), row, strict=True) if each is not None}
+    key, id = value.pop("session_key"), value.pop("digest")
+    field = f"suspension {str(id)[:8]}"
+    for name in value.keys() & {"positions", "state", "answer"}:
+        value[name] = stored_json(key, 0, f"{field}, {name}", value[name])
+    for name in value.keys() & {"created_at", "due_at", "answered_at"}:
+        value[name] = stored_time(key, f"{field}, {name}", value[name])
+    seq = value.pop("message_seq", None)
+    calls = [(seq, position) for position in value.pop("positions", ())]
+    return session_value(Suspension, value | {"key": key, "id": id, "calls": calls})

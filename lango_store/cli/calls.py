@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from lango_store._values.model import UNSET, BegunCall
-from lango_store.cli.options import JsonOption, UrlOption, example, open_store
-from lango_store.cli.output import Columns, print_json, print_table, say
+from lango_store.cli.options import JsonOption, UrlOption, example, open_store, runs_command
+from lango_store.cli.output import Columns, print_items
 from lango_store.interchange.fidelity import read_json
 
 app = typer.Typer(invoke_without_command=True, epilog=example("calls --unknown --url sqlite:///agent.db"))
@@ -41,22 +41,13 @@ def calls(
     it, name of the tool, effect key, and time of the beginning. Control
     characters are escaped with a backslash.
     """
-    if context.invoked_subcommand is not None:
-        if unknown or url or json_:
-            raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+    if runs_command(context, unknown, url, json_):
         return
     if not unknown:
         print(context.get_help())
         return
     with open_store(url) as store:
-        found = store.unknown_calls()
-    if json_:
-        for call in found:
-            print_json(call)
-    elif found:
-        print_table(COLUMNS, [found])
-    else:
-        say("no call is unknown")
+        print_items(COLUMNS, [store.unknown_calls()], as_json=json_, none="no call is unknown")
 
 
 @app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))

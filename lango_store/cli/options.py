@@ -95,6 +95,13 @@ def database(url: str | None, *, new: bool = False) -> str:
     return url
 
 
+def runs_command(context: typer.Context, *options: object) -> bool:
+    """Return True if a subcommand follows; refuse options that stand before it."""
+    if context.invoked_subcommand is not None and any(options):
+        raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+    return context.invoked_subcommand is not None
+
+
 @contextmanager
 def open_store(url: str | None, announcement: str | None = None) -> Iterator[Store]:
     """Open the store. If there is an announcement, print it with the database URL (without the password)."""

@@ -18,6 +18,7 @@ from lango_store import errors, schema
 from lango_store._values.document import ESCAPES, ON_ONE_LINE, PICTURES
 
 Item = TypeVar("Item")
+Stored = TypeVar("Stored", bound=BaseModel)
 Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
 """The columns of a table: each name with a function that reads the value from an item."""
 
@@ -110,6 +111,20 @@ def print_json(value: BaseModel) -> None:
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text))
     print(text)
+
+
+def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, as_json: bool, none: str) -> None:
+    """Print values as lines of JSON or as tables; say `none` in place of an empty table."""
+    found = False
+    for page in pages:
+        found |= bool(page)
+        if as_json:
+            for item in page:
+                print_json(item)
+        elif page:
+            print_table(columns, [page])
+    if not found and not as_json:
+        say(none)
 
 
 def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide: Collection[str] = ()) -> None:

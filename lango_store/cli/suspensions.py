@@ -8,10 +8,9 @@ import typer
 
 from lango_store._values.model import Suspension
 from lango_store.cli.calls import json_file
-from lango_store.cli.options import Agent, JsonOption, UrlOption, User, example, open_store, time
-from lango_store.cli.output import Columns, print_json, print_table, printable
+from lango_store.cli.options import Agent, JsonOption, UrlOption, User, example, open_store, runs_command, time
+from lango_store.cli.output import Columns, print_items, printable
 from lango_store.errors import quoted
-from lango_store.store import Store
 
 app = typer.Typer(invoke_without_command=True, epilog=example("suspensions --user ann --url sqlite:///agent.db"))
 
@@ -45,26 +44,20 @@ def suspensions(
     position), reason, time of the suspension, and the time until which it
     can be answered. Control characters are escaped with a backslash.
     """
-    if context.invoked_subcommand is not None:
-        if user or agent or due_before or url or json_:
-            raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+    if runs_command(context, user, agent, due_before, url, json_):
         return
 
-    def pages(store: Store) -> Iterator[list[Suspension]]:
-        cursor = None
-        while True:
-            page = store.suspensions(user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor)
-            yield page.items
-            if (cursor := page.next) is None:
-                return
-
     with open_store(url) as store:
-        if json_:
-            for page in pages(store):
-                for suspension in page:
-                    print_json(suspension)
-        else:
-            print_table(COLUMNS, pages(store), wide={"reason"})
+
+        def pages() -> Iterator[list[Suspension]]:
+            cursor = None
+            while True:
+                page = store.suspensions(user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor)
+                yield page.items
+                if (cursor := page.next) is None:
+                    return
+
+        print_items(COLUMNS, pages(), as_json=json_, none="no suspension waits for an answer")
 
 
 @app.command(epilog=example("suspensions resume TOKEN --json yes.json --url sqlite:///a.db"))

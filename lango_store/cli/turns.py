@@ -5,8 +5,8 @@ from typing import Annotated, Final
 import typer
 
 from lango_store._values.model import OpenTurn
-from lango_store.cli.options import JsonOption, UrlOption, YesOption, confirm, example, open_store
-from lango_store.cli.output import Columns, print_json, print_table, printable, say
+from lango_store.cli.options import JsonOption, UrlOption, YesOption, confirm, example, open_store, runs_command
+from lango_store.cli.output import Columns, print_items, printable
 from lango_store.errors import quoted
 
 app = typer.Typer(invoke_without_command=True, epilog=example("turns --open --url sqlite:///agent.db"))
@@ -37,22 +37,13 @@ def turns(
     header: session key, turn id, time at which the lease ends, and
     `running` or `ended`. Control characters are escaped with a backslash.
     """
-    if context.invoked_subcommand is not None:
-        if open_ or url or json_:
-            raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
+    if runs_command(context, open_, url, json_):
         return
     if not open_:
         print(context.get_help())
         return
     with open_store(url) as store:
-        open_turns = store.open_turns()
-    if json_:
-        for turn in open_turns:
-            print_json(turn)
-    elif open_turns:
-        print_table(COLUMNS, [open_turns])
-    else:
-        say(_NO_TURN)
+        print_items(COLUMNS, [store.open_turns()], as_json=json_, none=_NO_TURN)
 
 
 @app.command(epilog=example("turns release telegram:42 --url sqlite:///agent.db"))

@@ -11,7 +11,6 @@ from lango_store._operations.appends import Batch
 from lango_store._operations.binds import CHANGE, MESSAGE, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
-from lango_store._operations.suspensions import Token
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
@@ -85,7 +84,7 @@ def _encode_extra(draft: Draft) -> values.NamedJson:
 
 
 def _suspensions(draft: Draft) -> list[suspensions.New]:
-    return [suspensions.New(Token.new(draft.key), (), state, None, None) for state in draft.suspensions]
+    return [suspensions.New(draft.key, (), state, None, None) for state in draft.suspensions]
 
 
 def import_draft(
