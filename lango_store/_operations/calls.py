@@ -75,7 +75,7 @@ def begin(
     row = _row(connection, place)
     if row is None:
         new = {"session_key": place.key, "message_seq": place.seq, "position": place.position}
-        connection.execute(sa.insert(CALL).values(new | begun | {"effect_key": attempt.effect_key}))
+        _write(connection, place, sa.insert(CALL).values(new | begun | {"effect_key": attempt.effect_key}))
         return call, attempt.effect_key, None
     if (result := _result(connection, place, row)) is not None:
         return call, row.effect_key, result
@@ -84,7 +84,7 @@ def begin(
         _check_ended(place, row, now)
         if not idempotent:
             raise CallUnknown(place.key, place.seq, place.position, row.effect_key)
-    connection.execute(sa.update(CALL).where(place.row).values(begun))
+    _write(connection, place, sa.update(CALL).where(place.row).values(begun))
     return call, row.effect_key, None
 
 
@@ -117,8 +117,14 @@ def _record(
     connection: sa.Connection, now: datetime, place: Place, result: Batch, expected: Expected = ANYTHING, **values: Any
 ) -> Message:
     (stored,) = appends.append_new_ids(connection, now, place.key, result, expected)
-    connection.execute(sa.update(CALL).where(place.row).values(result_seq=stored.seq, **values))
+    _write(connection, place, sa.update(CALL).where(place.row).values(result_seq=stored.seq, **values))
     return stored
+
+
+def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Update) -> None:
+    """Write the row of a call; raise `NotPermitted` if the database does not allow it: the tool could run twice."""
+    if connection.execute(statement.returning(CALL.c.effect_key)).first() is None:
+        raise sessions.not_permitted(place.key)
 
 
 def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
@@ -141,7 +147,7 @@ def resolve(
         _check_ended(place, row, now)
     if result is not None:
         return _record(connection, now, place, Batch([result(call)]), token=None)
-    connection.execute(sa.update(CALL).where(place.row).values(token=None, result_seq=None))
+    _write(connection, place, sa.update(CALL).where(place.row).values(token=None, result_seq=None))
     return None
 
 

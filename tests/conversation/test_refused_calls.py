@@ -1,0 +1,40 @@
+"""Databases that do not write the row of a tool call, for example because of a row-level security policy."""
+
+import pytest
+from support.factories import contents
+from support.triggers import eat
+
+from lango_store import Conversation, Message, NotPermitted, Store, ToolCall
+from lango_store.testing import Clock
+
+
+def conversation_with_call(store: Store) -> Conversation:
+    """Create a session with one message, which asks for one call."""
+    conversation = store.open("k")
+    conversation.append_message(Message.assistant("", tool_calls=[ToolCall(id="call_0", name="pay", arguments={})]))
+    return conversation
+
+
+def test_call_does_not_begin_without_its_row(store: Store) -> None:
+    conversation = conversation_with_call(store)
+    eat(store.engine, "INSERT", "lango_call")
+    with pytest.raises(NotPermitted):
+        conversation.begin_call(1, 0)
+    assert conversation.calls() == []
+
+
+def test_result_is_not_stored_without_the_end_of_its_call(store: Store, clock: Clock) -> None:
+    conversation = conversation_with_call(store)
+    effect = conversation.begin_call(1, 0)
+    eat(store.engine, "UPDATE", "lango_call")
+    with pytest.raises(NotPermitted):
+        conversation.finish_call(effect, "paid")
+    clock.move(hours=1)
+    with pytest.raises(NotPermitted):
+        conversation.resolve_call(1, 0, output="paid")
+    with pytest.raises(NotPermitted):
+        conversation.resolve_call(1, 0, retry=True)
+    with pytest.raises(NotPermitted):
+        conversation.begin_call(1, 0, idempotent=True)
+    assert contents(conversation.all_messages()) == [""]
+    assert [call.state for call in conversation.calls()] == ["unknown"]
