@@ -90,6 +90,8 @@ def finish(
     lease: Lease | None = None,
 ) -> Message:
     """Store the result of a call together with its end; return the stored message."""
+    if effect.replayed and effect.result is not None:
+        return effect.result
     result = Batch([context.counted(result_message(effect.call, output, failed, id=id))])
     effect.result = context.transact(calls.finish, effect._place, effect._token, result, lease)
     return effect.result

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.databases import MakeDatabase
 from support.factories import message
 from support.processes import Program
 
@@ -21,6 +22,7 @@ from lango_store import (
     LangoStoreError,
     LeaseLost,
     Message,
+    NotPermitted,
     Store,
     ToolCall,
     TurnInProgress,
@@ -127,6 +129,31 @@ def test_finish_twice_stores_one_result(store: Store) -> None:
     stored = conversation.finish_call(effect, "done")
     assert conversation.finish_call(effect, "done") == replayed(stored)
     assert len(conversation.messages()) == 2
+
+
+def test_finish_of_replayed_call_returns_the_first_result(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation).seq
+    stored = conversation.finish_call(conversation.begin_call(seq, 0), "first")
+    assert conversation.finish_call(conversation.begin_call(seq, 0), "second") == replayed(stored)
+    assert [each.content for each in conversation.messages()][1:] == ["first"]
+
+
+@pytest.mark.parametrize("event", ["INSERT", "UPDATE"])
+def test_call_does_not_begin_if_a_trigger_drops_its_row(make_postgres: MakeDatabase, event: str, clock: Clock) -> None:
+    with Store(make_postgres(), clock=clock) as store:
+        conversation = store.open("k")
+        seq = asks(conversation).seq
+        if event == "UPDATE":
+            conversation.begin_call(seq, 0)
+            clock.move(minutes=2)
+        with store.engine.begin() as connection:
+            function = "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+            connection.exec_driver_sql(function)
+            trigger = f"CREATE TRIGGER skips BEFORE {event} ON lango_call FOR EACH ROW EXECUTE FUNCTION skip()"
+            connection.exec_driver_sql(trigger)
+        with pytest.raises(NotPermitted):
+            conversation.begin_call(seq, 0, idempotent=True)
 
 
 def test_failure_is_the_result_of_the_call(store: Store) -> None:
@@ -462,6 +489,15 @@ def test_fork_has_no_calls(store: Store) -> None:
     fork = conversation.fork("fork")
     assert fork.calls() == []
     assert not fork.begin_call(seq, 0).replayed
+
+
+def test_renewed_session_has_no_calls(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
+    conversation.begin_call(asks(conversation).seq, 0)
+    conversation.suspend()
+    clock.move(hours=1)
+    renewed = store.open("k", renew=True)
+    assert (renewed.calls(), renewed.suspensions()) == ([], [])
 
 
 def test_calls_end_with_their_session(store: Store, clock: Clock) -> None:
