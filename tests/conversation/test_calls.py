@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.databases import MakeDatabase
+from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message
 from support.processes import Program
 
@@ -139,6 +139,7 @@ def test_finish_of_replayed_call_returns_the_first_result(store: Store) -> None:
     assert [each.content for each in conversation.messages()][1:] == ["first"]
 
 
+@not_on_a_cluster("Citus has no triggers on distributed tables")
 @pytest.mark.parametrize("event", ["INSERT", "UPDATE"])
 def test_call_does_not_begin_if_a_trigger_drops_its_row(make_postgres: MakeDatabase, event: str, clock: Clock) -> None:
     with Store(make_postgres(), clock=clock) as store:
