@@ -23,7 +23,7 @@ def verbs_of(kind: type) -> set[str]:
 
 
 def prepare(store: Store, cold: Path) -> None:
-    """Make what the calls are about: sessions, one in an archive, a draft, an inbox message and an open turn."""
+    """Make what the calls are about: sessions, one in an archive, a draft, an unknown call and an open turn."""
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=messages(2, tokens=1))
@@ -31,11 +31,12 @@ def prepare(store: Store, cold: Path) -> None:
     k = store.conversation("k")
     k.save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
     given_up = k.turn("given up").begin()
+    asking = given_up.append(Message.assistant(tool_calls=[ToolCall(id="", name="f")] * 3, id="asking", tokens=1))
+    with given_up.call(asking, 0):
+        pass  # without an output, so that the call is unknown
     given_up.write("half of an ans")
     given_up.abandon()
     k.enqueue(message(id="waiting"))
-    asking = k.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")] * 3, id="asking", tokens=1))
-    k.begin_call(asking.seq, 0, limit=timedelta(milliseconds=1))
     k.suspend([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
 
