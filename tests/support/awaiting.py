@@ -37,7 +37,7 @@ class Awaiting:
             return self._each(found)
         if isinstance(found, AsyncRunningTurn):
             return AwaitingTurn(found, self._loop)
-        if isinstance(found, AbstractAsyncContextManager):
+        if inspect.isasyncgen(getattr(found, "gen", None)):
             return self._block(found)
         is_handle = hasattr(found, "append_message") and hasattr(found, "key")
         return Awaiting(found, self._loop) if is_handle else found

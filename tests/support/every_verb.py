@@ -23,7 +23,7 @@ def verbs_of(kind: type) -> set[str]:
 
 
 def prepare(store: Store, cold: Path) -> None:
-    """Make what the calls are about: sessions, one in an archive, a draft, an unknown call and an open turn."""
+    """Make what the calls are about: sessions, one in an archive, a draft, unknown calls and an open turn."""
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=messages(2, tokens=1))
@@ -31,9 +31,10 @@ def prepare(store: Store, cold: Path) -> None:
     k = store.conversation("k")
     k.save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
     given_up = k.turn("given up").begin()
-    asking = given_up.append(Message.assistant(tool_calls=[ToolCall(id="", name="f")] * 3, id="asking", tokens=1))
-    with given_up.call(asking, 0):
-        pass  # without an output, so that the call is unknown
+    asking = given_up.append(Message.assistant(tool_calls=[ToolCall(id="", name="f")] * 5, id="asking", tokens=1))
+    for position in range(3):
+        with given_up.call(asking, position):
+            pass  # without an output, so that the call is unknown
     given_up.write("half of an ans")
     given_up.abandon()
     k.enqueue(message(id="waiting"))
@@ -154,14 +155,14 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "enqueue": [lambda: k.enqueue(message()), lambda: k.enqueue(message(id="new"))],
             "inbox": [k.inbox],
             "begin_call": [
-                lambda: k.begin_call(asking.seq, 0, idempotent=True),
-                lambda: k.begin_call(asking.seq, 1),
+                lambda: k.begin_call(asking.seq, 2, idempotent=True),
+                lambda: k.begin_call(asking.seq, 3),
             ],
-            "finish_call": [lambda: k.finish_call(k.begin_call(asking.seq, 2), "done")],
+            "finish_call": [lambda: k.finish_call(k.begin_call(asking.seq, 4), "done")],
             "calls": [k.calls],
             "resolve_call": [
                 lambda: k.resolve_call(asking.seq, 0, output="done"),
-                lambda: k.resolve_call(asking.seq, 0, retry=True),
+                lambda: k.resolve_call(asking.seq, 1, retry=True),
             ],
             "suspend": [lambda: k.suspend([(asking.seq, 1)], state={"a": 1})],
             "suspensions": [k.suspensions],
