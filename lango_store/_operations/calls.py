@@ -88,12 +88,6 @@ def begin(
     return call, row.effect_key, None
 
 
-def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Update) -> None:
-    # A tool must not run if a policy or a trigger has dropped the row.
-    if connection.execute(statement.returning(CALL.c.position)).first() is None:
-        raise sessions.not_permitted(place.key)
-
-
 def finish(
     connection: sa.Connection, now: datetime, place: Place, token: int, result: Batch, lease: Lease | None
 ) -> Message:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message
 from support.processes import Program
 
@@ -22,7 +21,6 @@ from lango_store import (
     LangoStoreError,
     LeaseLost,
     Message,
-    NotPermitted,
     Store,
     ToolCall,
     TurnInProgress,
@@ -137,24 +135,6 @@ def test_finish_of_replayed_call_returns_the_first_result(store: Store) -> None:
     stored = conversation.finish_call(conversation.begin_call(seq, 0), "first")
     assert conversation.finish_call(conversation.begin_call(seq, 0), "second") == replayed(stored)
     assert [each.content for each in conversation.messages()][1:] == ["first"]
-
-
-@not_on_a_cluster("Citus has no triggers on distributed tables")
-@pytest.mark.parametrize("event", ["INSERT", "UPDATE"])
-def test_call_does_not_begin_if_a_trigger_drops_its_row(make_postgres: MakeDatabase, event: str, clock: Clock) -> None:
-    with Store(make_postgres(), clock=clock) as store:
-        conversation = store.open("k")
-        seq = asks(conversation).seq
-        if event == "UPDATE":
-            conversation.begin_call(seq, 0)
-            clock.move(minutes=2)
-        with store.engine.begin() as connection:
-            function = "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-            connection.exec_driver_sql(function)
-            trigger = f"CREATE TRIGGER skips BEFORE {event} ON lango_call FOR EACH ROW EXECUTE FUNCTION skip()"
-            connection.exec_driver_sql(trigger)
-        with pytest.raises(NotPermitted):
-            conversation.begin_call(seq, 0, idempotent=True)
 
 
 def test_failure_is_the_result_of_the_call(store: Store) -> None:
