@@ -20,6 +20,8 @@ ALL_SESSIONS = {
     "Store.list_sessions": "lists sessions by time",
     "Store.iter_sessions": "iterates over all sessions",
     "Store.open_turns": "lists the open turns of all sessions",
+    "Store.unknown_calls": "lists the unknown calls of all sessions",
+    "Store.suspensions": "lists the suspensions of all sessions",
     "Store.stats": "sums up all sessions",
     "Store.examine": "looks through all rows",
     "Store.expire": "looks for expired sessions",
