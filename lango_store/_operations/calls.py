@@ -175,9 +175,8 @@ def _check_ended(place: Place, row: Any, now: datetime) -> None:
 
 _ASKING: Final = MESSAGE.alias("asking")
 _RESULT: Final = MESSAGE.alias("result")
-_HAS_RESULT: Final = sa.exists().where(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)
 _state: Final = sa.case(
-    (_HAS_RESULT, "finished"),
+    (_RESULT.c.seq.is_not(None), "finished"),
     (sa.and_(CALL.c.token.is_(None), CALL.c.result_seq.is_(None)), "retry"),
     (sa.and_(CALL.c.result_seq.is_(None), CALL.c.until > NOW), "running"),
     else_="unknown",
@@ -188,7 +187,8 @@ _FIELDS: Final = (*_PLACE, as_stored(_ASKING.c.tool_calls), CALL.c.effect_key, _
 """The fields of `BegunCall`, with the calls of the message in place of the name."""
 
 _IS_ASKING: Final = sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq)
-_LIST: Final = sa.select(*_FIELDS).join(_ASKING, _IS_ASKING).order_by(*_PLACE)
+_IS_RESULT: Final = sa.and_(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)
+_LIST: Final = sa.select(*_FIELDS).join(_ASKING, _IS_ASKING).outerjoin(_RESULT, _IS_RESULT).order_by(*_PLACE)
 _IS_UNKNOWN: Final = (CALL.c.result_seq.is_(None), CALL.c.token.is_not(None), CALL.c.until <= NOW)
 _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 _unknown: Final = Statement(
