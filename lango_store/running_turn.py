@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,9 +23,6 @@ from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Tur
 from lango_store.errors import LangoStoreError, TurnInProgress, quoted
 
 logger = logging.getLogger(__name__)
-
-_MIN_PAUSE: Final = 0.02
-_MAX_PAUSE: Final = 0.5
 
 
 class RunningTurn:
@@ -95,18 +91,17 @@ class RunningTurn:
         """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
         if self._has_begun:
             raise LangoStoreError(f"turn {quoted(self.id)} can be entered only once: call turn() again")
-        deadline, pause = monotonic() + self._wait, _MIN_PAUSE
+        pauses, pause = cancellation.pauses(self._wait), None
         while True:
             try:
-                if pause > _MIN_PAUSE:  # while it waits: one statement, where a try needs a transaction of several
+                if pause:  # while it waits: one statement, where a try needs a transaction of several
                     self._context.on_primary().read(leases.check_free, self.key, self.id)
                 self.stored, earlier = self._context.transact(turns_in_progress.begin, self.key, self.id, self.lease)
                 break
             except TurnInProgress:
-                if (remaining := deadline - monotonic()) <= 0:
+                if (pause := next(pauses, None)) is None:
                     raise
-            yield min(remaining, random.uniform(pause / 2, pause))
-            pause = min(2 * pause, _MAX_PAUSE)
+            yield pause
         self.replayed = self.stored is not None
         self._appended = {message.seq: message for message in earlier}
         self._earlier = earlier

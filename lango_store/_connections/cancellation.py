@@ -1,11 +1,16 @@
 """Lets a cancelled call stop before its first write; a call that has begun to write cannot be stopped."""
 
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Final, TypeVar
 
 R = TypeVar("R")
+
+_MIN_PAUSE: Final = 0.02
+_MAX_PAUSE: Final = 0.5
 
 
 class Cancelled(BaseException):
@@ -69,6 +74,14 @@ def pause(seconds: float) -> bool:
         return _CURRENT.cancellation.pause(seconds)
     time.sleep(seconds)
     return True
+
+
+def pauses(seconds: float) -> Iterator[float]:
+    """Yield the seconds to sleep before each new try, randomly and longer each time, until a time is over."""
+    deadline, longest = monotonic() + seconds, _MIN_PAUSE
+    while (remaining := deadline - monotonic()) > 0:
+        yield min(remaining, random.uniform(longest / 2, longest))
+        longest = min(2 * longest, _MAX_PAUSE)
 
 
 def begin_write() -> None:

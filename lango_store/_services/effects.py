@@ -1,12 +1,10 @@
 """Tool calls that run once: record the intent before the tool runs, and its result with the end of the call."""
 
 import logging
-import random
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 from lango_store._connections import cancellation
@@ -24,9 +22,6 @@ R = TypeVar("R")
 
 FAILED: Final = {"failed": True}
 """The `extra` of the result of a call that failed."""
-
-_MIN_PAUSE: Final = 0.02
-_MAX_PAUSE: Final = 0.5
 
 
 class Effect:
@@ -69,15 +64,14 @@ def begin(
 
 
 def _waiting(run: Callable[[], R], seconds: float) -> R:
-    deadline, pause = monotonic() + seconds, _MIN_PAUSE
+    pauses = cancellation.pauses(seconds)
     while True:
         try:
             return run()
         except CallInProgress:
-            if (remaining := deadline - monotonic()) <= 0:
+            if (pause := next(pauses, None)) is None:
                 raise
-        cancellation.pause(min(remaining, random.uniform(pause / 2, pause)))
-        pause = min(2 * pause, _MAX_PAUSE)
+        cancellation.pause(pause)
 
 
 def finish(
