@@ -490,12 +490,12 @@ class AsyncRunningTurn:
 
     @asynccontextmanager
     async def call(
-        self, message: Message, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
+        self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
     ) -> AsyncIterator[Effect]:
         """Open a block in which a tool call of a stored message runs, at most once, as `RunningTurn.call` does.
 
         Args:
-            message: The stored message that asks for the call.
+            message: The stored message that asks for the call, or its `seq`.
             call: The call, an item of `message.tool_calls`, or its position there.
             limit: How long the call may run before other processes consider it unknown. Defaults to the lease.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Defaults to False.

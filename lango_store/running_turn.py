@@ -246,7 +246,7 @@ class RunningTurn:
 
     @contextmanager
     def call(
-        self, message: Message, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
+        self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
     ) -> Iterator[Effect]:
         """Open a block in which a tool call of a stored message runs, at most once.
 
@@ -255,7 +255,7 @@ class RunningTurn:
         the call is unknown: see `CallUnknown`.
 
         Args:
-            message: The stored message that asks for the call.
+            message: The stored message that asks for the call, or its `seq`.
             call: The call, an item of `message.tool_calls`, or its position there.
             limit: How long the call may run before other processes consider it unknown, up to 1 day. Its result is
                 stored afterwards too. Defaults to the lease of the turn.
@@ -285,11 +285,12 @@ class RunningTurn:
             self.leave_call(effect)
 
     def begin_call(
-        self, message: Message, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
+        self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
     ) -> Effect:
         """Record that a call begins, as entering the block of `call` does."""
         self._check_running()
-        place = Place(self.key, message.seq, _position(message, call))
+        seq = message if isinstance(message, int) else message.seq
+        place = Place(self.key, seq, call if isinstance(call, int) else _position(message, call))
         limit = timedelta(seconds=self.lease.seconds) if limit is None else limit
         effect = effects.begin(self._context, place, limit, timedelta(0), idempotent=idempotent, lease=self.lease)
         self._add_result(effect)
@@ -367,11 +368,10 @@ class RunningTurn:
         self._flushed_at = float("-inf")
 
 
-def _position(message: Message, call: ToolCall | int) -> int:
-    if isinstance(call, int):
-        return call
-    equal = [position for position, each in enumerate(message.tool_calls) if each is call]
-    equal = equal or [position for position, each in enumerate(message.tool_calls) if each == call]
+def _position(message: Message | int, call: ToolCall) -> int:
+    calls = [] if isinstance(message, int) else message.tool_calls
+    equal = [position for position, each in enumerate(calls) if each is call]
+    equal = equal or [position for position, each in enumerate(calls) if each == call]
     if len(equal) != 1:
         raise ValueError(f"{len(equal)} calls of the message equal this one: give the position of the call")
     return equal[0]

@@ -259,6 +259,17 @@ def test_call_of_a_turn_is_found_by_the_item_of_the_message(store: Store) -> Non
     assert states(conversation) == [(1, 1, "finished")]
 
 
+def test_call_of_a_turn_is_named_by_seq_and_position(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    seq = asks(conversation).seq
+    with conversation.turn("t") as turn:
+        with turn.call(seq, 2) as effect:
+            effect.output = "done"
+        with pytest.raises(ValueError, match="give the position"), turn.call(seq, CALLS[0]):
+            pass
+    assert states(conversation) == [(seq, 2, "finished")]
+
+
 def test_next_attempt_of_a_turn_replays_the_calls_of_the_first(store: Store) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
