@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from claude_agent_sdk import ClaudeAgentOptions, ResultMessage
 from support.framework_pages import started
 from support.pages import blocks
 from support.paths import ROOT
@@ -19,7 +20,7 @@ class Page(NamedTuple):
     """A page with a program, the session and the file of the program, and the roles of the messages at its end."""
 
     path: str
-    key: str
+    key: str  # or the prefix of the key
     file: str
     roles: list[str]
 
@@ -29,19 +30,35 @@ PYDANTIC: Final = Page("pydantic-ai.md", "chat-4", "agents.db", ["user", "assist
 ADK: Final = Page(
     "google-adk.md", "cashier:ann:bills", "adk.db", ["user", "model", "model", "tool", "tool", "tool", "model"]
 )
-PAGES: Final = [OPENAI, ADK, PYDANTIC]
+CLAUDE: Final = Page(
+    "claude-agent-sdk.md", "claude:", "approval.db", ["user", "assistant", "tool", "user", "assistant"]
+)
+CLAUDE_DEFERS: Final = {"deferred_tool_use", "session_store_flush"} <= {
+    *ResultMessage.__dataclass_fields__,
+    *ClaudeAgentOptions.__dataclass_fields__,
+}
+PAGES: Final = [OPENAI, ADK, PYDANTIC, *([CLAUDE] if CLAUDE_DEFERS else [])]
 
-ASK: Final = "import asyncio, approval; print(asyncio.run(approval.ask('Pay my bill.')))"
+ASK: Final = "import asyncio, approval; print(asyncio.run(approval.ask('Can you pay my bill?')))"
 ANSWER: Final = "asyncio.run(approval.answer({token!r}, {approved}))"
 START: Final = "import asyncio, os, signal, approval\n"
 
-KILLED_IN_TOOL: Final = "approval.print = lambda *words: os.kill(os.getpid(), signal.SIGKILL)\n"
+KILLED_IN_TOOL: Final = "approval.print = lambda *words: os.killpg(0, signal.SIGKILL)\n"
 KILLED_IN_MODEL: Final = """
 class Killed(approval.{model}):
     def {method}(self, *arguments, **options):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)
 
 approval.{model} = Killed
+"""
+KILLED_AFTER_TOOL: Final = """
+class Killed(approval.LangoSessionStore):
+    async def append(self, key, entries):
+        await super().append(key, entries)
+        if any("toolUseResult" in entry for entry in entries):
+            os.killpg(0, signal.SIGKILL)
+
+approval.LangoSessionStore = Killed
 """
 
 pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
@@ -49,8 +66,11 @@ pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
 
 def asked(page: Page, folder: Path) -> str:
     """Run the program until it waits for an approval; return the token."""
-    (program,) = (block for block in blocks(f"docs/frameworks/{page.path}", "python") if "suspend(" in block)
+    programs = blocks(f"docs/frameworks/{page.path}", "python")
+    (program,) = (block for block in programs if "suspend(" in block)
     (folder / "approval.py").write_text(program)
+    if page is CLAUDE:
+        (folder / "model.py").write_text(programs[0])
     waiting, token = started("-c", ASK, folder=folder).splitlines()
     assert waiting.startswith("waiting: pay ")
     return token
@@ -61,9 +81,13 @@ def answered(token: str, folder: Path, *, approved: bool = True) -> list[str]:
     return started("-c", START + ANSWER.format(token=token, approved=approved), folder=folder).splitlines()
 
 
+def key(page: Page, store: Store) -> str:
+    return next(info.key for info in store.iter_sessions(key_prefix=page.key))
+
+
 def roles(page: Page, folder: Path) -> list[str]:
     with Store(f"sqlite:///{folder}/{page.file}") as store:
-        return [message.role for message in store.messages(page.key)]
+        return [message.role for message in store.messages(key(page, store))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
@@ -82,14 +106,16 @@ def test_refused_tool_does_not_run(page: Page, tmp_path: Path) -> None:
 
 
 def kill(page: Page, token: str, killing: str, folder: Path) -> None:
-    """Approve in a process that is killed, and end its turn."""
+    """Approve in a process that is killed together with the SDK's command line; end its turn."""
     source = START + killing + ANSWER.format(token=token, approved=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", source]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=100)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, timeout=100, start_new_session=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     with Store(f"sqlite:///{folder}/{page.file}") as store:
-        assert store.conversation(page.key).release_turn() is not None
+        assert store.conversation(key(page, store)).release_turn() is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
@@ -110,3 +136,14 @@ def test_tool_is_not_repeated_after_its_process_is_killed_in_the_model(
     token = asked(page, tmp_path)
     kill(page, token, KILLED_IN_MODEL.format(model=model, method=method), tmp_path)
     assert answered(token, tmp_path) == printed  # without "paying 40 euros"
+
+
+@pytest.mark.skipif(not CLAUDE_DEFERS, reason="this version of the SDK does not defer calls")
+def test_stored_result_of_claude_tool_is_used_after_its_process_is_killed(tmp_path: Path) -> None:
+    token = asked(CLAUDE, tmp_path)
+    kill(CLAUDE, token, KILLED_AFTER_TOOL, tmp_path)
+    assert roles(CLAUDE, tmp_path)[:3] == ["user", "assistant", "tool"]
+    assert answered(token, tmp_path) == ["Done."]
+    assert answered(token, tmp_path) == ["already done"]
+    with Store(f"sqlite:///{tmp_path}/{CLAUDE.file}") as store:
+        assert [each.content for each in store.messages(key(CLAUDE, store)) if each.role == "tool"] == ["paid"]

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from claude_agent_sdk import ClaudeAgentOptions
+from claude_agent_sdk import ClaudeAgentOptions, ResultMessage
 from support.commands import run
 from support.framework_pages import run_replacement, started
 from support.pages import blocks
@@ -69,12 +69,15 @@ def test_second_run_continues_the_session(page: str, key: str, name: str, messag
 
 def test_claude_agent_sdk_programs_print_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name, program in zip(("model.py", "agent.py", "once.py"), blocks(CLAUDE, "python"), strict=True):
+    names = ("model.py", "agent.py", "once.py", "approval.py")
+    for name, program in zip(names, blocks(CLAUDE, "python"), strict=True):
         (tmp_path / name).write_text(program)
-    printed, shown, printed_once = blocks(CLAUDE, "text")
+    printed, shown, printed_once, printed_approval = blocks(CLAUDE, "text")
     assert started("agent.py", folder=tmp_path) == printed
     if "session_id" in ClaudeAgentOptions.__dataclass_fields__:
         assert started("once.py", folder=tmp_path) == printed_once
+    if "deferred_tool_use" in ResultMessage.__dataclass_fields__:
+        assert started("approval.py", folder=tmp_path) == printed_approval
     url = f"sqlite:///{tmp_path}/agent.db"
     with Store(url) as store:
         (info,) = store.iter_sessions()
