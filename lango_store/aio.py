@@ -18,15 +18,18 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeV
 
 import sqlalchemy as sa
 
+from lango_store._connections.cancellation import pauses
 from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._operations.lists import Filter, Filters
+from lango_store._operations.sessions import check_duration
 from lango_store._services.effects import Effect
 from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
+from lango_store.errors import CallInProgress
 from lango_store.running_turn import RunningTurn
 from lango_store.store import Store, session_pages
 
@@ -384,7 +387,41 @@ class AsyncConversation:
     drop_draft = awaited(Conversation.drop_draft)
     enqueue = awaited(Conversation.enqueue)
     inbox = awaited(Conversation.inbox)
-    begin_call = awaited(Conversation.begin_call)
+
+    async def begin_call(
+        self,
+        seq: int,
+        position: int,
+        *,
+        limit: timedelta = timedelta(minutes=2),
+        wait: timedelta | None = None,
+        idempotent: bool = False,
+    ) -> Effect:
+        """Record that a tool call begins, before the tool runs.
+
+        See `Conversation.begin_call`. Waiting for another process uses no thread and no connection.
+
+        Args:
+            seq: The `seq` of the message that asks for the call.
+            position: The position of the call in the `tool_calls` of the message, from 0.
+            limit: How long the call may run before other processes consider it unknown. Defaults to 2 minutes.
+            wait: How long to wait while another process runs the call. Defaults to not waiting.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Defaults to False.
+
+        Raises:
+            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
+            CallInProgress: Another process is running the call; nothing was written.
+        """
+        begin = functools.partial(self._twin.begin_call, seq, position, limit=limit, idempotent=idempotent)
+        waiting = pauses(check_duration("wait", wait or timedelta(0)).total_seconds())
+        while True:
+            try:
+                return await self._threads.run(begin)
+            except CallInProgress:
+                if (pause := next(waiting, None)) is None:
+                    raise
+            await asyncio.sleep(pause)
+
     finish_call = awaited(Conversation.finish_call)
     calls = awaited(Conversation.calls)
     resolve_call = awaited(Conversation.resolve_call)
@@ -510,9 +547,8 @@ class AsyncRunningTurn:
         effect = await self._threads.run(begin)
         try:
             yield effect
-            await self._threads.run(functools.partial(self._twin.finish_call, effect))
         finally:
-            await self._threads.run_to_end(functools.partial(self._twin.leave_call, effect))
+            await self._threads.run_to_end(functools.partial(self._twin.end_call, effect))
 
     async def __aenter__(self) -> Self:
         tries = self._twin.tries()

@@ -29,6 +29,7 @@ from lango_store._operations import (
 )
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
+from lango_store._operations.appends import Batch
 from lango_store._operations.calls import Place
 from lango_store._operations.lists import Filter
 from lango_store._operations.messages import Damaged, Range
@@ -718,14 +719,14 @@ class Conversation:
                 again; the stored one is returned with `replayed=True`.
 
         Returns:
-            The stored message. Its `seq` is 0 until a turn takes it. If you gave it no id, the turn gives it a new one.
+            The stored message. Its `seq` is 0 until a turn takes it. The turn gives an id to a message that has none.
 
         Raises:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
-        identified = self._context.with_id(message, prefix=inbox.TEMPORARY_ID)
-        new = appending.encoded(self._context, [identified])
-        return self._context.transact(inbox.enqueue, self.key, new)
+        new = Batch([self._context.counted(message)])
+        run = self._context.transact if new.ids else self._context.transact_once
+        return run(inbox.enqueue, self.key, new)
 
     def inbox(self) -> list[Message]:
         """List the messages of the inbox in the order of their arrival. Their `seq` is 0."""
@@ -792,6 +793,8 @@ class Conversation:
                 nothing was written.
             InvalidMessage: The output cannot be stored losslessly; nothing was written.
         """
+        if effect._place.key != self.key:
+            raise ValueError("the effect belongs to another session: call finish_call on its conversation")
         return effects.finish(self._context, effect, output, failed)
 
     def calls(self) -> list[BegunCall]:
@@ -844,7 +847,7 @@ class Conversation:
             ttl: The time within which it can be answered. Defaults to no limit. It also ends with the session.
 
         Returns:
-            The suspension with its `token`. The token permits to answer, and cannot be read again.
+            The suspension with its `token`. Whoever has the token can answer. It cannot be read again.
 
         Raises:
             InvalidValue: `state` or `reason` cannot be stored losslessly; nothing was written.
@@ -867,8 +870,7 @@ class Conversation:
         """Answer a suspension by its id, for a program that may answer without the token; see `Store.resume`.
 
         Args:
-            id: The id of the suspension. Do not accept it from outside: it is stored, so that who reads a backup knows
-                it.
+            id: The id of the suspension. Do not accept it from outside: anyone who can read a backup knows it.
             answer: Any JSON.
 
         Returns:

@@ -243,7 +243,7 @@ class CallInProgress(LangoStoreError):
 
     def __init__(self, key: str, seq: int, position: int, until: datetime) -> None:
         self._fact = f"{_call(key, seq, position)} is being run until {until} at the latest"
-        super().__init__(f"{self._fact}: try again later, or pass wait=")
+        super().__init__(f"{self._fact}: try again later, or pass wait= to begin_call()")
         self.key, self.seq, self.position = key, seq, position
         self.until = until
 
@@ -264,7 +264,8 @@ class CallUnknown(LangoStoreError):
     def __init__(self, key: str, seq: int, position: int, effect_key: str) -> None:
         self._fact = f"{_call(key, seq, position)} was begun and has no result"
         super().__init__(
-            f"{self._fact}: find out whether the tool ran, and call resolve_call(), or pass idempotent=True"
+            f"{self._fact}: find out whether the tool ran, and call resolve_call(); or, only if the tool honors the "
+            "effect key or changes nothing, pass idempotent=True"
         )
         self.key, self.seq, self.position = key, seq, position
         self.effect_key = effect_key
@@ -290,7 +291,7 @@ class SuspensionExpired(SuspensionNotFound):
     """
 
     def __init__(self, key: str, due_at: datetime) -> None:
-        self._fact = f"the suspension of session {quoted(key)} could be answered until {due_at}"
+        self._fact = f"the suspension of session {quoted(key)} expired at {due_at}"
         super().__init__(f"{self._fact}: suspend its calls again")
         self.key = key
         self.due_at = due_at

@@ -78,7 +78,9 @@ class RunningTurn:
         After a crash, the next attempt of the same turn starts with the messages that the earlier one appended, except
         those to which you gave an id.
         """
-        return list(self._appended.values()) if self.stored is None else self.stored.messages
+        if self.stored is not None:
+            return self.stored.messages
+        return [self._appended[seq] for seq in sorted(self._appended)]
 
     @property
     def draft_text(self) -> str:
@@ -251,8 +253,8 @@ class RunningTurn:
         """Open a block in which a tool call of a stored message runs, at most once.
 
         Entering the block stores that the call begins. Leaving it stores `output` or `failed` of the effect as a tool
-        message of the turn, together with the end of the call. If neither is set, for example because of an exception,
-        the call is unknown: see `CallUnknown`.
+        message of the turn, together with the end of the call, also after an exception. If neither is set, the call is
+        unknown: see `CallUnknown`.
 
         Args:
             message: The stored message that asks for the call, or its `seq`.
@@ -280,9 +282,8 @@ class RunningTurn:
         effect = self.begin_call(message, call, limit=limit, idempotent=idempotent)
         try:
             yield effect
-            self.finish_call(effect)
         finally:
-            self.leave_call(effect)
+            self.end_call(effect)
 
     def begin_call(
         self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
@@ -296,22 +297,21 @@ class RunningTurn:
         self._add_result(effect)
         return effect
 
-    def finish_call(self, effect: Effect) -> None:
-        """Store the output of a call, if it has one, as leaving the block of `call` does."""
-        if effect.result is None and (effect.output is not UNSET or effect.failed is not None):
-            given = (effect.output, effect.failed)
-            effects.finish(self._context, effect, *given, id=next(self._ids), lease=self.lease)
-            self._add_result(effect)
-
-    def leave_call(self, effect: Effect) -> None:
-        """Make a call without a result unknown, as leaving the block of `call` does."""
-        effects.leave(self._context, effect)
+    def end_call(self, effect: Effect) -> None:
+        """Store the output of a call, or make it unknown if it has none, as leaving the block of `call` does."""
+        try:
+            if effect.result is None and (effect.output is not UNSET or effect.failed is not None):
+                given = (effect.output, effect.failed)
+                effects.finish(self._context, effect, *given, id=next(self._ids), lease=self.lease)
+                self._add_result(effect)
+        finally:
+            effects.leave(self._context, effect)
 
     def _add_result(self, effect: Effect) -> None:
         result = effect.result
         if result is not None:
             self._earlier = [each for each in self._earlier if each.seq != result.seq]
-            self._add([result] if result.turn_no is None else [])
+            self._add([result])
 
     # End
 
@@ -356,7 +356,8 @@ class RunningTurn:
 
     def _add(self, stored: Sequence[Message]) -> None:
         for message in stored:
-            self._appended.setdefault(message.seq, message)
+            if message.turn_no is None:  # a known id may name a message of another turn
+                self._appended.setdefault(message.seq, message)
 
     def _piece(self) -> tuple[str, bool]:
         """Return the text to store next, and whether it is the whole draft."""

@@ -863,7 +863,7 @@ class Store:
             InvalidCursor: The cursor was not returned by this method.
         """
         which = {"user_id": user_id, "agent_id": agent_id}
-        return self._context.on_primary().read(suspensions.page, which, due_before, limit, cursor)
+        return self._context.on_primary().read_together(suspensions.page, which, due_before, limit, cursor)
 
     def resume(self, token: str, answer: Any) -> Suspension:
         """Answer a suspension. Of several answers, exactly one is stored.

@@ -214,11 +214,12 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
 
 
 def close_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a result for each tool call that has none.
+    """Return the messages with a result for each tool call, behind the message that asks for it.
 
     If a program ends between a tool call and its result, the call stays without a result, and chat APIs refuse the
     conversation. The added tool message says that the tool did not finish. It follows the other results of the same
-    assistant message. It is not stored, and is the same each time.
+    assistant message. It is not stored, and is the same each time. A result that follows later, for example because
+    the call waited for an approval, is moved there too.
 
     Args:
         messages: The messages in their order.
@@ -226,6 +227,7 @@ def close_calls(messages: Sequence[Message]) -> list[Message]:
     messages = _without_records(messages)
     open_calls: list[tuple[int, ToolCall]] = []
     ends: dict[int, int] = {}
+    late: dict[int, int] = {}
     asker: int | None = None
     for position, message in enumerate(messages):
         if _is_result(message):
@@ -235,16 +237,24 @@ def close_calls(messages: Sequence[Message]) -> list[Message]:
                 same = [each for each in open_calls if call_id and each[1].id == call_id]
                 same = same or [each for each in open_calls if each[0] == asker and not (call_id and each[1].id)]
                 if same:
-                    open_calls.remove(next(each for each in same if each[0] == same[-1][0]))
+                    asking = same[-1][0]
+                    of_asking = [each for each in same if each[0] == asking]
+                    named = [each for each in of_asking if each[1].name == message.name]
+                    open_calls.remove((named or of_asking)[0])
+                    if asking != asker:
+                        late[position] = asking
         else:
             asker = position if _is_assistant(message) else None
             if asker is not None:
                 ends[position] = position
                 open_calls += [(position, call) for call in message.tool_calls if not call.answered]
     added: defaultdict[int, list[Message]] = defaultdict(list)
+    for position, asking in late.items():
+        added[ends[asking]].append(messages[position])
     for position, call in open_calls:
         added[ends[position]].append(Message.tool(_UNFINISHED, tool_call_id=call.id or None, name=call.name or None))
-    return [each for position, message in enumerate(messages) for each in (message, *added.get(position, ()))]
+    in_order = [(message, position in late, added.get(position, ())) for position, message in enumerate(messages)]
+    return [each for message, is_late, others in in_order for each in (*([] if is_late else [message]), *others)]
 
 
 def close_answers(messages: Sequence[Message]) -> list[Message]:

@@ -131,11 +131,11 @@ class Context:
             return message
         return message.model_copy(update={"tokens": self.token_counter(message)})
 
-    def with_id(self, message: Message, *, prefix: str = "") -> Message:
-        """Add an id, which begins with `prefix`, to a message that has none if a retry could store it twice."""
+    def with_id(self, message: Message) -> Message:
+        """Add an id to a message that has none if a retry could store the message twice."""
         if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
             return message
-        return message.model_copy(update={"id": prefix + self.new_id()})
+        return message.model_copy(update={"id": self.new_id()})
 
     def new_id(self) -> str:
         """Create a unique id for a session, a turn or a message: a UUIDv7 with the store's time."""

@@ -55,11 +55,20 @@ class Attempt:
 
 def asked(connection: sa.Connection, place: Place) -> ToolCall:
     """Return a call as its message asks for it; raise if the session has no such call."""
+    call = _find(connection, place)
+    if call is None:
+        raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+    return call
+
+
+def _find(connection: sa.Connection, place: Place) -> ToolCall | None:
     messages.check_seq("seq", place.seq)
+    if type(place.position) is not int:
+        raise TypeError(f"position is {type(place.position).__name__}: give the position of a call, from 0")
     for message in messages.where(connection, place.key, MESSAGE.c.seq == place.seq):
-        if type(place.position) is int and 0 <= place.position < len(message.tool_calls):
+        if 0 <= place.position < len(message.tool_calls):
             return message.tool_calls[place.position]
-    raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+    return None
 
 
 def begin(
@@ -98,8 +107,8 @@ def finish(
     last_seq = sessions.lock(connection, now, place.key).last_seq
     row = _row(connection, place)
     if row is None or row.token != token:
-        fact = f"{place} was resolved or begun by another process, or its message was removed"
-        message = f"{fact}: the result was not stored, and the tool may have run twice"
+        fact = f"{place} was resolved, or begun again by another process, or its message was removed"
+        message = f"{fact}: the result of this attempt was not stored"
         raise Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
     if (stored := _result(connection, place, row)) is not None:  # an earlier try was committed
         return stored
@@ -138,14 +147,16 @@ def resolve(
 ) -> Message | None:
     """Record a result for an unknown call, or let it run again if `result` is None."""
     sessions.lock(connection, now, place.key)
-    call, row = asked(connection, place), _row(connection, place)
+    row = _row(connection, place)
     if row is None:
+        asked(connection, place)
         raise LangoStoreError(f"{place} was never begun: begin_call() runs it")
     if _result(connection, place, row) is not None:
-        raise LangoStoreError(f"{place} has a result, message {row.result_seq}: it needs no other")
+        raise LangoStoreError(f"{place} already has a result: message {row.result_seq}")
     if row.token is not None:
         _check_ended(place, row, now)
     if result is not None:
+        call = _find(connection, place) or ToolCall(id="", name="")  # a redacted message asks for no call
         return _record(connection, now, place, Batch([result(call)]), token=None)
     _write(connection, place, sa.update(CALL).where(place.row).values(token=None, result_seq=None))
     return None

@@ -59,12 +59,7 @@ def _draft(key: str, token: int, written: Sequence[tuple[str, str, datetime]]) -
 
 def joined(pieces: Iterable[str]) -> str:
     """Join pieces of a text. A surrogate pair that was divided between two pieces becomes one character."""
-    text = "".join(pieces)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    return text
+    return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def keep(connection: sa.Connection, now: datetime, key: str, id: str, count: Callable[[Message], Message]) -> Message:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import removals, sessions
-from lango_store._operations.binds import IS_RECORD, MESSAGE, SESSION, TURN, column, number, of_session
+from lango_store._operations.binds import CALL, IS_RECORD, MESSAGE, SESSION, TURN, column, number, of_session
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
@@ -93,6 +93,8 @@ def update(
         raise InvalidMessage(
             "role", "a summary without messages would leave an empty window: delete the message instead"
         )
+    if new["tool_calls"] != edit.row["tool_calls"] and edit.has_begun_calls():
+        raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
     edit.replace("update", new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
     return edit.message()
 
@@ -179,6 +181,11 @@ class _Edit:
         """Return True if the message belongs to a summary."""
         turn = self._turn()
         return turn is not None and turn.kind == "compaction"
+
+    def has_begun_calls(self) -> bool:
+        """Return True if a call that the message asks for was begun."""
+        begun = (of_session(CALL, self._key), CALL.c.message_seq == self.row["seq"])
+        return self._connection.execute(sa.select(CALL.c.position).where(*begun).limit(1)).first() is not None
 
     def delete(self, kind: Literal["pop", "delete"]) -> None:
         """Delete the message. A compaction without messages is removed, unless it discarded the replaced messages."""

@@ -18,9 +18,6 @@ from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage
 
-TEMPORARY_ID: Final = "inbox-"
-"""The prefix of an id that a store with `retry` gives to a message until a turn takes the message."""
-
 ROWS: Final = [
     INBOX.c.n.label("seq"),
     sa.null().label("turn_no"),
@@ -64,14 +61,14 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
 def take(connection: sa.Connection, now: datetime, key: str, lease: Lease, ids: Iterator[str]) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 
-    A message without an id of the caller gets one of `ids`, so that the next attempt of the turn lists it.
+    A message without an id gets one of `ids`, so that the next attempt of the turn lists it.
     """
     sessions.lock(connection, now, key)
     sessions.check_lease(connection, key, lease)
     waiting = read(connection, now, key)
     if not waiting:
         return []
-    new = [each.with_id(next(ids)) if (each.id or TEMPORARY_ID).startswith(TEMPORARY_ID) else each for each in waiting]
+    new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
     taken = appends.append_new_ids(connection, now, key, Batch(new), Expected(lease=lease))
     connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
     return taken

@@ -4,10 +4,9 @@ import hashlib
 import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,26 +14,24 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import calls, lists, sessions
-from lango_store._operations.binds import (
-    KEY,
-    LIVE,
-    LIVE_SESSION,
-    NOW,
-    SESSION,
-    SUSPENSION,
-    column,
-    of_session,
-    text,
-    time,
-)
+from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, of_session, text
 from lango_store._operations.calls import Place
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
 from lango_store._values.model import Suspension
 from lango_store._values.reports import SuspensionPage
-from lango_store.errors import AlreadyResumed, SuspensionExpired, SuspensionNotFound, quoted
+from lango_store.errors import (
+    AlreadyResumed,
+    InvalidCursor,
+    SessionNotFound,
+    SuspensionExpired,
+    SuspensionNotFound,
+    quoted,
+)
+from lango_store.tables import live_at
 
+_DIGEST_LENGTH: Final = 64
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_=-]{1,4000})\.([A-Za-z0-9_-]{43})")
 
 
@@ -64,7 +61,9 @@ class New:
         self.token: Final = f"{urlsafe_b64encode(checked_key(key).encode()).decode()}.{secret}"
         self.key, self.digest = key, _digest(secret)
         self.ttl: Final = None if sessions.seconds(ttl) is None else ttl
-        self.places: Final = [Place(key, *call) for call in calls]
+        if not all(isinstance(call, tuple | list) and len(call) == 2 for call in calls):
+            raise TypeError("calls are pairs: give the seq of a message and the position of a call in it for each")
+        self.places: Final = list(dict.fromkeys(Place(key, *call) for call in calls))
         if len({each.seq for each in self.places}) > 1:
             raise ValueError("calls name several messages: suspend the calls of each message separately")
         self.row: Final = {
@@ -115,18 +114,21 @@ _answer: Final = Statement(
 )
 
 
-def resume(connection: AnyConnection, now: Moment, key: str, digest: str, answer: str) -> Suspension:
+def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
     """Store the answer of a suspension, once; return the suspension."""
     bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now), "answer": answer}
     for row in _answer.run(connection, bound):
         return _decoded(row)
-    sessions.row_of(connection, now, key)
+    try:
+        sessions.row_of(connection, now, key)
+    except SessionNotFound as error:
+        raise _not_found(error.fact) from None
     stored = _find(connection, key, digest)
     if stored is None:
         raise _not_found(f"session {quoted(key)} has no such suspension")
     if stored.answered_at is not None:
         raise AlreadyResumed(stored.key, stored.id, stored.answer, stored.answered_at)
-    if stored.due_at is not None:
+    if stored.due_at is not None and stored.due_at <= now:
         raise SuspensionExpired(stored.key, stored.due_at)
     raise sessions.not_permitted(key)
 
@@ -153,46 +155,37 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Suspension]:
 
 
 _POSITION: Final = (SUSPENSION.c.created_at, SUSPENSION.c.session_key, SUSPENSION.c.digest)
-_CONDITIONS: Final = {
-    "user_id": SESSION.c.user_id == text("user_id"),
-    "agent_id": SESSION.c.agent_id == text("agent_id"),
-    "due_before": SUSPENSION.c.due_at < time("due_before"),
-    "after": sa.tuple_(*_POSITION) > sa.tuple_(time("after_time"), KEY, text("digest")),
-}
-
-
-@cache
-def _page(*names: str) -> Statement:
-    query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).order_by(*_POSITION)
-    conditions = (SUSPENSION.c.answered_at.is_(None), LIVE, *(_CONDITIONS[name] for name in names))
-    return Statement(lambda _: query.where(*conditions).limit(lists.LIMIT))
 
 
 def page(
-    connection: AnyConnection,
+    connection: sa.Connection,
     now: Moment,
-    which: dict[str, str | None],
+    which: Mapping[str, str | None],
     due_before: datetime | None,
     limit: int,
     cursor: str | None,
 ) -> SuspensionPage:
     """Return a page of the suspensions of live sessions that have no answer, oldest first."""
     lists.check_limit(limit)
-    dialect_time = dialect_of(connection).time
-    bound: dict[str, Any] = {name: encode_text(value, name) for name, value in which.items() if value is not None}
+    conditions = [SUSPENSION.c.answered_at.is_(None), live_at(now or sessions.server_time(connection))]
+    conditions += [SESSION.c[name] == encode_text(value, name) for name, value in which.items() if value is not None]
     if due_before is not None:
-        bound["due_before"] = dialect_time(aware(due_before))
-    names = sorted(bound)
+        conditions.append(SUSPENSION.c.due_at < aware(due_before))
     if cursor is not None:
-        bound["digest"], created_at, bound["key"] = lists.read_cursor(cursor, "Store.suspensions")
-        bound["after_time"] = dialect_time(created_at)
-        names.append("after")
-    rows = _page(*names).run(connection, bound | {"now": dialect_time(now), "limit": limit + 1})
+        digest, created_at, key = lists.read_cursor(cursor, "Store.suspensions")
+        if len(digest) != _DIGEST_LENGTH:
+            raise InvalidCursor("the cursor is of another list: pass SuspensionPage.next unchanged")
+        last = (sa.literal(created_at, _POSITION[0].type), sa.literal(key, KEY.type), sa.literal(digest, KEY.type))
+        conditions.append(sa.tuple_(*_POSITION) > sa.tuple_(*last))
+    query = sa.select(*_ROW).join(SESSION, of_session(SESSION, SUSPENSION.c.session_key)).where(*conditions)
+    rows = connection.execute(query.order_by(*_POSITION).limit(limit + 1))
     items = [_decoded(row) for row in rows]
     if len(items) <= limit:
         return SuspensionPage(items=items)
-    last = items[limit - 1]
-    return SuspensionPage(items=items[:limit], next=lists.cursor_after(last.id, last.created_at, last.key))
+    last_item = items[limit - 1]
+    return SuspensionPage(
+        items=items[:limit], next=lists.cursor_after(last_item.id, last_item.created_at, last_item.key)
+    )
 
 
 def _decoded(row: Sequence[Any]) -> Suspension:

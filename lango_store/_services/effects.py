@@ -106,6 +106,8 @@ def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, i
         raise TypeError("give the output of the tool, or the text of its failure")
     named: dict[str, Any] = {"tool_call_id": call.id or None, "name": call.name or None, "id": id}
     if failed is not None:
+        if not isinstance(failed, str):
+            raise TypeError(f"failed is {type(failed).__name__}: give the text for the model")
         return Message.tool(failed, extra=dict(FAILED), **named)
     if isinstance(output, str):
         return Message.tool(output, **named)

@@ -540,7 +540,7 @@ class Suspension(Value):
 
     Attributes:
         key: The key of the session.
-        id: The id of the suspension. It does not permit to answer.
+        id: The id of the suspension. It is not enough to answer.
         calls: The tool calls that wait, each as the `seq` of its message and its position in it.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.
@@ -548,7 +548,7 @@ class Suspension(Value):
         due_at: The time from which it can no longer be answered, in UTC; None if it has no limit.
         answer: The answer, any JSON; None without one.
         answered_at: The time of the answer, in UTC; None without one.
-        token: The text that permits one answer, with `Store.resume`. Only `Conversation.suspend` returns it; the
+        token: The text to pass to `Store.resume`. It allows one answer. Only `Conversation.suspend` returns it; the
             database has only its digest.
     """
 

@@ -141,9 +141,18 @@ def test_inbox_with_unknown_outcome_is_reported(url: sa.URL, relay: Relay, retry
         assert conversation.inbox() == []
 
 
+def test_enqueue_without_id_is_not_repeated(url: sa.URL, relay: Relay) -> None:
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        relay.lose(b"COMMIT")
+        with pytest.raises(DatabaseUnavailable):
+            conversation.enqueue(message("waiting"))
+        assert contents(conversation.inbox()) == ["waiting"]
+
+
 CALLS: Final[dict[str, Callable[[Store, str], Any]]] = {
     "keep_draft": lambda store, id: store.conversation("k").keep_draft(id),
-    "enqueue": lambda store, id: store.conversation("k").enqueue(message("waiting")),
+    "enqueue": lambda store, id: store.conversation("k").enqueue(message("waiting", id="m")),
     "release_turn": lambda store, id: store.conversation("k").release_turn(),
 }
 

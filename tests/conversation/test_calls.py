@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.factories import message
+from support.factories import contents, message
 from support.processes import Program
 
 from lango_store import (
@@ -31,6 +31,7 @@ from lango_store.testing import Clock
 LIMIT = timedelta(minutes=2)
 CALLS = [ToolCall(id="call_0", name="pay", arguments={"euros": 40})] * 3
 """Calls that only their position tells apart, as several servers send them."""
+UNFINISHED = "The tool did not finish: its result is unknown."
 
 
 def asks(conversation: Conversation) -> Message:
@@ -107,7 +108,7 @@ def test_idempotent_call_runs_again_with_the_same_key(store: Store, clock: Clock
     clock.move(minutes=2)
     effect = conversation.begin_call(seq, 0, idempotent=True)
     assert effect.key == late.key
-    with pytest.raises(Conflict, match="begun by another process"):
+    with pytest.raises(Conflict, match="begun again by another process"):
         conversation.finish_call(late, "late")
     conversation.finish_call(effect, "done")
     assert [each.content for each in conversation.messages()][1:] == ["done"]
@@ -162,7 +163,7 @@ def test_output_that_cannot_be_stored_leaves_the_call_running(store: Store) -> N
     assert len(conversation.messages()) == 1
 
 
-@pytest.mark.parametrize(("seq", "position"), [(1, 3), (1, -1), (1, True), (2, 0), (9, 0), (0, 0)])
+@pytest.mark.parametrize(("seq", "position"), [(1, 3), (1, -1), (2, 0), (9, 0), (0, 0)])
 def test_begin_of_call_that_nobody_asked_for_is_refused(store: Store, seq: int, position: int) -> None:
     conversation = store.open("k")
     asks(conversation)
@@ -228,6 +229,68 @@ def test_any_output_is_replayed_equal(store: Store, output: Any) -> None:
     assert result is not None
     assert (result.content if isinstance(output, str) else result.tool_calls[0].output) == output
     assert window.close_calls(conversation.messages()) == conversation.messages()
+
+
+@pytest.mark.parametrize("position", [True, "0", 0.0, None])
+def test_position_is_a_number(store: Store, position: Any) -> None:
+    seq = asks(store.open("k")).seq
+    with pytest.raises(TypeError, match="position is"):
+        store.conversation("k").begin_call(seq, position)
+
+
+@pytest.mark.parametrize("failed", [5, True, ["no"]])
+def test_failure_is_text(store: Store, failed: Any) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    with pytest.raises(TypeError, match="failed is"):
+        conversation.finish_call(effect, failed=failed)
+
+
+def test_effect_of_another_session_is_refused(store: Store) -> None:
+    conversation = store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    with pytest.raises(ValueError, match="another session"):
+        store.open("another").finish_call(effect, "done")
+
+
+def test_waiting_async_calls_use_no_threads(url: str) -> None:
+    async def run() -> None:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k")
+            seq = (await conversation.append_message(Message.assistant(tool_calls=CALLS))).seq
+            effect = await conversation.begin_call(seq, 0)
+            waiting = [conversation.begin_call(seq, 0, wait=timedelta(seconds=60)) for _ in range(40)]
+            tasks = [asyncio.create_task(each) for each in waiting]
+            result = await conversation.finish_call(effect, "done")
+            for found in await asyncio.gather(*tasks):
+                assert found.result == replayed(result)
+            await conversation.begin_call(seq, 1)
+            with pytest.raises(CallInProgress):
+                await conversation.begin_call(seq, 1)
+
+    asyncio.run(run())
+
+
+# In the prompt
+
+
+def test_late_result_follows_its_call_in_the_prompt(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    conversation.append_messages([message("weather?"), Message.assistant("sunny")])
+    conversation.finish_call(effect, "paid")
+    prompt = [(each["role"], each["content"]) for each in conversation.history()]
+    results = [("tool", "paid"), ("tool", UNFINISHED), ("tool", UNFINISHED)]
+    assert prompt == [("user", "pay"), ("assistant", None), *results, ("user", "weather?"), ("assistant", "sunny")]
+
+
+def test_result_belongs_to_the_call_with_its_name(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay and mail")])
+    both = [ToolCall(id="call_0", name="pay"), ToolCall(id="call_0", name="mail")]
+    seq = conversation.append_message(Message.assistant(tool_calls=both)).seq
+    conversation.finish_call(conversation.begin_call(seq, 1), "mailed")
+    results = [(each["name"], each["content"]) for each in conversation.history() if each["role"] == "tool"]
+    assert results == [("mail", "mailed"), ("pay", UNFINISHED)]
 
 
 # In a turn
@@ -302,6 +365,65 @@ def test_exception_in_the_block_makes_the_call_unknown_at_once(either_store: Sto
         with turn.call(asking, 1, idempotent=True) as effect:
             effect.failed = "no"
     assert [state for _, _, state in states(conversation)] == ["unknown", "finished"]
+
+
+def test_output_is_stored_if_the_block_raises_after_it(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with suppress(ZeroDivisionError), turn.call(asking, 0) as effect:
+            effect.output = "paid"
+            raise ZeroDivisionError
+    assert states(conversation) == [(1, 0, "finished")]
+
+
+def test_output_of_a_cancelled_call_is_stored(url: str) -> None:
+    async def run() -> None:
+        async with AsyncStore(url) as store:
+            conversation = await store.open("k")
+            async with conversation.turn("t") as turn:
+                asking = await turn.append(Message.assistant(tool_calls=CALLS))
+                ran = asyncio.Event()
+
+                async def call() -> None:
+                    async with turn.call(asking, 0) as effect:
+                        effect.output = "paid"
+                        ran.set()
+                        await asyncio.Event().wait()
+
+                task = asyncio.create_task(call())
+                await ran.wait()
+                task.cancel()
+                await asyncio.wait([task])
+            assert [each.state for each in await conversation.calls()] == ["finished"]
+
+    asyncio.run(run())
+
+
+def test_messages_of_a_turn_are_in_the_order_of_the_log(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    killed = conversation.turn("t").begin()
+    asking = killed.append(Message.assistant(tool_calls=CALLS))
+    killed.begin_call(asking, 0)
+    clock.move(minutes=2)
+    conversation.resolve_call(asking.seq, 0, output="paid")
+    with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+        turn.append(Message.assistant("You have paid."))
+        raise ZeroDivisionError
+    with conversation.turn("t") as turn:
+        with turn.call(asking, 0) as effect:
+            assert effect.replayed
+        assert [each.content for each in turn.messages] == [None, "paid", "You have paid."]
+
+
+def test_message_of_another_turn_does_not_join_the_turn(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.save_turn([message("first", id="m")], id="first")
+    with conversation.turn("second") as turn:
+        assert turn.append(message("first", id="m")).replayed
+        turn.append(message("second"))
+    assert [each.turn_no for each in conversation.messages()] == [1, 2]
+    assert contents(conversation.turn("second").begin().messages) == ["second"]
 
 
 def test_result_is_stored_after_another_turn_took_over(store: Store, clock: Clock) -> None:
@@ -429,7 +551,7 @@ def test_only_unknown_calls_can_be_resolved(store: Store) -> None:
     with pytest.raises(CallInProgress):
         conversation.resolve_call(seq, 0, retry=True)
     conversation.finish_call(effect, "done")
-    with pytest.raises(LangoStoreError, match="has a result, message 2"):
+    with pytest.raises(LangoStoreError, match="already has a result: message 2"):
         conversation.resolve_call(seq, 0, output="other")
     with pytest.raises(TypeError, match="retry=True"):
         conversation.resolve_call(seq, 0, output="other", retry=True)
@@ -472,6 +594,28 @@ def test_call_is_unknown_if_only_its_result_is_removed(store: Store) -> None:
     assert (states(conversation), store.unknown_calls()) == ([(seq, 0, "unknown")], [])
     conversation.resolve_call(seq, 0, output="done")
     assert states(conversation) == [(seq, 0, "finished")]
+
+
+def test_message_with_begun_calls_keeps_them(store: Store) -> None:
+    conversation = store.open("k")
+    asking = asks(conversation)
+    conversation.finish_call(conversation.begin_call(asking.seq, 0), "paid")
+    with pytest.raises(InvalidMessage, match="was begun"):
+        conversation.update_message(asking.seq, Message.assistant(tool_calls=[ToolCall(id="", name="mail")]))
+    conversation.update_message(asking.seq, asking.model_copy(update={"content": "I pay."}))
+    assert conversation.begin_call(asking.seq, 0).replayed
+
+
+@pytest.mark.parametrize("resolution", [{"output": "paid"}, {"retry": True}])
+def test_unknown_call_of_redacted_message_can_be_resolved(
+    store: Store, clock: Clock, resolution: dict[str, Any]
+) -> None:
+    conversation = store.open("k")
+    seq = unknown(conversation, clock)
+    conversation.redact_message(seq)
+    assert [call.name for call in store.unknown_calls()] == [""]
+    conversation.resolve_call(seq, 0, **resolution)
+    assert store.unknown_calls() == []
 
 
 def test_fork_has_no_calls(store: Store) -> None:

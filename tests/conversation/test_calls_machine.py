@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
             if turn is None:
                 return self.conversation.finish_call(effect, **outcome(output, failed))
             effect.output, effect.failed = (UNSET, str(output)) if failed else (output, None)
-            turn.finish_call(effect)
+            turn.end_call(effect)
             return cast(Message, effect.result)
 
         def model(got: Message | None) -> Message:
@@ -292,12 +292,13 @@ class Machine(RuleBasedStateMachine):
         in_turns = [held for held in self.held if held.turn is not None]
         held = in_turns[-1 - depth % len(in_turns)]
         turn = cast(RunningTurn, held.turn)
+        held.effect.output, held.effect.failed = UNSET, None
 
         def model(_: None) -> None:
             if held.effect.result is None:
                 self.session.leave_call(self.clock.time, held.place, held.effect._token)
 
-        self.compare(lambda: turn.leave_call(held.effect), model, outside_log=True)
+        self.compare(lambda: turn.end_call(held.effect), model, outside_log=True)
 
     @precondition(lambda self: self.session.calls)
     @rule(

@@ -16,8 +16,6 @@ from lango_store import (
     InvalidValue,
     LangoStoreError,
     Message,
-    SessionExpired,
-    SessionNotFound,
     Store,
     Suspension,
     SuspensionExpired,
@@ -106,7 +104,7 @@ def test_wrong_tokens_are_refused(store: Store) -> None:
         with pytest.raises(SuspensionNotFound):
             store.resume(text, "yes")  # type: ignore[arg-type]
     missing = urlsafe_b64encode(b"missing").decode()
-    with pytest.raises(SessionNotFound):
+    with pytest.raises(SuspensionNotFound, match="no session 'missing'"):
         store.resume(f"{missing}.{secret}", "yes")
     assert store.resume(token, "yes").answer == "yes"
 
@@ -138,6 +136,18 @@ def test_suspension_of_missing_call_is_refused(store: Store, calls: list[tuple[i
     with pytest.raises(LangoStoreError, match="there is no call"):
         conversation.suspend(calls)
     assert conversation.suspensions() == []
+
+
+@pytest.mark.parametrize("calls", [[1], [(1,)], CALLS])
+def test_calls_of_a_suspension_are_pairs(store: Store, calls: Any) -> None:
+    with pytest.raises(TypeError, match="calls are pairs"):
+        store.open("k").suspend(calls)
+
+
+def test_call_is_suspended_once(store: Store) -> None:
+    conversation = store.open("k")
+    seq = asks(conversation)
+    assert conversation.suspend([(seq, 1), (seq, 1)]).calls == [(seq, 1)]
 
 
 def test_suspension_names_calls_of_one_message(store: Store) -> None:
@@ -217,9 +227,16 @@ def test_suspensions_are_filtered(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "W10", 5])
-def test_cursor_of_another_list_is_refused(store: Store, cursor: Any) -> None:
+def test_text_that_is_no_cursor_is_refused(store: Store, cursor: Any) -> None:
     with pytest.raises(InvalidCursor, match=r"Store\.suspensions"):
         store.suspensions(cursor=cursor)
+
+
+def test_cursor_of_another_list_is_refused(store: Store) -> None:
+    for key in ("a", "b"):
+        store.create(key)
+    with pytest.raises(InvalidCursor, match="another list"):
+        store.suspensions(cursor=store.list_sessions(limit=1).next)
 
 
 @pytest.mark.parametrize("limit", [0, 1_001])
@@ -246,7 +263,7 @@ def test_suspension_of_expired_session_cannot_be_answered(store: Store, clock: C
     conversation = store.open("k", ttl=HOUR)
     token = token_of(conversation.suspend(ttl=2 * HOUR))
     clock.move(hours=1)
-    with pytest.raises(SessionExpired):
+    with pytest.raises(SuspensionNotFound, match="expired"):
         store.resume(token, "yes")
     assert store.suspensions().items == []
     store.touch("k")
