@@ -37,9 +37,9 @@ def calls(
     may have run. At most 1,000 calls are listed.
 
     In a pipe, each call is one line of tab-separated fields without a
-    header: session key, seq of the asking message, position of the call in
-    it, name of the tool, effect key, and time of the beginning. Control
-    characters are escaped with a backslash.
+    header: session key, seq of the message that asks for the call,
+    position of the call in it, name of the tool, effect key, and time of
+    the beginning. Control characters are escaped with a backslash.
     """
     if runs_command(context, unknown, url, json_):
         return

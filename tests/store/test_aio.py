@@ -30,7 +30,7 @@ from lango_store.aio import StoreOptions
 from lango_store.testing import Clock
 
 SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
-REWRITTEN = {"close", "compact"}
+REWRITTEN = {"begin_call", "close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
 

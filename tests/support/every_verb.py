@@ -10,7 +10,7 @@ from support.factories import message, messages
 from lango_store import AsyncConversation, AsyncStore, Conversation, Message, Store, ToolCall, Turn
 from lango_store._operations.lists import cursor_after
 
-FIRST_CURSOR = cursor_after("a", datetime(2026, 11, 21, tzinfo=UTC), "k")
+FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
 
 Calls = dict[type, dict[str, list[Callable[[], object]]]]
 
