@@ -837,7 +837,7 @@ class Conversation:
         reason: str | None = None,
         ttl: timedelta | None = None,
     ) -> Suspension:
-        """Store a question to somebody outside, such as a request for an approval, with the state to continue from.
+        """Store a request for an answer from outside the program, such as an approval, with the state to continue from.
 
         Args:
             calls: The tool calls that wait, each as the `seq` of its message and its position in it; all of one

@@ -259,7 +259,7 @@ class CallRow(Base, table=True):
 
 
 class SuspensionRow(Base, table=True):
-    """A row of `lango_suspension`: a question to somebody outside, with the state to continue from."""
+    """A row of `lango_suspension`: a request for an answer from outside the program, and the state to continue."""
 
     __tablename__ = "lango_suspension"
     __table_args__ = (

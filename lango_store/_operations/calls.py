@@ -1,7 +1,7 @@
 """Tool calls that were begun: a row before the tool runs, and the seq of the result afterwards.
 
 A call is named by the seq of its message and its position in it, because ids of calls are not unique in a session. The
-token in the row decides who may finish the call. `until` only tells a running call from one that is unknown. All
+token in the row decides which attempt may finish the call. `until` only tells a running call from an unknown one. All
 functions that write need a transaction.
 """
 

@@ -146,7 +146,7 @@ def detach_from_turns(connection: sa.Connection, key: str, condition: sa.ColumnE
 def decrease_counters(connection: sa.Connection, now: datetime, key: str, removed: Removed, **changes: Any) -> None:
     """Subtract removed rows from the counters of a locked session, and take one new seq for the removal.
 
-    What was stored about calls of removed messages is deleted too.
+    The rows of calls and suspensions that belong to removed messages are deleted too.
     """
     if removed.messages or removed.records:
         for table in (CALL, SUSPENSION):

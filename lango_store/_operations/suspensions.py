@@ -1,4 +1,4 @@
-"""Suspensions: questions to somebody outside, which are answered once. The database has only digests of the tokens."""
+"""Suspensions: requests for an answer from outside the program, answered once. The database has digests of tokens."""
 
 import hashlib
 import re

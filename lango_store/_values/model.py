@@ -536,7 +536,7 @@ class BegunCall(Value):
 
 
 class Suspension(Value):
-    """A question to somebody outside the program, such as a request for an approval, with the state to continue from.
+    """A request for an answer from outside the program, such as an approval, with the state to continue from.
 
     Attributes:
         key: The key of the session.
