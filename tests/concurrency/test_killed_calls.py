@@ -16,7 +16,7 @@ from support.processes import Program, run_program
 
 from lango_store import BegunCall, CallInProgress, Conversation, Store
 
-ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "3"))
+ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "20"))
 CALLS: Final = 3
 
 BEFORE_INTENT: Final = "before the intent"

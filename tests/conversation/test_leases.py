@@ -461,32 +461,34 @@ with Store(sys.argv[1]) as store:
 
 
 def test_waiting_turn_begins_when_turn_of_another_process_ends(url: str) -> None:
-    with Store(url) as store, Program(PROGRAM, url, "release") as program:
+    with Store(url) as store:
         conversation = store.open("k")
-        assert program.stdout.readline() == "begun\n"
-        with pytest.raises(TurnInProgress), conversation.turn():
-            pass
-        program.stdin.write("end\n")
-        program.stdin.flush()
-        with conversation.turn("t2", wait=LONG) as turn:
-            turn.append(message("of this process"))
-        assert contents(conversation.messages()) == ["of the process", "of this process"]
+        with Program(PROGRAM, url, "release") as program:
+            assert program.stdout.readline() == "begun\n"
+            with pytest.raises(TurnInProgress), conversation.turn():
+                pass
+            program.stdin.write("end\n")
+            program.stdin.flush()
+            with conversation.turn("t2", wait=LONG) as turn:
+                turn.append(message("of this process"))
+            assert contents(conversation.messages()) == ["of the process", "of this process"]
 
 
 def test_turn_of_killed_process_keeps_its_lease_until_release(url: str) -> None:
-    with Store(url) as store, Program(PROGRAM, url, "die") as program:
+    with Store(url) as store:
         conversation = store.open("k")
-        assert program.stdout.readline() == "begun\n"
-        program.stdin.write("die\n")
-        program.stdin.flush()
-        assert program.wait() == 9
-        with pytest.raises(TurnInProgress), conversation.turn():
-            pass
-        released = conversation.release_turn()
-        assert released is not None
-        assert released.id == "of the process"
-        with conversation.turn("of the process") as turn:
-            assert contents(turn.messages) == ["of the process"]
+        with Program(PROGRAM, url, "die") as program:
+            assert program.stdout.readline() == "begun\n"
+            program.stdin.write("die\n")
+            program.stdin.flush()
+            assert program.wait() == 9
+            with pytest.raises(TurnInProgress), conversation.turn():
+                pass
+            released = conversation.release_turn()
+            assert released is not None
+            assert released.id == "of the process"
+            with conversation.turn("of the process") as turn:
+                assert contents(turn.messages) == ["of the process"]
 
 
 def test_async_wait_uses_no_thread_and_no_connection(url: str) -> None:
