@@ -42,7 +42,7 @@ with TestClient(app) as client:
 
 @pytest.mark.timeout(400)
 def test_adk_web_server_stores_its_sessions_in_the_store(url: str, tmp_path: Path) -> None:
-    program, _ = blocks(PAGE, "python")
+    program, *_ = blocks(PAGE, "python")
     (services,) = blocks(PAGE, "yaml")
     assert len(services.splitlines()) == 4
     uri = f"lango+{url}".replace("+psycopg", "")
