@@ -214,7 +214,7 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
 
 
 def close_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a result for each tool call, behind the message that asks for it.
+    """Return the messages with a result for each tool call, after the message that asks for it.
 
     If a program ends between a tool call and its result, the call stays without a result, and chat APIs refuse the
     conversation. The added tool message says that the tool did not finish. It follows the other results of the same

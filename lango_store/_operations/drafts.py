@@ -1,4 +1,4 @@
-"""Drafts: the pieces of an answer that a turn is streaming, in a table of their own until the answer is in the log."""
+"""Drafts: the pieces of an answer that a turn is streaming, in a separate table until the answer is in the log."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -51,7 +51,7 @@ def finish(
 ) -> Turn:
     """Save a turn whose messages are already in the log, delete its drafts and release its lease.
 
-    A turn that is already stored is returned as it is: an earlier try was committed, or `save_turn` stored the id.
+    A turn that is already stored is returned unchanged: an earlier try was committed, or `save_turn` stored the id.
     """
     is_ours = leases.release(connection, key, lease.token)
     stored = turns.read(connection, key, TURN.c.id == new.id)

@@ -227,7 +227,7 @@ def test_suspensions_are_filtered(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "W10", 5])
-def test_text_that_is_no_cursor_is_refused(store: Store, cursor: Any) -> None:
+def test_text_that_is_not_a_cursor_is_refused(store: Store, cursor: Any) -> None:
     with pytest.raises(InvalidCursor, match=r"Store\.suspensions"):
         store.suspensions(cursor=cursor)
 
