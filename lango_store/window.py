@@ -236,11 +236,10 @@ def close_calls(messages: Sequence[Message]) -> list[Message]:
             for call_id in _result_ids(message):
                 same = [each for each in open_calls if call_id and each[1].id == call_id]
                 same = same or [each for each in open_calls if each[0] == asker and not (call_id and each[1].id)]
+                same = [each for each in same if each[1].name == message.name] or same
                 if same:
                     asking = same[-1][0]
-                    of_asking = [each for each in same if each[0] == asking]
-                    named = [each for each in of_asking if each[1].name == message.name]
-                    open_calls.remove((named or of_asking)[0])
+                    open_calls.remove(next(each for each in same if each[0] == asking))
                     if asking != asker:
                         late[position] = asking
         else:

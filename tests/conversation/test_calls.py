@@ -293,6 +293,17 @@ def test_result_belongs_to_the_call_with_its_name(store: Store) -> None:
     assert results == [("mail", "mailed"), ("pay", UNFINISHED)]
 
 
+def test_late_result_does_not_answer_a_later_call_of_another_tool(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
+    effect = conversation.begin_call(asking.seq, 0)
+    mail = Message.assistant(tool_calls=[ToolCall(id="call_0", name="mail")])
+    conversation.append_messages([message("mail"), mail, message("done?")])
+    conversation.finish_call(effect, "paid")
+    results = [(each["name"], each["content"]) for each in conversation.history() if each["role"] == "tool"]
+    assert results == [("pay", "paid"), ("mail", UNFINISHED)]
+
+
 # In a turn
 
 
