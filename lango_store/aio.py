@@ -100,6 +100,7 @@ class StoreOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
     on_statement: Observer | None
     retry: timedelta | None
+    payloads: int | None
     replica: str | sa.URL | None
 
 
@@ -122,7 +123,7 @@ class AsyncStore:
         database: A database URL, a SQLAlchemy `Engine` (not an `AsyncEngine`), or a `Store`. `close()` does not close
             an engine or a store that you passed.
         **options: The keyword arguments of `Store`: `migrate`, `default_ttl`, `clock`, `durability`, `token_counter`,
-            `on_statement`, `retry` and `replica`. They are ignored if `database` is a `Store`.
+            `on_statement`, `retry`, `payloads` and `replica`. They are ignored if `database` is a `Store`.
 
     Attributes:
         store: The synchronous store. Its methods block the event loop; use `run_sync` to call them.
@@ -259,6 +260,7 @@ class AsyncStore:
     count = awaited(Store.count)
     search = awaited(Store.search)
     stats = awaited(Store.stats)
+    move_payloads = awaited(Store.move_payloads)
     examine = awaited(Store.examine)
 
     expire = awaited(Store.expire)
@@ -329,6 +331,7 @@ class AsyncConversation:
     append_messages = awaited(Conversation.append_messages)
     messages = awaited(Conversation.messages)
     all_messages = awaited(Conversation.all_messages)
+    payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
     last_message = awaited(Conversation.last_message)
     pop_message = awaited(Conversation.pop_message)

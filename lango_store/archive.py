@@ -18,8 +18,10 @@ import sqlalchemy as sa
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
 from lango_store._operations import edits, levels, transfer
-from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, TURN, VALUE
+from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, VALUE
 from lango_store._operations.expiry import MAX_BATCH
+from lango_store._operations.payloads import digests_of
+from lango_store._operations.payloads import read as read_payloads
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
 from lango_store._rows.encoding import (
@@ -30,6 +32,7 @@ from lango_store._rows.encoding import (
     end_of_prefix,
     json_of_content,
 )
+from lango_store._rows.payloads import FAULTS, put_back
 from lango_store._values.content_blocks import parts_of
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import (
@@ -49,6 +52,7 @@ _RECORD: Final = encode_role(MessageRole.RECORD)
 _PARTS: Final = {
     "turns": (TURN, "turn_no", "turn {turn_no}"),
     "messages": (MESSAGE, "seq", "message {seq}"),
+    "payloads": (PAYLOAD, "digest", "payload {digest}"),
     "changes": (CHANGE, "seq", "change {seq}"),
     "session_values": (VALUE, "name", "value {name!r}"),
 }
@@ -161,7 +165,10 @@ class Archive:
             session_id = self._insert("sessions", [_archived(SESSION, row) | added])
             for name, (table, _, _) in _PARTS.items():
                 for rows in transfer.parts(connection, table, row["key"]):
-                    self._insert(name, [{"session_id": session_id, **_archived(table, each)} for each in rows])
+                    archived = [{"session_id": session_id, **_archived(table, each)} for each in rows]
+                    if table is MESSAGE:
+                        _add_texts(connection, row["key"], archived)
+                    self._insert(name, archived)
 
     def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
         names = list(rows[0])
@@ -285,10 +292,18 @@ class Archive:
                     self._connection.execute(spent, [row["tokens"] or 0, row["session_id"]])
                 archived["tokens"] = None if row["tokens"] is None else 0
                 self._db.table("messages").update((row["session_id"], row["seq"]), archived)
+                if row.get("payloads") is not None:
+                    self._drop_unused_payloads(row["session_id"])
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
             self._db.vacuum()
         row |= redacted | {"tokens": archived["tokens"]}
         return decode_messages(key, [[row.get(name) for name in MESSAGE_FIELDS]])[0]
+
+    def _drop_unused_payloads(self, session_id: int) -> None:
+        used = self._connection.execute("SELECT payloads FROM messages WHERE session_id = ?", [session_id])
+        digests = digests_of([listing for (listing,) in used if listing is not None])
+        unused = "session_id = ? AND digest NOT IN (SELECT value FROM json_each(?))"
+        self._connection.execute(f"DELETE FROM payloads WHERE {unused}", [session_id, json.dumps([*digests])])
 
     def restore(
         self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None, children: bool = False
@@ -344,6 +359,10 @@ class Archive:
                 for part in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._restore_row(connection, encoder, table, {"session_key": key, **part}, label)
             # With the same incarnation, a later purge replaces this row of the archive instead of adding another one.
+            try:
+                encoder.check_payloads()
+            except InvalidValue as error:
+                raise InvalidFile(self._path, f"session {quoted(key)}: {error}; nothing was restored") from None
             counters = encoder.corrections() | {"incarnation": row["incarnation"]}
             transfer.set_counters(connection, key, counters)
 
@@ -404,7 +423,7 @@ def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
 
 
 def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
-    """Return a row for the archive, without the session key, and with the searchable `text` of a message."""
+    """Return a row for the archive, without the session key; the content of a message is one column."""
     archived = {
         name: encode_time_text(value) if isinstance(value, datetime) else value
         for name, value in row.items()
@@ -412,8 +431,21 @@ def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
     }
     if table is MESSAGE:
         archived["content"] = json_of_content(row["text"], row["content"])
-        archived["text"] = _text(archived)
     return archived
+
+
+def _add_texts(connection: sa.Connection, key: str, archived: list[dict[str, Any]]) -> None:
+    """Set the searchable `text` of messages, with their payloads in their places."""
+    bodies = read_payloads(connection, key, digests_of([row["payloads"] for row in archived if row["payloads"]]))
+    for row in archived:
+        whole = dict(row)
+        if row["payloads"] is not None:
+            with suppress(*FAULTS):  # damaged: what can be read is searched
+                listing = decode_json(row["payloads"])
+                if reference := listing.pop("text", None):
+                    whole["content"] = json_of_content(bodies[reference[0]], None)
+                put_back(whole, {name: listing[name] for name in ("content", "tool_calls") if name in listing}, bodies)
+        row["text"] = _text(whole)
 
 
 def _text(archived: dict[str, Any]) -> str:

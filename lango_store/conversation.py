@@ -21,6 +21,7 @@ from lango_store._operations import (
     leases,
     levels,
     lists,
+    payloads,
     prompts,
     removals,
     sessions,
@@ -32,7 +33,7 @@ from lango_store._operations import values as named_values
 from lango_store._operations.appends import Batch
 from lango_store._operations.calls import Place
 from lango_store._operations.lists import Filter
-from lango_store._operations.messages import Damaged, Range
+from lango_store._operations.messages import Damaged, PayloadMode, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
@@ -235,7 +236,9 @@ class Conversation:
         """
         return appending.append(self._context, self.key, messages, replace_after, after, expect, create, ttl, fields)
 
-    def messages(self, *, last: int | None = None, records: bool = False) -> list[Message]:
+    def messages(
+        self, *, last: int | None = None, records: bool = False, payloads: PayloadMode = "load"
+    ) -> list[Message]:
         """Read the messages of the session's window: the messages that a model should see.
 
         `all_messages` reads the whole log, and `history` a prompt.
@@ -243,14 +246,27 @@ class Conversation:
         Args:
             last: Read only this many messages, from the end of the window. By default the whole window.
             records: Also read the records between the messages. They count for `last`.
+            payloads: "load" (default) returns messages as they were appended. "reference" does not load large strings,
+                and returns a `Payload` in the place of each, for lists and viewers.
 
         Returns:
             The messages. After a compaction, the summary comes first.
         """
         if last is None:
-            return self.get(records=records).messages
+            return self._context.read(log.load, self.key, records=records, mode=payloads).messages
         log.check_count("last", last)
-        return self._context.read(log.tail, self.key, last, records=records)[0]
+        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)[0]
+
+    def payload(self, digest: str) -> str:
+        """Load a large string of a message; see `messages(payloads="reference")`.
+
+        Args:
+            digest: The digest of a `Payload`.
+
+        Raises:
+            PayloadNotFound: No message of the session refers to such a payload any more.
+        """
+        return self._context.read(payloads.find, self.key, digest)
 
     @overload
     def all_messages(
@@ -262,6 +278,7 @@ class Conversation:
         limit: int | None = None,
         expired: bool = False,
         damaged: Literal["raise"] = "raise",
+        payloads: PayloadMode = "load",
     ) -> list[Message]: ...
 
     @overload
@@ -274,6 +291,7 @@ class Conversation:
         limit: int | None = None,
         expired: bool = False,
         damaged: Literal["return"],
+        payloads: PayloadMode = "load",
     ) -> list[Message | DamagedMessage]: ...
 
     def all_messages(
@@ -285,6 +303,7 @@ class Conversation:
         limit: int | None = None,
         expired: bool = False,
         damaged: Damaged = "raise",
+        payloads: PayloadMode = "load",
     ) -> Any:
         """Read the session's log, or a part of it: all messages, summaries and records.
 
@@ -296,6 +315,7 @@ class Conversation:
             expired: Also read a session that has expired and is not purged yet. This does not revive it.
             damaged: `"raise"` (default) raises `DamagedMessage` for the first entry that cannot be read. `"return"`
                 puts the exception into the list instead, and reads all other entries.
+            payloads: "load" or "reference", as for `messages`.
 
         Returns:
             The entries in the order of their `seq`.
@@ -305,7 +325,7 @@ class Conversation:
             ValueError: `limit` is combined with `last`, or a number is negative.
         """
         chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
-        return self._reading(expired).read(log.read, self.key, chosen, damaged)
+        return self._reading(expired).read(log.read, self.key, chosen, damaged, payloads)
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
         """Iterate over the log, entry by entry. Logs of any length fit in memory.
@@ -379,7 +399,8 @@ class Conversation:
         """
         message = self._context.counted(message)
         try:
-            return self._context.transact(edits.update, self.key, seq_or_id, message, Expected(revision=expect))
+            expected, least = Expected(revision=expect), self._context.least_payload
+            return self._context.transact(edits.update, self.key, seq_or_id, message, expected, least)
         except UniqueViolation as error:
             reason = f"{quoted(message.id)} is the id of another message: give another, or None for the one it has"
             raise InvalidMessage("id", reason) from error
@@ -692,7 +713,7 @@ class Conversation:
             TurnInProgress: The turn of the draft is still running; nothing was written.
             LangoStoreError: The session has no such draft; nothing was written.
         """
-        return self._context.transact(drafts.keep, self.key, id, self._context.counted)
+        return self._context.transact(drafts.keep, self.key, id, lambda answer: self._context.batch([answer]))
 
     def drop_draft(self, id: str) -> bool:
         """Delete a draft.
@@ -824,8 +845,8 @@ class Conversation:
         if retry and (output is not UNSET or failed is not None):
             raise TypeError("retry=True says that the tool has not run: give no output and no failure with it")
 
-        def result(call: ToolCall) -> Message:
-            return self._context.counted(effects.result_message(call, output, failed))
+        def result(call: ToolCall) -> Batch:
+            return self._context.batch([effects.result_message(call, output, failed)])
 
         return self._context.transact_once(calls.resolve, Place(self.key, seq, position), None if retry else result)
 

@@ -114,6 +114,23 @@ class MessageNotFound(LangoStoreError, LookupError):
         self.seq_or_id = seq_or_id
 
 
+class PayloadNotFound(LangoStoreError, LookupError):
+    """The session has no payload with this digest.
+
+    The message that referred to it was edited or removed, or the digest is from another session.
+
+    Attributes:
+        key: The key of the session.
+        digest: The digest that was looked for.
+    """
+
+    def __init__(self, key: str, digest: str) -> None:
+        self._fact = f"session {quoted(key)} has no payload {quoted(digest)}"
+        super().__init__(f"{self._fact}: read the message again")
+        self.key = key
+        self.digest = digest
+
+
 class SessionExists(LangoStoreError):
     """A new session cannot be stored, because a session already has its key.
 

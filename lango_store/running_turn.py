@@ -157,7 +157,7 @@ class RunningTurn:
         self._check_running()
         if self._context.token_counter is not None:
             messages = [self._context.counted(message) for message in messages]
-        new = turns_in_progress.with_ids(messages, self._ids, self._earlier)
+        new = turns_in_progress.with_ids(messages, self._ids, self._earlier, self._context.least_payload)
         ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
             if ends_draft:
@@ -185,7 +185,7 @@ class RunningTurn:
         """
         self._check_running()
         # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
-        taken = self._context.transact_once(inbox.take, self.key, self.lease, self._ids)
+        taken = self._context.transact_once(inbox.take, self.key, self.lease, self._ids, self._context.least_payload)
         self._add(taken)
         return taken
 

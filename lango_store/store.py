@@ -70,6 +70,9 @@ class Store:
             a serialization failure), for up to 30 seconds. With `retry`, messages and turns without an id get one, so
             that nothing is stored twice. Calls inside your own transaction are never repeated. A removal whose outcome
             is unknown is not repeated either; it raises `DatabaseUnavailable`.
+        payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
+            stored apart from the message's row, once per session. None stores all strings in the row. Reads return the
+            same messages either way. Defaults to 4,096.
         replica: The URL of a PostgreSQL replica. Sessions, messages, histories and lists are read there once it has
             everything that this store wrote, otherwise from `database`.
 
@@ -105,6 +108,7 @@ class Store:
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
+        payloads: int | None = 4096,
         replica: str | sa.URL | None = None,
     ) -> None:
         owned = isinstance(database, str | sa.URL)
@@ -117,6 +121,7 @@ class Store:
             token_counter=token_counter,
             on_statement=on_statement,
             retry=retry,
+            payloads=payloads,
             replica=None if replica is None else _replica(replica),
         )
 
@@ -889,6 +894,27 @@ class Store:
         return self._context.read_together(
             lambda connection, _: stats.sum_up(connection, self._context.now(connection))
         )
+
+    def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
+        """Store large strings of existing messages apart, as appends do since `Store(payloads=…)`.
+
+        Messages are moved in batches, each in a separate transaction, and other processes can append between them. A
+        call that was interrupted can be repeated.
+
+        Args:
+            larger_than: The length in characters from which a string is moved. None moves all payloads back into the
+                rows of their messages, which a downgrade to a release without payloads needs.
+            on_batch: A function that is called after each batch with the number of changed messages so far.
+
+        Returns:
+            The number of changed messages.
+
+        Raises:
+            ValueError: `larger_than` is less than 1.
+        """
+        if larger_than is not None and larger_than < 1:
+            raise ValueError(f"larger_than={larger_than} is not positive: give a number of characters, or None")
+        return maintenance.move_payloads(self._context, larger_than, on_batch)
 
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
         """Check the store for damage: schema, indexes, counters, summaries, orphaned rows, values and settings.

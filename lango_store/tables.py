@@ -12,9 +12,11 @@ from sqlalchemy.orm import registry
 from sqlmodel import Field, Relationship, SQLModel
 
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
+from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0104"
+SCHEMA_REVISION: Final = "0105"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -24,7 +26,7 @@ VERSION_TABLE: Final = "lango_store_version"
 
 FEATURE_TABLE: Final = "lango_feature"
 
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+KNOWN_FEATURES: Final = frozenset({"payloads"})
 """The features that this release supports. A database that uses any other feature is refused."""
 
 
@@ -161,6 +163,8 @@ class MessageRow(Base, table=True):
         text: The content of the message, if it is text: `MessageRow.text == "hi"`. NULL for any other content.
         content: Any other content as JSON, and None as JSON `null`. Text with a NUL or a lone surrogate is stored here
             too, because databases cannot store such text. NULL if the content is in `text`.
+        payloads: The large strings of the message that are stored in `lango_payload`; NULL if there are none. In the
+            other columns, their places are empty.
     """
 
     __tablename__ = "lango_message"
@@ -169,6 +173,7 @@ class MessageRow(Base, table=True):
         _session_reference("fk_lango_message_session"),
         sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
         _index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
+        _index_where_set("payloads", "ix_lango_message_payloads", "session_key", "seq"),
     )
 
     session_key: str = _key()
@@ -186,11 +191,30 @@ class MessageRow(Base, table=True):
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     created_at: datetime = Field(sa_type=TimeColumn)
     sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
 
     def to_message(self) -> Message:
-        """Convert the row to the value that `Store.messages` returns."""
+        """Convert the row to the value that `Conversation.messages(payloads="reference")` returns."""
         values = _values(self, Message)
-        return Message.model_validate(values if self.text is None else values | {"content": self.text})
+        if self.text is not None:
+            values["content"] = self.text
+        if self.payloads is not None:
+            values = fill(copied(values), self.payloads)
+        return Message.model_validate(values)
+
+
+class PayloadRow(Base, table=True):
+    """A row of `lango_payload`: a large string of the messages of a session, stored once."""
+
+    __tablename__ = "lango_payload"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_payload"),
+        _session_reference("fk_lango_payload_session"),
+    )
+
+    session_key: str = _key()
+    digest: str = _key()
+    body: str = Field(sa_type=TEXT)
 
 
 class DraftRow(Base, table=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -24,6 +24,7 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
+from lango_store._operations.appends import Batch
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
@@ -62,10 +63,15 @@ class Context:
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
         replica: sa.Engine | None = None,
+        payloads: int | None = None,
     ) -> None:
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
+        if payloads is not None and not (type(payloads) is int and payloads > 0):
+            raise ValueError(f"payloads={quoted(payloads)}: give a number of characters, 1 or more, or None")
         self.engine = engine
+        self.least_payload = payloads
+        """The number of characters from which a string becomes a payload; None if no string does."""
         self._owned = owned
         self._default_ttl = default_ttl
         self._clock = clock
@@ -130,6 +136,10 @@ class Context:
         if message.role is MessageRole.RECORD:
             return message
         return message.model_copy(update={"tokens": self.token_counter(message)})
+
+    def batch(self, messages: Iterable[Message]) -> Batch:
+        """Add missing token counts, and encode messages; raise `InvalidMessage` if one cannot be stored."""
+        return Batch([self.counted(message) for message in messages], self.least_payload)
 
     def with_id(self, message: Message) -> Message:
         """Add an id to a message that has none if a retry could store the message twice."""

@@ -122,6 +122,9 @@ class Dialect(Protocol):
         """Return a column whose index is not used, because another condition has a better index."""
         return column
 
+    def texts_of_list(self, texts: sa.BindParameter[str]) -> sa.Select[tuple[str]]:
+        """Return a query of the texts in a bound JSON list."""
+
     def insert(self, table: sa.Table) -> Any:
         """Return an INSERT that supports ON CONFLICT."""
 

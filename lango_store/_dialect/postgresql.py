@@ -105,6 +105,9 @@ class PostgreSQL(Dialect):
         # Collations fold different letters; C folds only A to Z, like SQLite.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
+    def texts_of_list(self, texts: sa.BindParameter[str]) -> sa.Select[tuple[str]]:
+        return sa.select(sa.func.json_array_elements_text(sa.cast(texts, postgresql.JSON)))
+
     def insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table)
 

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import decode_json
+from lango_store._rows.payloads import FAULTS, put_back, references
 from lango_store._values.search_query import SearchQuery, searchable
 from lango_store.tables import Base
 
@@ -21,6 +23,8 @@ MESSAGE: Final = Base.metadata.tables["lango_message"]
 QUEUE: Final = "lango_search_queue"
 TABLES: Final = ("lango_search", QUEUE)
 TRIGGERS: Final = ("lango_search_inserted", "lango_search_updated", "lango_search_deleted")
+
+PAYLOAD: Final = Base.metadata.tables["lango_payload"]
 
 _SEARCHABLE: Final = [MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls")]
 
@@ -117,7 +121,27 @@ def read_messages(
     connection: sa.Connection, chosen: sa.Select[Any], **params: Any
 ) -> Generator[tuple[tuple[Any, ...], str, tuple[str, str]]]:
     """Yield the selected columns, the role and the searchable texts of each chosen message."""
-    with connection.execute(chosen.add_columns(*map(as_stored, _SEARCHABLE)), params) as rows:
+    searched = (MESSAGE.c.session_key, as_stored(MESSAGE.c.payloads), *map(as_stored, _SEARCHABLE))
+    columns = [each.label(f"searched_{number}") for number, each in enumerate(searched)]
+    with connection.execute(chosen.add_columns(*columns), params) as rows:
         for row in rows:
-            stored = [each.decode(errors="replace") if isinstance(each, bytes) else each for each in row[-6:]]
-            yield tuple(row[:-6]), stored[0], searchable(*stored)
+            key, payloads, *stored = (
+                each.decode(errors="replace") if isinstance(each, bytes) else each for each in row[-8:]
+            )
+            if payloads is not None:
+                stored[3:] = _with_payloads(connection, key, payloads, stored[3:])
+            yield tuple(row[:-8]), stored[0], searchable(*stored)
+
+
+def _with_payloads(connection: sa.Connection, key: str, payloads: str, stored: Sequence[Any]) -> Sequence[Any]:
+    """Return the columns `text`, `content` and `tool_calls` of a message with its payloads in their places."""
+    row = dict(zip(("text", "content", "tool_calls"), stored, strict=True))
+    try:
+        listing = {name: places for name, places in decode_json(payloads).items() if name in row}
+        wanted = [reference[0] for reference in references(listing)]
+        query = sa.select(PAYLOAD.c.digest, PAYLOAD.c.body)
+        query = query.where(PAYLOAD.c.session_key == key, PAYLOAD.c.digest.in_(wanted))
+        put_back(row, listing, dict([*connection.execute(query)]))
+    except FAULTS:  # damaged, or the message was changed since it was read, and is queued again
+        return stored
+    return list(row.values())

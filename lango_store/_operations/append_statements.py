@@ -21,6 +21,7 @@ from lango_store._operations.binds import (
     MESSAGE,
     NOW,
     NOW_TOGETHER,
+    PAYLOAD,
     SESSION,
     TURN,
     column,
@@ -127,6 +128,17 @@ def _insert_messages(
     return sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()).select_from(source))
 
 
+def _insert_payloads(dialect: Dialect, session: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> Any:
+    """Insert the bound payloads, except those that are already stored."""
+    arrays: list[Any] = [
+        sa.bindparam(name, type_=postgresql.ARRAY(sa.Text()), required=True) for name in ("digests", "bodies")
+    ]
+    columns = [sa.column(name, PAYLOAD.c[name].type) for name in ("digest", "body")]
+    bound = sa.func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
+    rows = sa.select(KEY, *bound.c).select_from(session.join(bound, sa.true())).where(*conditions)
+    return dialect.insert(PAYLOAD).from_select(["session_key", "digest", "body"], rows).on_conflict_do_nothing()
+
+
 def _turn(
     turn_no: sa.ColumnElement[int],
     last_seq: sa.ColumnElement[int],
@@ -142,23 +154,26 @@ def _turn(
 # PostgreSQL: a single statement needs only one round trip
 
 
-def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: bool) -> sa.Executable:
+def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool) -> sa.Executable:
     session = (_count_or_create(dialect) if creates else _count(dialect, leased=leased)).cte("session")
     last_seq, now, turn_no = session.c
     inserts = [_insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one).cte("messages")]
     if turn:
         row = _turn(turn_no, last_seq)
         inserts.append(sa.insert(TURN).from_select(list(row), sa.select(*row.values())).cte("turn"))
+    if payloads:
+        inserts.append(_insert_payloads(dialect, session).cte("payloads"))
     return sa.select(*session.c).add_cte(*inserts)
 
 
 @functools.cache
-def append(*, one: bool, turn: bool, creates: bool, leased: bool) -> Statement:
+def append(*, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool) -> Statement:
     """Return the single statement of an append; with `creates`, it creates a missing session.
 
-    With `leased`, it needs a lease and extends it.
+    With `leased`, it needs a lease and extends it. With `payloads`, it stores payloads.
     """
-    return Statement(lambda dialect: _append(dialect, one=one, turn=turn, creates=creates, leased=leased))
+    options = {"one": one, "turn": turn, "creates": creates, "leased": leased, "payloads": payloads}
+    return Statement(lambda dialect: _append(dialect, **options))
 
 
 # SQLite: several statements in a short transaction, because they need no round trips
@@ -213,11 +228,14 @@ def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Exe
 
 
 @functools.cache
-def pipeline(messages: int, *, turn: bool, leased: bool) -> Sequence[Statement]:
-    """Return the statements that append 0, 1 or several messages (pass 2 for several), and a turn if requested."""
+def pipeline(messages: int, *, turn: bool, leased: bool, payloads: bool) -> Sequence[Statement]:
+    """Return the statements that append 0, 1 or several messages (pass 2 for several), and more if requested."""
     statements: list[Statement] = []
     if messages:
         statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn, leased=leased)))
     if turn:
         statements.append(Statement(lambda _: _then_turn(after_messages=messages > 0, leased=leased)))
+    if payloads:
+        new = (of_session(SESSION), _NEW_MESSAGE)
+        statements.append(Statement(lambda dialect: _insert_payloads(dialect, SESSION, *new)))
     return [*statements, Statement(lambda dialect: _count_last(dialect, has_messages=messages > 0, leased=leased))]

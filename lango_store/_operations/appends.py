@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
 from lango_store._dialect.statement import is_single_operation, run_in_order, run_together
 from lango_store._operations import append_statements as statements
-from lango_store._operations import leases, messages, removals, sessions
+from lango_store._operations import leases, messages, payloads, removals, sessions
 from lango_store._operations.binds import MESSAGE, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
+from lango_store._rows.payloads import move
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import SessionExpired, SessionNotFound
 
@@ -27,24 +28,33 @@ _RECORD: Final = MessageRole.RECORD.value
 class Batch:
     """Messages to append, checked and encoded as rows for the driver.
 
-    `repeats` is true if two messages have the same id. `tokens` is the sum over all messages except records.
+    `repeats` is true if two messages have the same id. `tokens` is the sum over all messages except records. `bodies`
+    holds the payloads of the messages by digest.
     """
 
-    __slots__ = ("ids", "messages", "records", "repeats", "rows", "tokens")
+    __slots__ = ("bodies", "ids", "least", "messages", "records", "repeats", "rows", "tokens")
 
-    def __init__(self, messages: Sequence[Message], *, rows: list[dict[str, Any]] | None = None) -> None:
-        """Encode messages for the database.
+    def __init__(
+        self, messages: Sequence[Message], least: int | None = None, *, rows: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Encode messages for the database; strings of at least `least` characters become payloads.
 
         Raises:
             InvalidMessage: A message cannot be stored.
         """
         self.messages: Final = list(messages)
         self.rows: list[dict[str, Any]] = []
+        self.bodies: dict[str, str] = {}
+        self.least: Final = least
         ids: list[str] = []
         records = tokens = 0
         for position, message in enumerate(self.messages):
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
+            if least is not None and (moved := move(row, least)):
+                row["moved"] = moved
+            if "moved" in row:
+                self.bodies |= row["moved"]
             if row["id"] is not None:
                 ids.append(row["id"])
             if row["role"] == _RECORD:
@@ -183,6 +193,8 @@ def write(
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
+    if new.bodies:
+        params |= {"digests": list(new.bodies), "bodies": list(new.bodies.values())}
     method = _METHODS[dialect.append_method]
     tries = sessions.MAX_TRIES
     while (row := method(connection, now, params, new.rows, create)) is None:
@@ -213,7 +225,11 @@ def _by_statement(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
     statement = statements.append(
-        one=len(rows) == 1, turn=params["turns_added"] > 0, creates=create is not None, leased="lease_token" in params
+        one=len(rows) == 1,
+        turn=params["turns_added"] > 0,
+        creates=create is not None,
+        leased="lease_token" in params,
+        payloads="digests" in params,
     )
     if create is not None:
         params = params | create.row | sessions.new_incarnation()
@@ -241,6 +257,8 @@ def _in_transaction(
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
         row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
+    if "digests" in params:
+        payloads.insert(connection, key, dict(zip(params["digests"], params["bodies"], strict=True)))
     names: Sequence[str] = MESSAGE_INPUT_FIELDS
     if len(rows) > 1:  # SQLite inserts a row with half the columns 25% faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
@@ -253,7 +271,12 @@ def _in_transaction(
 def _by_pipeline(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
 ) -> Sequence[Any] | None:
-    pipeline = statements.pipeline(min(len(rows), 2), turn=params["turns_added"] > 0, leased="lease_token" in params)
+    pipeline = statements.pipeline(
+        min(len(rows), 2),
+        turn=params["turns_added"] > 0,
+        leased="lease_token" in params,
+        payloads="digests" in params,
+    )
     params = params | _messages(rows)
     if is_single_operation(connection):
         counters = run_together(connection, pipeline, params)

@@ -143,7 +143,7 @@ def leave(connection: sa.Connection, now: datetime, place: Place, token: int) ->
 
 
 def resolve(
-    connection: sa.Connection, now: datetime, place: Place, result: Callable[[ToolCall], Message] | None
+    connection: sa.Connection, now: datetime, place: Place, result: Callable[[ToolCall], Batch] | None
 ) -> Message | None:
     """Record a result for an unknown call, or let it run again if `result` is None."""
     sessions.lock(connection, now, place.key)
@@ -157,7 +157,7 @@ def resolve(
         _check_ended(place, row, now)
     if result is not None:
         call = _find(connection, place) or ToolCall(id="", name="")  # a redacted message asks for no call
-        return _record(connection, now, place, Batch([result(call)]), token=None)
+        return _record(connection, now, place, result(call), token=None)
     _write(connection, place, sa.update(CALL).where(place.row).values(token=None, result_seq=None))
     return None
 

@@ -62,7 +62,7 @@ def joined(pieces: Iterable[str]) -> str:
     return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def keep(connection: sa.Connection, now: datetime, key: str, id: str, count: Callable[[Message], Message]) -> Message:
+def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Callable[[Message], Batch]) -> Message:
     """Append the draft of an ended attempt as an interrupted answer, and delete the draft."""
     token, message_id = _checked(connection, now, key, id), f"draft-{id}"
     for stored in messages.read_by_ids(connection, key, frozenset([message_id])).values():  # by an earlier try
@@ -71,7 +71,7 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str, count: Cal
         if draft.id == id:
             answer = Message.assistant(draft.text, id=message_id, extra=INTERRUPTED)
             delete(connection, key, DRAFT.c.token == token)
-            return appends.append(connection, now, key, Batch([count(answer)]))[0]
+            return appends.append(connection, now, key, encode(answer))[0]
     raise LangoStoreError(f"session {quoted(key)} has no draft {quoted(id)}: drafts() lists its drafts")
 
 

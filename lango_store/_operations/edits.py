@@ -13,26 +13,26 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import removals, sessions
+from lango_store._operations import payloads, removals, sessions
 from lango_store._operations.binds import CALL, IS_RECORD, MESSAGE, SESSION, TURN, column, number, of_session
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
-    decode_messages,
     encode_message,
     whole_number,
 )
 from lango_store._operations.sessions import ANYTHING, Expected
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
+from lango_store._rows.payloads import move
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
 
-_REDACTED: Final = ("text", "content", "sent", "tool_calls", "extra")
+_REDACTED: Final = ("text", "content", "sent", "tool_calls", "extra", "payloads")
 _REDACTED_SUMMARY: Final = "(redacted)"
 
 
@@ -55,8 +55,9 @@ def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) ->
     if seq is None:
         return None
     edit.choose(seq)
+    message = edit.message()
     edit.delete("pop")
-    return edit.message()
+    return message
 
 
 def delete(
@@ -79,6 +80,7 @@ def update(
     seq_or_id: SeqOrId,
     message: Message,
     expected: Expected = ANYTHING,
+    least: int | None = None,
 ) -> Message:
     """Replace a message. Its turn does not change; its id and time change only if the new message sets them.
 
@@ -93,8 +95,11 @@ def update(
         raise InvalidMessage(
             "role", "a summary without messages would leave an empty window: delete the message instead"
         )
-    if new["tool_calls"] != edit.row["tool_calls"] and edit.has_begun_calls():
+    may_differ = new["tool_calls"] != edit.row["tool_calls"] or edit.row["payloads"] is not None
+    if may_differ and edit.has_begun_calls() and message.tool_calls != edit.message().tool_calls:
         raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
+    if least is not None:
+        payloads.insert(connection, key, move(new, least))
     edit.replace("update", new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
     return edit.message()
 
@@ -160,8 +165,8 @@ class _Edit:
         self.row = dict(zip(MESSAGE_FIELDS, row, strict=True))
 
     def message(self) -> Message:
-        """Return the edited message, or the message that was deleted."""
-        return decode_messages(self._key, [list(self.row.values())])[0]
+        """Return the edited message."""
+        return payloads.decode_rows(self._connection, self._key, [list(self.row.values())])[0]
 
     def last_seq_of_log(self) -> int | None:
         """Return the seq of the last row of the log."""

@@ -7,12 +7,13 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
-from lango_store._operations import counters, search, transfer
+from lango_store._operations import counters, payloads, search, transfer
 from lango_store._operations.binds import (
     CALL,
     DRAFT,
     INBOX,
     MESSAGE,
+    PAYLOAD,
     SESSION,
     SHARED_VALUE,
     SUSPENSION,
@@ -92,6 +93,17 @@ def _orphans(connection: sa.Connection) -> Iterator[Fault]:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
 
 
+def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
+    for key, seq, digest in payloads.missing(connection):
+        detail = f"session {key!r}: payload {digest} of message {seq} is missing"
+        yield key, detail, f"restore a backup, or redact or delete message {seq}"
+
+
+def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
+    for key, number in payloads.unused(connection):
+        yield key, f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
+
+
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
     return ~sa.exists().where(of_session(SESSION, table.c.session_key))
 
@@ -126,7 +138,7 @@ def _messages(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _others(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (DRAFT, INBOX, CALL, SUSPENSION):
+    for table in (DRAFT, INBOX, CALL, SUSPENSION, PAYLOAD):
 
         def decode(*values: Any, table: sa.Table = table) -> None:
             RowEncoder().encode_stored(table, transfer.stored_row(table, values))
@@ -197,6 +209,8 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "missing index": _missing_indexes,
     "wrong counters": _counters,
     "orphans": _orphans,
+    "missing payload": _missing_payloads,
+    "unused payload": _unused_payloads,
     "time in another form": _times,
     "unreadable session": _sessions,
     "unreadable message": _messages,
@@ -223,6 +237,9 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
                     index.create(connection)
     elif finding.name == "wrong counters":
         counters.correct(connection, finding.subject)
+    elif finding.name == "unused payload":
+        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
+        payloads.release(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import counters, removals, sessions
-from lango_store._operations.binds import CHANGE, MESSAGE, OF_ITS_TURN, SESSION, TURN, VALUE, of_session
+from lango_store._operations import counters, payloads, removals, sessions
+from lango_store._operations.binds import CHANGE, MESSAGE, OF_ITS_TURN, PAYLOAD, SESSION, TURN, VALUE, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._values.model import UNSET, SessionFields, Unset
 
@@ -43,10 +43,12 @@ def fork(
         connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)])
     )
     _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
+    _copy(connection, PAYLOAD, source, new)
     _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current values
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}
     sessions.change(connection, new, counted if upto is None else counted | {"last_seq": upto})
     if upto is not None:
+        payloads.release(connection, new)
         _detach_from_cut_turns(connection, new)
         counters.correct(connection, new)
         _explain_cut(connection, now, source, new, upto)

@@ -18,15 +18,18 @@ from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage
 
+_FIELDS: Final = MESSAGE_INPUT_FIELDS[:-1]  # large strings stay in the row until the message is in the log
+
 ROWS: Final = [
     INBOX.c.n.label("seq"),
     sa.null().label("turn_no"),
-    *(as_stored(INBOX.c[name]) for name in MESSAGE_INPUT_FIELDS),
+    *(as_stored(INBOX.c[name]) for name in _FIELDS),
+    sa.null().label("payloads"),
 ]
 """The columns of a message in the order that `decode_messages` expects."""
 
 
-_insert: Final = Statement(lambda _: numbered_insert(INBOX, *MESSAGE_INPUT_FIELDS))
+_insert: Final = Statement(lambda _: numbered_insert(INBOX, *_FIELDS))
 
 
 def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
@@ -58,7 +61,9 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     return [each.model_copy(update={"seq": 0}) for each in waiting]
 
 
-def take(connection: sa.Connection, now: datetime, key: str, lease: Lease, ids: Iterator[str]) -> list[Message]:
+def take(
+    connection: sa.Connection, now: datetime, key: str, lease: Lease, ids: Iterator[str], least: int | None
+) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 
     A message without an id gets one of `ids`, so that the next attempt of the turn lists it.
@@ -69,6 +74,6 @@ def take(connection: sa.Connection, now: datetime, key: str, lease: Lease, ids: 
     if not waiting:
         return []
     new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
-    taken = appends.append_new_ids(connection, now, key, Batch(new), Expected(lease=lease))
+    taken = appends.append_new_ids(connection, now, key, Batch(new, least), Expected(lease=lease))
     connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
     return taken

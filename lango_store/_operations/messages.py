@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
-from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
+from lango_store._dialect.statement import Decode, Statement
+from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
     IN_SUMMARY,
     IS_RECORD,
@@ -81,13 +81,31 @@ def _build_window(_: Dialect, *, records: bool) -> sa.Executable:
 _window = {records: Statement(functools.partial(_build_window, records=records)) for records in (False, True)}
 
 
-def load(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> Session:
+PayloadMode = Literal["load", "reference"]
+"""Load the payloads of messages, or return a `Payload` in the place of each."""
+
+
+def _decoded(
+    connection: AnyConnection,
+    key: str,
+    run: Callable[[Decode], list[Any]],
+    mode: PayloadMode,
+    decode: Callable[..., list[Any]] = decode_messages,
+) -> list[Any]:
+    if mode not in ("load", "reference"):
+        raise ValueError(f"payloads={quoted(mode)}: give 'load' or 'reference'")
+    return payloads.decoded(connection, key, run, decode) if mode == "load" else run(functools.partial(decode, key))
+
+
+def load(
+    connection: AnyConnection, now: Moment, key: str, *, records: bool = False, mode: PayloadMode = "load"
+) -> Session:
     """Load a live session and its window as of one moment, without a transaction."""
-    return load_with_incarnation(connection, now, key, records=records)[1]
+    return load_with_incarnation(connection, now, key, records=records, mode=mode)[1]
 
 
 def load_with_incarnation(
-    connection: AnyConnection, now: Moment, key: str, *, records: bool = False
+    connection: AnyConnection, now: Moment, key: str, *, records: bool = False, mode: PayloadMode = "load"
 ) -> tuple[int, Session]:
     """Load a live session and its window, and return them with the session's incarnation.
 
@@ -103,7 +121,7 @@ def load_with_incarnation(
             break
         values = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
         values |= {"incarnation": incarnation, "removed": removed}
-        if loaded := _window[records].run(connection, values, functools.partial(decode_messages, key)):
+        if loaded := _decoded(connection, key, functools.partial(_window[records].run, connection, values), mode):
             break
         before = incarnation
         incarnation, latest = sessions.row_with_incarnation(connection, now, key)
@@ -154,7 +172,14 @@ Damaged = Literal["raise", "return"]
 """If a row cannot be decoded: raise `DamagedMessage`, or return the error in place of the message."""
 
 
-def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damaged: Damaged = "raise") -> list[Any]:
+def read(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    chosen: Range,
+    damaged: Damaged = "raise",
+    mode: PayloadMode = "load",
+) -> list[Any]:
     """Read messages of a live session, ordered by seq."""
     if damaged not in ("raise", "return"):
         raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
@@ -167,7 +192,7 @@ def read(connection: AnyConnection, now: Moment, key: str, chosen: Range, damage
         "limit": MAX_SEQ if limit is None else min(limit, MAX_SEQ),
     }
     decode = decode_messages if damaged == "raise" else decode_each
-    result = statement.run(connection, values, functools.partial(decode, key))
+    result = _decoded(connection, key, functools.partial(statement.run, connection, values), mode, decode)
     if not result:
         sessions.raise_unmatched(connection, now, key)
     if chosen.last is not None:
@@ -201,11 +226,11 @@ _find = Statement(
 def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
     """Return the message of a live session with an id, or None."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
-    rows = _find.run(connection, values)
-    if not rows:
+    found = payloads.decoded(connection, key, functools.partial(_find.run, connection, values))
+    if not found:
         sessions.raise_unmatched(connection, now, key)
         return None
-    return decode_messages(key, rows)[0]
+    return found[0]  # type: ignore[no-any-return]
 
 
 def read_by_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
@@ -221,7 +246,7 @@ def read_by_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dic
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
     """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
-    return decode_messages(key, connection.execute(query).all())
+    return payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
@@ -231,7 +256,7 @@ def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole 
     if role is not None:
         conditions.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
     query = sa.select(*MESSAGE_COLUMNS).where(*conditions).order_by(MESSAGE.c.seq.desc()).limit(1)
-    result = decode_messages(key, connection.execute(query).all())
+    result = payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
     return result[0] if result else None
 
 
@@ -261,18 +286,31 @@ _tail = {records: Statement(functools.partial(_build_tail, records=records)) for
 
 
 def tail(
-    connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None, records: bool = False
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    last: int,
+    *,
+    newest: int | None = None,
+    records: bool = False,
+    mode: PayloadMode = "load",
 ) -> tuple[list[Message], int | None]:
     """Read the last messages of a live session's window, and the turn of its summary.
 
     With `newest`, only that many of the newest messages of the log are used.
     """
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, ALL)}
-    rows = _tail[records].run(connection, values)
-    if not rows:
-        sessions.raise_unmatched(connection, now, key)
-        return [], None
-    summary_turn: int | None = rows[0][-1]
-    by_seq = list(reversed(rows[:newest]))
-    shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
-    return decode_messages(key, [row[:-1] for row in shown[max(len(shown) - last, 0) :]]), summary_turn
+    summary_turn: int | None = None
+
+    def run(decode: Decode) -> list[Any]:
+        nonlocal summary_turn
+        rows = _tail[records].run(connection, values)
+        if not rows:
+            sessions.raise_unmatched(connection, now, key)
+            return []
+        summary_turn = rows[0][-1]
+        by_seq = list(reversed(rows[:newest]))
+        shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
+        return decode([row[:-1] for row in shown[max(len(shown) - last, 0) :]])
+
+    return _decoded(connection, key, run, mode), summary_turn

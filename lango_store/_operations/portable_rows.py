@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import counters, transfer
-from lango_store._operations.binds import CALL, CHANGE, DRAFT, INBOX, MESSAGE, SESSION, SUSPENSION, TURN
+from lango_store._operations.binds import CALL, CHANGE, DRAFT, INBOX, MESSAGE, PAYLOAD, SESSION, SUSPENSION, TURN
 from lango_store._operations.rows import encode_message, encode_object, encode_session
 from lango_store._operations.sessions import MAX_TTL
 from lango_store._operations.transfer import Row
@@ -27,6 +27,7 @@ from lango_store._rows.encoding import (
     encode_json,
     encode_text,
 )
+from lango_store._rows.payloads import FAULTS, digest_of, fill, references
 from lango_store._values.model import Compaction, Message, MessageRole, SessionInfo, Turn
 from lango_store.errors import DamagedMessage, InvalidKey, InvalidValue, quoted
 
@@ -79,6 +80,8 @@ class RowEncoder:
     def __init__(self) -> None:
         self._session: Fields = {}
         self._counted: dict[str, Any] = dict.fromkeys(counters.NAMES, 0) | {"summary_turn": None}
+        self._wanted: set[str] = set()
+        self._payloads: set[str] = set()
 
     def encode(self, table: sa.Table, fields: Fields) -> Row:
         """Return the row to insert; raise `InvalidValue` for a column that `Store` could not read."""
@@ -114,6 +117,8 @@ class RowEncoder:
             encoded = fields | {"effect_key": encode_id(fields["effect_key"])}
         elif table is SUSPENSION:
             encoded = fields | _encode_suspension(fields)
+        elif table is PAYLOAD:
+            encoded = fields | self._encode_payload(fields)
         else:
             encoded = _encode_value(fields)
         return row | encoded
@@ -126,10 +131,10 @@ class RowEncoder:
         except InvalidValue as error:
             raise _damaged(row, error) from None
 
-    def check_stored_counters(self) -> None:
-        """Raise `DamagedMessage` if a counter of a stored session contradicts its rows."""
+    def check_stored(self) -> None:
+        """Raise `DamagedMessage` if the rows of a stored session do not belong together."""
         try:
-            self.check_counters()
+            self.check()
         except InvalidValue as error:
             raise _damaged(self._session, error) from None
 
@@ -137,10 +142,16 @@ class RowEncoder:
         """Return the correct values of the counters that contradict the session's rows."""
         return counters.corrections(self._session, self._counted)
 
-    def check_counters(self) -> None:
-        """Raise `InvalidValue` if a counter of the session contradicts its rows."""
+    def check(self) -> None:
+        """Raise `InvalidValue` if a counter of the session contradicts its rows, or a payload is missing."""
+        self.check_payloads()
         for name, counted in sorted(self.corrections().items()):
             raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {counted}")
+
+    def check_payloads(self) -> None:
+        """Raise `InvalidValue` if a payload of the session is missing."""
+        if missing := self._wanted - self._payloads:
+            raise InvalidValue("payloads", f"{len(missing)} are missing, such as {min(missing)}")
 
     def _encode_session(self, fields: Fields) -> Row:
         _validated(SessionInfo, fields)
@@ -183,7 +194,22 @@ class RowEncoder:
             counted["message_count"] += 1
             counted["token_count"] += message.tokens or 0
         counted["last_seq"] = max(counted["last_seq"], message.seq)
-        return fields | encode_message(message)
+        encoded = fields | encode_message(message)
+        if "payloads" in fields:
+            try:
+                fill(message.model_dump(), fields["payloads"])
+                self._wanted |= {reference[0] for reference in references(fields["payloads"])}
+            except FAULTS as error:
+                raise InvalidValue("payloads", f"does not match the message: {error!r}") from None
+            encoded["payloads"] = encode_json(fields["payloads"], "payloads")
+        return encoded
+
+    def _encode_payload(self, fields: Fields) -> Row:
+        body = encode_text(fields["body"], "body")
+        if body is None or digest_of(body) != fields["digest"]:
+            raise InvalidValue("body", "does not match its digest")
+        self._payloads.add(fields["digest"])
+        return {"body": body}
 
     def _encode_change(self, fields: Fields) -> Row:
         self._counted["last_seq"] = max(self._counted["last_seq"], fields["seq"])

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
+from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -146,13 +146,14 @@ def detach_from_turns(connection: sa.Connection, key: str, condition: sa.ColumnE
 def decrease_counters(connection: sa.Connection, now: datetime, key: str, removed: Removed, **changes: Any) -> None:
     """Subtract removed rows from the counters of a locked session, and take one new seq for the removal.
 
-    The rows of calls and suspensions that belong to removed messages are deleted too.
+    The rows of calls and suspensions that belong to removed messages are deleted too, and unused payloads.
     """
     if removed.messages or removed.records:
         for table in (CALL, SUSPENSION):
             asking = sa.exists().where(of_session(MESSAGE, key), MESSAGE.c.seq == table.c.message_seq)
             gone = (of_session(table, key), table.c.message_seq.is_not(None), ~asking)
             connection.execute(sa.delete(table).where(*gone))
+    payloads.release(connection, key)
     remaining = SESSION.c.message_count - removed.messages
     values = {
         "last_seq": SESSION.c.last_seq + 1,

@@ -23,6 +23,7 @@ from lango_store._rows.encoding import (
     encode_role,
     encode_text,
 )
+from lango_store._rows.payloads import FAULTS, fill
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage, InvalidValue, quoted
 
@@ -136,6 +137,7 @@ MESSAGE_INPUT_FIELDS: Final = (
     "tokens",
     "extra",
     "created_at",
+    "payloads",
 )
 """The columns of a message whose values come from the caller."""
 
@@ -175,6 +177,7 @@ def encode_message(message: Message) -> dict[str, Any]:
             "tokens": tokens,
             "extra": encode_json(message.extra, "extra") if message.extra else None,
             "created_at": None if created_at is None else _in_range(created_at),
+            "payloads": None,
         }
     except InvalidValue as error:
         raise InvalidMessage.of(error) from None
@@ -213,8 +216,11 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
     return "{" + ",".join(members) + "}"
 
 
-def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
-    """Decode rows of `MESSAGE_COLUMNS` in one validation; raise `DamagedMessage` for the first damaged row."""
+def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None) -> list[Message]:
+    """Decode rows of `MESSAGE_COLUMNS` in one validation; raise `DamagedMessage` for the first damaged row.
+
+    `bodies` holds the payloads by digest. Without it, a message has `Payload`s in their places.
+    """
     values: list[dict[str, Any]] = []
     if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
         raise DamagedMessage(key, 0, "seq", f"{quoted(rows[-1][0])} is not a number")
@@ -233,6 +239,7 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
         tokens,
         extra,
         created_at,
+        payloads,
     ) in rows:
         value = {"role": _ROLES.get(role, role), "seq": seq}
         if content is None and type(text) is str:
@@ -263,6 +270,12 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
             value["created_at"] = decode_time(created_at)
         except ValueError as error:
             raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
+        if payloads is not None:
+            try:
+                fill(value, decode_json(payloads), bodies)
+            except FAULTS as error:
+                reason = f"payload {error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
+                raise DamagedMessage(key, seq_or_zero(seq), "payloads", reason) from None
         values.append(value)
     try:
         return _many.validate_python(values)
@@ -274,15 +287,17 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
         ) from None
 
 
-def decode_each(key: str, rows: Sequence[Sequence[Any]]) -> list[Message | DamagedMessage]:
+def decode_each(
+    key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None
+) -> list[Message | DamagedMessage]:
     """Decode rows of `MESSAGE_COLUMNS`; return a `DamagedMessage` in place of each damaged row."""
     try:
-        return list(decode_messages(key, rows))
+        return list(decode_messages(key, rows, bodies))
     except DamagedMessage as error:
         if len(rows) == 1:
             return [error]
     middle = len(rows) // 2
-    return decode_each(key, rows[:middle]) + decode_each(key, rows[middle:])
+    return decode_each(key, rows[:middle], bodies) + decode_each(key, rows[middle:], bodies)
 
 
 def seq_or_zero(seq: Any) -> int:

@@ -1,4 +1,4 @@
-"""Statistics of a store, computed from the counters of the sessions; messages are not read."""
+"""Statistics of a store, from the counters of its sessions and the lists of its payloads; messages are not read."""
 
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -6,6 +6,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
+from lango_store._operations import payloads
 from lango_store._operations.binds import SESSION
 from lango_store._values.reports import AgentStats, Stats
 from lango_store.errors import LangoStoreError
@@ -30,6 +31,7 @@ def sum_up(connection: sa.Connection, now: datetime) -> Stats:
     ]
     agents.sort(key=lambda each: (-each.messages, each.agent_id or ""))
     expiring = _count_expiring(connection, now)
+    payload_bytes, whole = payloads.sum_up(connection)
     return Stats(
         sessions=sum(each.sessions for each in agents),
         expired=expiring["expired"],
@@ -38,6 +40,8 @@ def sum_up(connection: sa.Connection, now: datetime) -> Stats:
         records=sum(_number(row[-2]) for row in rows),
         tokens=sum(each.tokens for each in agents),
         bytes=dialect_of(connection).bytes_on_disk(connection, list(Base.metadata.tables)),
+        payload_bytes=payload_bytes,
+        saved_bytes=whole - payload_bytes,
         agents=agents,
         expiring=expiring,
     )

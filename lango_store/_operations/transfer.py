@@ -16,6 +16,7 @@ from lango_store._operations.binds import (
     DRAFT,
     INBOX,
     MESSAGE,
+    PAYLOAD,
     SESSION,
     SHARED_VALUE,
     SUSPENSION,
@@ -36,7 +37,7 @@ from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
 Row = dict[str, Any]
 """A row as a dict by column name: JSON as text, times as aware datetimes."""
 
-CHILDREN: Final = (TURN, MESSAGE, CHANGE, VALUE, DRAFT, INBOX, CALL, SUSPENSION)
+CHILDREN: Final = (TURN, MESSAGE, PAYLOAD, CHANGE, VALUE, DRAFT, INBOX, CALL, SUSPENSION)
 """The tables with the rows of sessions, in the order in which they are written."""
 
 TABLES: Final = (SESSION, *CHILDREN, SHARED_VALUE)
@@ -76,6 +77,8 @@ def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
         field = f"value {quoted(row['name'])}, {field}"
     elif "n" in row:
         field = f"{'piece' if 'piece' in row else 'inbox message'} {row['n']}, {field}"
+    elif "body" in row:
+        field = f"payload {row['digest']}, {field}"
     elif "message_seq" in row:
         field = f"{'suspension' if 'digest' in row else 'call'} of message {row['message_seq']}, {field}"
     return DamagedMessage(key, row.get("seq", 0), field, reason)
@@ -149,6 +152,7 @@ _PAGES: Final = {
     for table, position, first in (
         (TURN, "turn_no", 0),
         (MESSAGE, "seq", 0),
+        (PAYLOAD, "digest", ""),
         (CHANGE, "seq", 0),
         (VALUE, "name", ""),
         (DRAFT, "n", 0),

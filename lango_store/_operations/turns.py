@@ -235,7 +235,8 @@ def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
     # A summary may repeat a stored message, whose id cannot be used twice, or contain the same message twice.
     stored = messages.read_by_ids(connection, key, summary.ids)
     distinct = select_unstored(summary, {}).messages
-    return Batch([each.model_copy(update={"id": None}) if each.id in stored else each for each in distinct])
+    chosen = [each.model_copy(update={"id": None}) if each.id in stored else each for each in distinct]
+    return Batch(chosen, summary.least)
 
 
 def compactions(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]:

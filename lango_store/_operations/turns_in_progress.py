@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import appends, drafts, leases, levels, messages, sessions, turns
+from lango_store._operations import appends, drafts, leases, levels, messages, payloads, sessions, turns
 from lango_store._operations.appends import Batch, NewTurn
 from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
-from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, decode_messages, encode_message
+from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, encode_message
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._values.model import Message, Turn
 
@@ -67,7 +67,7 @@ def finish(
         rows += connection.execute(
             sa.update(MESSAGE).where(*of_turn).values(turn_no=saved.turn_no).returning(*MESSAGE_COLUMNS)
         )
-    members = decode_messages(key, sorted(rows, key=lambda row: row[0]))
+    members = payloads.decode_rows(connection, key, sorted(rows, key=lambda row: row[0]))
     if not members:
         return saved
     bounds = {"first_seq": members[0].seq, "last_seq": members[-1].seq}
@@ -101,7 +101,7 @@ def id_prefix(turn_id: str) -> str:
     return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
 
 
-def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message]) -> Batch:
+def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], least: int | None) -> Batch:
     """Encode messages of a turn, and give each one without an id the next of `ids`.
 
     A message that equals one of `earlier`, which an earlier attempt of the turn may have stored, gets the id of that
@@ -113,7 +113,7 @@ def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message])
         if row["id"] is None:
             row["id"] = id = _id_of_equal(row, earlier) or next(ids)
             identified[position] = new[position].with_id(id)
-    return Batch(identified, rows=rows)
+    return Batch(identified, least, rows=rows)
 
 
 def _id_of_equal(row: Mapping[str, Any], earlier: list[Message]) -> str | None:

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 def encoded(context: Context, new: Sequence[Message]) -> Batch:
     """Add missing token counts and ids, then encode the messages; raise `InvalidMessage` if one cannot be stored."""
-    return Batch([context.with_id(context.counted(message)) for message in new])
+    return context.batch([context.with_id(message) for message in new])
 
 
 def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
@@ -59,7 +59,7 @@ def append(
     fields: SessionFields,
 ) -> list[Message]:
     """Append messages; with `replace_after`, first remove the messages after that seq."""
-    batch = Batch(new) if context.stores_unchanged else encoded(context, new)
+    batch = Batch(new, context.least_payload) if context.stores_unchanged else encoded(context, new)
     new_if_missing = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
     expected = context.expected(key, after, expect)
     if replace_after is not None:

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
 from lango_store._operations import calls
-from lango_store._operations.appends import Batch
 from lango_store._operations.calls import Attempt, Place
 from lango_store._operations.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
@@ -86,7 +85,7 @@ def finish(
     """Store the result of a call together with its end; return the stored message."""
     if effect.replayed and effect.result is not None:
         return effect.result
-    result = Batch([context.counted(result_message(effect.call, output, failed, id=id))])
+    result = context.batch([result_message(effect.call, output, failed, id=id)])
     effect.result = context.transact(calls.finish, effect._place, effect._token, result, lease)
     return effect.result
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from lango_store._connections.context import Context
-from lango_store._operations import edits, examination, messages, revision, sessions, transfer
+from lango_store._dialect import dialect_of
+from lango_store._operations import edits, examination, messages, payloads, revision, sessions, transfer
+from lango_store._operations.pace import Pace
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import Message
 from lango_store._values.reports import Finding
@@ -50,6 +52,19 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
             return messages.load(connection, now, key)
 
         return context.transact(restore_archived)
+
+
+def move_payloads(context: Context, least: int | None, on_batch: Callable[[int], None] | None) -> int:
+    """Move large strings of stored messages to payloads, or with None back to the rows, in many transactions."""
+    after, moved = ("", 0), 0
+    pace = Pace(dialect_of(context.engine))
+    while chosen := context.read_together(payloads.choose, after, pace.rows, least):
+        with pace.batch():
+            moved += context.transact(payloads.move_rows, chosen, least)
+        after = chosen[-1]
+        if on_batch is not None:
+            on_batch(moved)
+    return moved
 
 
 def examine(context: Context, *, repair: bool, on_check: Callable[[str], None] | None) -> list[Finding]:

@@ -118,6 +118,22 @@ class ToolCall(Value):
         return {"id": self.id, "type": kind, kind: body} | extra
 
 
+class Payload(Value):
+    """A reference to a large string of a message, in the place of the string.
+
+    `Conversation.payload` loads the string.
+
+    Attributes:
+        digest: The digest of the string. Equal strings of a session have the same digest.
+        size: The number of bytes of the string in UTF-8.
+        media_type: The media type of a data URI, such as `image/png`; None for any other string.
+    """
+
+    digest: str
+    size: int
+    media_type: str | None = Field(default=None, exclude_if=absent)
+
+
 class MessageFields(TypedDict, total=False):
     """The keyword arguments of `Message.user`, `.assistant`, `.tool` and `.system`; see `Message`."""
 

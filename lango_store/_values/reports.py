@@ -126,6 +126,8 @@ class Stats(Value):
         records: The number of records.
         tokens: The sum of the messages' tokens, without records. This is not the usage of turns.
         bytes: The size of the tables and their indexes on disk, in bytes.
+        payload_bytes: The size of the payloads, the large strings that are stored apart from messages, in bytes.
+        saved_bytes: The bytes that the payloads would need in addition if each message had its own copy.
         agents: The statistics of each agent, the one with the most messages first.
         expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",
             "within a week", "within 30 days", "later" and "never". Each session is counted once.
@@ -138,6 +140,8 @@ class Stats(Value):
     records: int
     tokens: int
     bytes: int
+    payload_bytes: int
+    saved_bytes: int
     agents: list[AgentStats]
     expiring: dict[str, int]
 

@@ -12,6 +12,7 @@ from lango_store.cli import (
     demo,
     interchange,
     maintenance,
+    payloads,
     prompt,
     search,
     serve,
@@ -49,6 +50,7 @@ app.add_typer(turns.app, name="turns")
 app.add_typer(calls.app, name="calls")
 app.add_typer(suspensions.app, name="suspensions")
 app.add_typer(search.app, name="search")
+app.add_typer(payloads.app, name="payloads")
 app.add_typer(maintenance.archive_app, name="archive")
 app.add_typer(db.app, name="db")
 

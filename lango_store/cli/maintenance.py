@@ -166,6 +166,9 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
         f"{quantity(totals.messages, 'message')}, {records}{tokens}{filesize.decimal(totals.bytes)} on disk",
         soft_wrap=not sys.stdout.isatty(),
     )
+    if totals.payload_bytes:
+        stored, saved = filesize.decimal(totals.payload_bytes), filesize.decimal(totals.saved_bytes)
+        console().print(f"{stored} of payloads, {saved} saved by storing each once per session")
     if not totals.sessions:
         return
     agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in totals.agents[:20]]

@@ -20,6 +20,7 @@ from lango_store.tables import BASELINE, SCHEMA_REVISION
 _UNIQUE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "turn": (("turn_no",), ("id",)),
     "message": (("id",),),
+    "payload": (("digest",),),
     "change": (),
     "value": (("name",),),
     "draft": (),
@@ -79,7 +80,7 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
         if kind == "end":
             if file.line != digest.closing():
                 raise file.fault(f"session {quoted(key)} is damaged: its rows do not match its counts or its digest")
-            file.check_counters(encoder)
+            file.check(encoder)
             yield from pieces.end(key, digest.counts["message"], file.line)
             return
         if kind not in _PARTS:
@@ -151,10 +152,10 @@ class _File:
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 
-    def check_counters(self, encoder: RowEncoder) -> None:
+    def check(self, encoder: RowEncoder) -> None:
         """Raise `InvalidFile` if the counters of a session contradict its rows."""
         try:
-            encoder.check_counters()
+            encoder.check()
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 

@@ -1,8 +1,9 @@
 """Writing of backups.
 
-The first line is `{"lango_store":1,"schema":"0104"}`, the last line `{"sessions":N}`. A session has one line for its
-row, one line for each turn, message, change, value, draft, inbox message, call and suspension, and a closing line with
-counts and a digest. A backup of the whole store continues with the shared values, which have a closing line too.
+The first line is `{"lango_store":1,"schema":"0105"}`, the last line `{"sessions":N}`. A session has one line for its
+row, one line for each turn, message, payload, change, value, draft, inbox message, call and suspension, and a closing
+line with counts and a digest. A backup of the whole store continues with the shared values, which have a closing line
+too.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from lango_store._operations.binds import (
     DRAFT,
     INBOX,
     MESSAGE,
+    PAYLOAD,
     SESSION,
     SHARED_VALUE,
     SUSPENSION,
@@ -39,6 +41,7 @@ TABLES: Final = {
     "session": SESSION,
     "turn": TURN,
     "message": MESSAGE,
+    "payload": PAYLOAD,
     "change": CHANGE,
     "value": VALUE,
     "draft": DRAFT,
@@ -47,7 +50,7 @@ TABLES: Final = {
     "suspension": SUSPENSION,
     "shared_value": SHARED_VALUE,
 }
-OPTIONAL: Final = ("change", "value", "draft", "inbox_message", "call", "suspension")
+OPTIONAL: Final = ("payload", "change", "value", "draft", "inbox_message", "call", "suspension")
 """The kinds of rows that a closing line counts only if the session has any."""
 
 KINDS: Final = {table.name: kind for kind, table in TABLES.items()}
@@ -143,7 +146,7 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
             yield line
     if not digest.counts["session"]:
         raise SessionNotFound(key)
-    encoder.check_stored_counters()
+    encoder.check_stored()
     yield digest.closing()
 
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._operations import sessions, suspensions, values
+from lango_store._operations import payloads, sessions, suspensions, values
 from lango_store._operations.binds import MESSAGE, TURN, of_session
 from lango_store._operations.messages import MAX_SEQ
 from lango_store._operations.paging import Pages
-from lango_store._operations.rows import MESSAGE_COLUMNS, decode_messages, turn_json
+from lango_store._operations.rows import MESSAGE_COLUMNS, turn_json
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store._values.model import Message, MessageRole, SessionFields
@@ -46,7 +46,8 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draf
 def log(connection: sa.Connection, key: str) -> Iterator[Message]:
     """Yield the messages of a session without its records, which no other system supports."""
     for rows in _LOG.read(connection, key):
-        yield from (message for message in decode_messages(key, rows) if message.role is not MessageRole.RECORD)
+        messages = payloads.decode_rows(connection, key, rows)
+        yield from (message for message in messages if message.role is not MessageRole.RECORD)
 
 
 def _parts(connection: sa.Connection, key: str) -> list[Part]:

@@ -165,7 +165,7 @@ def _import_draft(context: Context, connection: sa.Connection, draft: Draft, pla
     now = context.now(connection)
     if planned is None:
         ttl = context.ttl(draft.key, UNSET)
-        messages = importing.import_draft(connection, now, draft, ttl=ttl, counted=context.counted)
+        messages = importing.import_draft(connection, now, draft, ttl=ttl, encode=context.batch)
     else:
         messages = importing.dry_run(connection, now, draft, planned)
     if messages is not None:

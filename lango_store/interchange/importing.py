@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from lango_store._operations import sessions, suspensions, transfer, values
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import CHANGE, MESSAGE, TURN
+from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
 from lango_store._rows.encoding import checked_key, encode_id, encode_json
@@ -21,13 +21,16 @@ _PAGE: Final = 500
 Row = dict[str, Any]
 
 
-def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) -> tuple[list[Row], list[Row], Row]:
-    """Return the rows of a draft's turns and messages, and the session's counters.
+def _encode(
+    draft: Draft, now: datetime, encode: Callable[[list[Message]], Batch]
+) -> tuple[dict[sa.Table, list[Row]], Row]:
+    """Return the rows of a draft's turns, messages and payloads, and the session's counters.
 
     Raises `InvalidMessage` if a message cannot be stored.
     """
     turns: list[Row] = []
     messages: list[Row] = []
+    bodies: dict[str, str] = {}
     last_seq = tokens = summarized_upto = 0
     summary_turn = None
     for part in draft.parts:
@@ -37,7 +40,8 @@ def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) 
             last_seq += 1  # a compaction uses one seq, so that a comparison of last_seq detects it
             summary_turn, summarized_upto = turn_no, before
         first_seq = last_seq + 1
-        batch = Batch([counted(message) for message in part.messages])
+        batch = encode(part.messages)
+        bodies |= batch.bodies
         for row in batch.rows:
             last_seq += 1
             position = {"session_key": draft.key, "seq": last_seq, "turn_no": turn_no}
@@ -62,7 +66,8 @@ def _encode(draft: Draft, now: datetime, counted: Callable[[Message], Message]) 
         "summary_turn": summary_turn,
         "summarized_upto": summarized_upto,
     }
-    return turns, messages, counters
+    payloads = [{"session_key": draft.key, "digest": digest, "body": body} for digest, body in bodies.items()]
+    return {TURN: turns, MESSAGE: messages, PAYLOAD: payloads}, counters
 
 
 def _encode_turn(part: Part) -> Row:
@@ -93,7 +98,7 @@ def import_draft(
     draft: Draft,
     *,
     ttl: timedelta | None,
-    counted: Callable[[Message], Message],
+    encode: Callable[[list[Message]], Batch],
 ) -> int | None:
     """Write a session and return its number of messages; return None and write nothing if the key exists.
 
@@ -102,9 +107,9 @@ def import_draft(
     extra = _encode_extra(draft)
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
-    turns, messages, counters = _encode(draft, now, counted)
-    changes = [_compaction(turn) for turn in turns if turn["kind"] == "compaction"]
-    for table, rows in ((TURN, turns), (MESSAGE, messages), (CHANGE, changes)):
+    written, counters = _encode(draft, now, encode)
+    written[CHANGE] = [_compaction(turn) for turn in written[TURN] if turn["kind"] == "compaction"]
+    for table, rows in written.items():
         for start in range(0, len(rows), _PAGE):
             transfer.insert(connection, table, rows[start : start + _PAGE])
     fields = {
@@ -117,7 +122,7 @@ def import_draft(
     values.write(connection, now, draft.key, extra)
     for new in _suspensions(draft):
         suspensions.suspend(connection, now, new)
-    return len(messages)
+    return len(written[MESSAGE])
 
 
 def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
@@ -137,8 +142,8 @@ def check(draft: Draft, now: datetime) -> int:
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
     _suspensions(draft)
-    _, messages, _ = _encode(draft, now, lambda message: message)
-    return len(messages)
+    rows, _ = _encode(draft, now, Batch)
+    return len(rows[MESSAGE])
 
 
 def is_stored(log: Iterable[Message], draft: Draft) -> bool:

@@ -194,14 +194,14 @@ def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[P
     for table, row in transfer.whole_sessions(connection, keys):
         if table is SESSION:
             if current is not None:
-                encoder.check_stored_counters()
+                encoder.check_stored()
                 yield from pieces.end(current, messages)
             current, encoder, messages = row["key"], RowEncoder(), 0
         messages += table is MESSAGE
         size = sum([len(row[name] or "") for name in _LARGE[table.name]])
         yield from pieces.add(table, encoder.encode_stored(table, row)[0], size)
     if current is not None:
-        encoder.check_stored_counters()
+        encoder.check_stored()
         yield from pieces.end(current, messages)
     yield pieces.take()
 

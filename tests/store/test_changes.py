@@ -123,6 +123,6 @@ def test_imported_compaction_is_recorded_as_change(store: Store) -> None:
     parts = [Part(messages=messages(2)), Part(kind="compaction", messages=messages(1))]
     with store.context.transaction() as connection:
         now = store.context.now(connection)
-        import_draft(connection, now, Draft("k", parts=parts), ttl=None, counted=lambda each: each)
+        import_draft(connection, now, Draft("k", parts=parts), ttl=None, encode=store.context.batch)
     assert changes(store) == [(3, "compact", 2)]
     assert unexplained_seqs(store) == set()

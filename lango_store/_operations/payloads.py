@@ -1,0 +1,257 @@
+"""Payloads in the database: read, insert and delete the large strings of a session's messages.
+
+A payload belongs to one session. Its rows are written and deleted under the lock of the session's row, together with
+the messages that refer to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Moment
+from lango_store._dialect.statement import Decode, Statement
+from lango_store._operations import sessions
+from lango_store._operations.binds import KEY, MESSAGE, PAYLOAD, SESSION, column, number, of_session, text
+from lango_store._operations.levels import chunks
+from lango_store._operations.rows import decode_messages
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key, decode_json, encode_text
+from lango_store._rows.payloads import FAULTS, move, put_back, references
+from lango_store._values.model import Message
+from lango_store.errors import DamagedMessage, PayloadNotFound
+
+_TRIES: Final = 3
+_AT_ONCE: Final = 500  # a statement binds a limited number of values
+_CHARS: Final = 4 << 20
+_HAS_PAYLOADS: Final = MESSAGE.c.payloads.is_not(None)
+
+
+# Read
+
+_bodies: Final = Statement(
+    lambda dialect: sa.select(PAYLOAD.c.digest, PAYLOAD.c.body).where(
+        of_session(PAYLOAD), PAYLOAD.c.digest.in_(dialect.texts_of_list(text("digests")))
+    )
+)
+
+
+def read(connection: AnyConnection, key: str, digests: set[str]) -> dict[str, str]:
+    """Read the payloads of a session with these digests, by digest."""
+    return dict(_bodies.run(connection, {"key": key, "digests": json.dumps([*digests])})) if digests else {}
+
+
+class _Reader:
+    """Decodes rows of `MESSAGE_COLUMNS` with their payloads. A payload that several rows refer to is read once."""
+
+    def __init__(self, connection: AnyConnection, key: str, decode: Callable[..., list[Any]]) -> None:
+        self._connection, self._key, self._decode = connection, key, decode
+        self._bodies: dict[str, str] = {}
+        self.is_complete = True
+
+    def __call__(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        listings = [row[-1] for row in rows if row[-1] is not None]
+        if wanted := digests_of(listings) - self._bodies.keys() if listings else set():
+            self._bodies |= read(self._connection, self._key, wanted)
+            self.is_complete &= wanted <= self._bodies.keys()
+        return self._decode(self._key, rows, self._bodies)
+
+
+def decoded(
+    connection: AnyConnection,
+    key: str,
+    run: Callable[[Decode], list[Any]],
+    decode: Callable[..., list[Any]] = decode_messages,
+) -> list[Any]:
+    """Return the result of `run`, which reads rows of messages and decodes them with its argument.
+
+    If a payload is missing, an edit or a removal was committed between the rows and the payloads, and `run` is called
+    again.
+    """
+    tries = _TRIES
+    while True:
+        reader = _Reader(connection, key, decode)
+        tries -= 1
+        try:
+            result = run(reader)
+        except DamagedMessage:
+            if reader.is_complete or not tries:
+                raise
+        else:
+            if reader.is_complete or not tries:
+                return result
+
+
+def decode_rows(connection: AnyConnection, key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
+    """Decode rows that were read in a transaction which has locked the session."""
+    return _Reader(connection, key, decode_messages)(rows)
+
+
+def digests_of(listings: Sequence[str]) -> set[str]:
+    """Return the digests in the column `payloads` of several rows, apart from damaged rows."""
+    return {reference[0] for listing in listings for reference in _references_of(listing)}
+
+
+def _references_of(listing: str) -> list[list[Any]]:
+    try:
+        return list(references(decode_json(listing)))
+    except FAULTS:  # decoding the row raises an error that names it
+        return []
+
+
+_one: Final = Statement(
+    lambda _: sa.select(PAYLOAD.c.body).where(of_session(PAYLOAD), PAYLOAD.c.digest == column(PAYLOAD.c.digest))
+)
+
+
+def find(connection: AnyConnection, now: Moment, key: str, digest: str) -> str:
+    """Return a payload of a live session."""
+    sessions.row_of(connection, now, key)
+    rows = _one.run(connection, {"key": checked_key(key), "digest": encode_text(digest, "digest")})
+    if not rows:
+        raise PayloadNotFound(key, digest)
+    return str(rows[0][0])
+
+
+# Write
+
+_insert: Final = Statement(
+    lambda dialect: (
+        dialect.insert(PAYLOAD)
+        .values(session_key=KEY, digest=column(PAYLOAD.c.digest), body=column(PAYLOAD.c.body))
+        .on_conflict_do_nothing()
+    )
+)
+
+
+def insert(connection: AnyConnection, key: str, bodies: Mapping[str, str]) -> None:
+    """Insert payloads of a locked session that are not stored yet."""
+    _insert.run_many(connection, [{"key": key, "digest": digest, "body": body} for digest, body in bodies.items()])
+
+
+def release(connection: sa.Connection, key: str) -> None:
+    """Delete the payloads of a locked session that no message refers to."""
+    stored = set(connection.execute(sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, key))).scalars())
+    for part in chunks(sorted(_unused(connection, key, stored)), _AT_ONCE):
+        connection.execute(sa.delete(PAYLOAD).where(of_session(PAYLOAD, key), PAYLOAD.c.digest.in_(part)))
+
+
+def _unused(connection: sa.Connection, key: str, digests: set[str]) -> set[str]:
+    if not digests:
+        return digests
+    listings = sa.select(as_stored(MESSAGE.c.payloads)).where(of_session(MESSAGE, key), _HAS_PAYLOADS)
+    return digests - digests_of(connection.execute(listings).scalars().all())
+
+
+# All sessions
+
+_LISTINGS: Final = (
+    sa.select(MESSAGE.c.session_key, MESSAGE.c.seq, as_stored(MESSAGE.c.payloads))
+    .where(_HAS_PAYLOADS)
+    .order_by(MESSAGE.c.session_key)
+    .execution_options(yield_per=1_000)
+)
+
+
+def sum_up(connection: sa.Connection) -> tuple[int, int]:
+    """Return the bytes of all payloads, and the bytes that they would need without deduplication."""
+    stored = total = 0
+    for _, rows in groupby(connection.execute(_LISTINGS), key=itemgetter(0)):
+        sizes: dict[str, int] = {}
+        for _, _, listing in rows:
+            for digest, size, *_ in _references_of(listing):
+                sizes[digest] = size
+                total += size
+        stored += sum(sizes.values())
+    return stored, total
+
+
+def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
+    """Yield the key and the seq of each message that refers to a missing payload, and the digest."""
+    for key, rows in groupby(connection.execute(_LISTINGS), key=itemgetter(0)):
+        digests = sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, key))
+        stored = set(connection.execute(digests).scalars())
+        for _, seq, listing in rows:
+            yield from ((key, seq, each) for each in digests_of([listing]) - stored)
+
+
+def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
+    """Yield the keys of sessions with payloads that no message refers to, and their number."""
+    query = sa.select(PAYLOAD.c.session_key, PAYLOAD.c.digest).order_by(PAYLOAD.c.session_key)
+    rows = connection.execute(query.execution_options(yield_per=1_000))
+    for key, payloads in groupby(rows, key=itemgetter(0)):
+        if number := len(_unused(connection, key, {digest for _, digest in payloads})):
+            yield key, number
+
+
+# Move
+
+_NAMES: Final = ("text", "content", "tool_calls", "extra", "payloads")
+_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in _NAMES]
+_POSITION: Final = (MESSAGE.c.session_key, MESSAGE.c.seq)
+
+Position = tuple[str, int]
+"""The session key and the seq of a message."""
+
+
+_update: Final = Statement(
+    lambda _: (
+        sa.update(MESSAGE)
+        .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
+        .values({name: column(MESSAGE.c[name]) for name in _NAMES})
+    )
+)
+
+
+def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, least: int | None) -> list[Position]:
+    """Return the next messages that may have strings of this length in their row; with None, those with payloads."""
+    size: sa.ColumnElement[int] = sa.literal_column("0")
+    for each in _COLUMNS[:-1]:
+        size += sa.func.coalesce(sa.func.length(each), sa.literal_column("0"))
+    is_chosen = _HAS_PAYLOADS if least is None else sa.and_(~_HAS_PAYLOADS, size >= least)
+    query = sa.select(*_POSITION, size).where(sa.tuple_(*_POSITION) > after, is_chosen).order_by(*_POSITION)
+    chosen: list[Position] = []
+    chars = 0
+    for key, seq, size_of_row in connection.execute(query.limit(limit)):
+        chosen.append((key, seq))
+        chars += size_of_row
+        if chars > _CHARS:
+            break
+    return chosen
+
+
+def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], least: int | None) -> int:
+    """Move strings of messages to payloads or, with None, back to the rows; return the number of changed messages."""
+    moved = 0
+    for key, positions in groupby(chosen, key=itemgetter(0)):
+        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
+        moved += sum(_move_row(connection, key, seq, least) for _, seq in positions)
+        if least is None:
+            release(connection, key)
+    return moved
+
+
+def _move_row(connection: sa.Connection, key: str, seq: int, least: int | None) -> bool:
+    query = sa.select(*_COLUMNS).where(of_session(MESSAGE, key), MESSAGE.c.seq == seq)
+    stored = connection.execute(query).first()
+    row = {} if stored is None else dict(stored._mapping)
+    if not row or (row["payloads"] is None) == (least is None):  # changed since it was chosen
+        return False
+    try:
+        if least is None:
+            put_back(row, decode_json(row["payloads"]), read(connection, key, digests_of([row["payloads"]])))
+            row["payloads"] = None
+        elif bodies := move(row, least):
+            insert(connection, key, bodies)
+        else:
+            return False
+    except FAULTS:  # a damaged row stays as it is, and `doctor` reports it
+        return False
+    _update.run_many(connection, [row | {"key": key, "seq": seq}])
+    return True

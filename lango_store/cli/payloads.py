@@ -1,0 +1,40 @@
+"""`lango-store payloads`: move large strings of stored messages."""
+
+from typing import Annotated
+
+import typer
+
+from lango_store.cli.options import UrlOption, example, open_store
+from lango_store.cli.output import progress, quantity
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Move large strings of stored messages.",
+    epilog=example("payloads move --larger-than 4096 --url sqlite:///agent.db"),
+)
+
+
+@app.callback()
+def _payloads() -> None:
+    pass
+
+
+@app.command(epilog=example("payloads move --larger-than 4096 --url sqlite:///agent.db"))
+def move(
+    larger_than: Annotated[int, typer.Option(min=1, metavar="N", help="Move strings of at least N characters.")] = 4096,
+    back: Annotated[bool, typer.Option("--back", help="Move all payloads back to the rows of messages.")] = False,
+    url: UrlOption = None,
+) -> None:
+    """Store large strings of existing messages apart, once per session.
+
+    Appends do this already. Run the command once for messages that were
+    stored by an earlier release. Other processes can append at the same
+    time. A command that was interrupted can be run again.
+    """
+    with open_store(url) as store, progress("moving") as update:
+
+        def show(number: int) -> None:
+            update(description=f"{quantity(number, 'message')} changed")
+
+        changed = store.move_payloads(larger_than=None if back else larger_than, on_batch=show)
+    print(f"changed {quantity(changed, 'message')}")
