@@ -24,8 +24,8 @@ Listing = dict[str, Any]
 
 
 def digest_of(body: str) -> str:
-    """Return the digest of a payload: 192 bits of BLAKE2b over its UTF-8, in 32 characters of base64url."""
-    return urlsafe_b64encode(blake2b(body.encode(), digest_size=24).digest()).decode()
+    """Return the digest of a payload: 128 bits of BLAKE2b over its UTF-8, in 22 characters of base64url."""
+    return urlsafe_b64encode(blake2b(body.encode(), digest_size=16).digest()).decode().rstrip("=")
 
 
 def reference_to(body: str) -> list[Any]:
