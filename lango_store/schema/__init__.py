@@ -138,10 +138,12 @@ def downgrade(
 
     Raises:
         DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
-        LangoStoreError: This release has no such revision; nothing was changed.
+        LangoStoreError: This release has no such revision, or messages have payloads, which revisions before 0105
+            cannot store; nothing was changed.
     """
     _reject_empty("revision", revision)
-    reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout)
+    options = {"destination_rev": revision}  # as in Alembic's own command
+    reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout, **options)
     if reached is None:
         disable_search(database)
     return reached

@@ -85,10 +85,10 @@ def known_revisions() -> Iterator[None]:
         raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 
 
-def migrate(steps: Steps, database: Database, lock_timeout: float) -> str | None:
-    """Run steps on a database, and return the revision after them."""
+def migrate(steps: Steps, database: Database, lock_timeout: float, **options: Any) -> str | None:
+    """Run steps on a database with options of Alembic's context, and return the revision after them."""
     with connected(database) as connection, known_revisions():
-        return run_steps(connection, options_of(steps), lock_timeout, callers=connection is database)
+        return run_steps(connection, options_of(steps, **options), lock_timeout, callers=connection is database)
 
 
 def run_steps(

@@ -1,0 +1,47 @@
+"""A downgrade past the revision of payloads loses no part of a message."""
+
+from pathlib import Path
+
+import pytest
+from support.commands import run
+from support.factories import message
+
+from lango_store import LangoStoreError, Message, Store, schema
+
+LARGE = "x" * 5_000
+BEFORE_PAYLOADS = "0104"
+
+
+def read_with_sql(store: Store) -> list[str]:
+    with store.engine.connect() as connection:
+        return list(connection.exec_driver_sql("SELECT text FROM lango_message ORDER BY seq").scalars())
+
+
+def test_downgrade_is_refused_until_payloads_are_moved_back(url: str) -> None:
+    with Store(url) as store:
+        store.create("k", messages=[message(LARGE), message("short")])
+        with pytest.raises(LangoStoreError, match="lango-store payloads move --back"):
+            schema.downgrade(url, BEFORE_PAYLOADS)
+        assert [each.content for each in store.messages("k")] == [LARGE, "short"]
+        assert store.move_payloads(larger_than=None) == 1
+        assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
+        assert read_with_sql(store) == [LARGE, "short"]
+        assert schema.features(url) == []
+
+
+def test_downgrade_to_base_drops_payloads_too(url: str) -> None:
+    with Store(url) as store:
+        store.create("k", messages=[message(LARGE)])
+    assert schema.downgrade(url, "base") is None
+    assert schema.current(url) is None
+
+
+def test_refused_downgrade_exits_1_with_the_command_to_run(tmp_path: Path) -> None:
+    at = ("--url", f"sqlite:///{tmp_path}/store.db")
+    with Store(at[1], migrate=True) as store:
+        store.create("k", messages=[Message.user(LARGE)])
+    done = run("db", "downgrade", BEFORE_PAYLOADS, "--yes", *at)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "run `lango-store payloads move --back` first" in done.stderr
+    assert run("payloads", "move", "--back", *at).stdout == "changed 1 message\n"
+    assert run("db", "downgrade", BEFORE_PAYLOADS, "--yes", *at).stdout == f"at revision {BEFORE_PAYLOADS}\n"
