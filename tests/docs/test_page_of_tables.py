@@ -6,9 +6,11 @@ from support.pages import blocks
 from lango_store import Message, Store, ToolCall
 from lango_store.tables import SCHEMA_REVISION
 
+LARGE = "x" * 5_000
+
 
 def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
-    conversation = store.open("telegram:9", user_id="ann", messages=[message("hello", tokens=3)])
+    conversation = store.open("telegram:9", user_id="ann", messages=[message("hello", tokens=3), message(LARGE)])
     conversation.save_turn([message("bye")], {"output_tokens": 4})
     conversation.compact(lambda _: [Message.assistant("We met.")])
     conversation.append_message(message("oops"))
@@ -27,12 +29,11 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
         for statement in blocks("docs/reference/tables.md", "sql"):
             rows = connection.exec_driver_sql(statement.strip().rstrip(";")).all()
             results.append([tuple(row) for row in rows])
-    sessions, texts, compactions, values, drafts, inbox, calls, suspensions, shared, changes, features, version = (
-        results
-    )
+    sessions, texts, whole, compactions, values, drafts, inbox, calls, suspensions, shared, changes, *schema = results
     assert [row[0] for row in sessions] == ["telegram:9"]
-    assert {row[2] for row in texts} == {"hello", "bye"}
-    assert [row[2] for row in compactions] == [2]
+    assert {row[2] for row in texts} == {"hello", "", "bye"}
+    assert {row[2] for row in whole} == {"hello", LARGE, "bye", "We met."}
+    assert [row[2] for row in compactions] == [3]
     assert [row[0] for row in values] == ["state"]
     assert [row[:3] for row in drafts] == [("telegram:9", "given up", 1)]
     assert inbox == [("telegram:9", 1)]
@@ -40,4 +41,4 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
     assert [row[:3] for row in suspensions] == [("telegram:9", "ann", "Pay?")]
     assert [row[0] for row in shared] == ["language"]
     assert {row[2] for row in changes} == {"compact", "pop"}
-    assert (features, version) == ([], [(SCHEMA_REVISION,)])
+    assert schema == [[("payloads",)], [(SCHEMA_REVISION,)]]
