@@ -63,9 +63,9 @@ def test_db_status_counts_connections_by_release(url: str) -> None:
         state = json.loads(run("db", "status", "--json", "--url", url).stdout)
         lines = run("db", "status", "--url", url).stdout.splitlines()
     is_server = url.startswith("postgresql")
-    assert (state["revision"], state["features"]) == (SCHEMA_REVISION, [])
+    assert (state["revision"], state["features"]) == (SCHEMA_REVISION, ["payloads"])
     assert state["releases"] == ({"0.1.0": 1} if is_server else {})
-    assert lines[1:] == (["release 0.1.0: 1 connected"] if is_server else [])
+    assert lines[1:] == ["feature payloads", *(["release 0.1.0: 1 connected"] if is_server else [])]
 
 
 def test_url_comes_from_option_then_environment(tmp_path: Path) -> None:
