@@ -23,7 +23,7 @@ from lango_store._operations.levels import chunks
 from lango_store._operations.rows import decode_messages
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
-from lango_store._rows.payloads import FAULTS, move, put_back, references
+from lango_store._rows.payloads import FAULTS, move, put_back, references, without
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, PayloadNotFound
 
@@ -188,6 +188,14 @@ def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
     for key, payloads in groupby(rows, key=itemgetter(0)):
         if number := len(_unused(connection, key, {digest for _, digest in payloads})):
             yield key, number
+
+
+def forget(connection: sa.Connection, key: str, seq: int, digest: str) -> None:
+    """Leave the places of a missing payload empty in a message."""
+    of_message = of_session(MESSAGE, key), MESSAGE.c.seq == seq
+    listing = connection.execute(sa.select(as_stored(MESSAGE.c.payloads)).where(*of_message)).scalar_one()
+    remaining = without(decode_json(listing), digest)
+    connection.execute(sa.update(MESSAGE).where(*of_message).values(payloads=remaining))
 
 
 # Move

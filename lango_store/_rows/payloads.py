@@ -112,6 +112,8 @@ def fill(fields: dict[str, Any], listing: Listing, bodies: Mapping[str, str] | N
     Raises `KeyError` with the digest of a missing payload, and other errors if the listing does not match the message.
     """
     for name, places in listing.items():
+        if name != "text" and name not in _JSON:
+            raise ValueError(f"{name} has no payloads")
         field = "content" if name == "text" else name
         fields[field] = _filled(fields[field], places, bodies)
     return fields
@@ -120,6 +122,8 @@ def fill(fields: dict[str, Any], listing: Listing, bodies: Mapping[str, str] | N
 def _filled(value: Any, places: Any, bodies: Mapping[str, str] | None) -> Any:
     if not isinstance(places, dict):
         digest, size, *media_type = places
+        if value != "":
+            raise ValueError(f"the place of payload {digest} is not empty")
         if bodies is not None:
             return bodies[digest]
         return Payload(digest=digest, size=size, media_type=media_type[0] if media_type else None)
@@ -127,6 +131,14 @@ def _filled(value: Any, places: Any, bodies: Mapping[str, str] | None) -> Any:
         position = int(name) if isinstance(value, list) else name
         value[position] = _filled(value[position], inner, bodies)
     return value
+
+
+def without(places: Any, digest: str) -> Any:
+    """Return a listing without the references to a payload, whose places stay empty; None if none remain."""
+    if not isinstance(places, dict):
+        return None if places[0] == digest else places
+    remaining = {name: without(inner, digest) for name, inner in places.items()}
+    return {name: inner for name, inner in remaining.items() if inner is not None} or None
 
 
 def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -> None:
@@ -138,5 +150,5 @@ def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -
             row[name] = encode_json(_filled(decode_json(row[name]), places, bodies), name)
 
 
-FAULTS: Final = (KeyError, IndexError, TypeError, ValueError)
+FAULTS: Final = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What the functions of this module raise for a damaged listing."""

@@ -10,13 +10,18 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import counters, transfer
+from lango_store._operations import counters, payloads, transfer
 from lango_store._operations.binds import (
+    CALL,
     CHANGE,
+    DRAFT,
+    INBOX,
     IS_COMPACTION,
     MESSAGE,
+    PAYLOAD,
     SESSION,
     SHARED_VALUE,
+    SUSPENSION,
     TURN,
     key_column,
     of_session,
@@ -28,13 +33,15 @@ from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownF
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.files import reading
 from lango_store.store import Store
-from lango_store.tables import BASELINE, KNOWN_FEATURES, VERSION_TABLE
+from lango_store.tables import BASELINE, KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE
 
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
 _MISSES: Final = 1_000_000  # consecutive row ids without a row before the search stops, below the highest known row id
 _MISSES_AT_END: Final = 20_000  # the same, above the highest known row id
 _RANGES: Final = 10
+_ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
+_ADDED_COLUMNS: Final = ("sent", "payloads")
 
 
 def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
@@ -121,6 +128,11 @@ class _Salvage:
         return self._missing
 
     def _correct(self, to: sa.Connection) -> None:
+        for key, seq, digest in list(payloads.missing(to)):
+            payloads.forget(to, key, seq, digest)
+            self._report(key, f"a large string of message {seq} is lost, its place is empty")
+        for key, _ in list(payloads.unused(to)):
+            payloads.release(to, key)
         for key, wrong in list(counters.wrong(to)):
             counters.correct(to, key)
             corrected = [wrong[name] for name in ("message_count", "record_count") if name in wrong]
@@ -133,12 +145,12 @@ class _Salvage:
             to.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
             self._report(key, f"its row is lost, with title, settings and TTL; missing messages: {_gaps(to, key)}")
 
-    def _has_no_changes(self) -> bool:
-        """Return True if the file has the first schema, which had no table of changes."""
+    def _revision(self) -> str:
+        """Return the revision of the file's schema, or of this release if it is lost."""
         try:
-            return bool(self._source.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() == (BASELINE,))
-        except sqlite3.Error:
-            return False
+            return str(self._source.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()[0])
+        except (sqlite3.Error, TypeError):
+            return SCHEMA_REVISION
 
     def _report_absent(self) -> None:
         """Report the tables that cannot be found. Raises `InvalidFile` if no table can be found."""
@@ -176,12 +188,17 @@ class _Salvage:
 
         The table is read from both ends up to the first damaged page. Then each remaining row id is tried.
         """
-        columns = ", ".join(f'"{column.name}"' for column in transfer.COLUMNS[table.name])
+        existing = {row[1] for row in self._source.execute(f"PRAGMA table_info({table.name})")}
+        names = [column.name for column in transfer.COLUMNS[table.name]]
+        # With the name of the table, because SQLite reads an unknown quoted name without it as text.
+        columns = ", ".join(
+            "NULL" if name in _ADDED_COLUMNS and name not in existing else f'{table.name}."{name}"' for name in names
+        )
         query = f"SELECT rowid, {columns} FROM {table.name} NOT INDEXED"
         try:
             self._source.execute(f"{query} LIMIT 0")
         except sqlite3.Error as error:
-            if table is not CHANGE or not self._has_no_changes():
+            if self._revision() >= _ADDED_TABLES.get(table, BASELINE):
                 self._absent[table] = str(error)
             return
         seen: set[int] = set()
