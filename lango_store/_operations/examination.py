@@ -96,12 +96,12 @@ def _orphans(connection: sa.Connection) -> Iterator[Fault]:
 def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, seq, digest in payloads.missing(connection):
         detail = f"session {key!r}: payload {digest} of message {seq} is missing"
-        yield key, detail, f"restore a backup, or redact or delete message {seq}"
+        yield _shown(key), detail, f"restore a backup, or redact or delete message {seq}"
 
 
 def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
     for key, number in payloads.unused(connection):
-        yield key, f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
+        yield _shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
 
 
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
