@@ -28,7 +28,10 @@ from lango_store.tables import SCHEMA_REVISION
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 BACKUPS = DATA / "backups"
 BACKUP = (BACKUPS / f"{SCHEMA_REVISION}.jsonl").read_text().splitlines()
-KINDS = ('{"session"', '{"turn"', '{"message"', '{"change"', '{"draft"', '{"inbox_message"', '{"call"', '{"suspension"')
+KINDS = tuple(
+    f'{{"{kind}"'
+    for kind in ("session", "turn", "message", "payload", "change", "draft", "inbox_message", "call", "suspension")
+)
 ROWS = [number for number, line in enumerate(BACKUP) if line.startswith(KINDS)]
 
 
@@ -92,6 +95,8 @@ def every_verb_works(store: Store) -> None:
     assert_sound(store)
 
 
+DIGEST = json.loads(next(line for line in BACKUP if line.startswith('{"payload"')))["payload"]["digest"]
+PLACE = [DIGEST, 110]
 odd_values: st.SearchStrategy[Any] = st.sampled_from(
     [
         ..., None, True, False, 0, 1, 2, 3, -1, 1.5, 1e300, math.inf, math.nan, 2**53, 2**62, 2**63 - 1, 2**63, 2**70,
@@ -99,6 +104,9 @@ odd_values: st.SearchStrategy[Any] = st.sampled_from(
         "2026-11-21T12:00:00", "2026-11-21T12:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
         "y" * 600, [], {}, [1], {"a": 1}, {"a": {"b": [None]}}, [{}], [{"id": "c", "name": "n"}], [[[[]]]],
         [{"id": 1, "name": None}], {"original_message_count": "x"}, {"discarded": 7},
+        {"text": PLACE}, {"text": {"0": PLACE}}, {"content": PLACE}, {"content": {"0": PLACE}}, {"role": PLACE},
+        {"seq": PLACE}, {"extra": PLACE}, {"author": PLACE}, {"tool_calls": {"0": {"name": PLACE}}}, {"text": ["x", 1]},
+        {"text": [DIGEST]}, {"text": [DIGEST, "9"]}, {"text": [DIGEST, 9, 9]}, {"content": {"-1": {"text": PLACE}}},
     ]
 )  # fmt: skip
 names_by_row = {number: sorted(next(iter(json.loads(BACKUP[number]).values()))) for number in ROWS}
@@ -161,6 +169,12 @@ def test_changed_field_is_refused_or_readable_by_every_method(
         ("session", {"record_count": 7}, "record_count: is 7, and the rows of the session say"),
         ("value", {"updated_at": "0001-01-01T00:00:00+14:00"}, "updated_at"),
         ("value", {"value": ...}, "value"),
+        ("message of payloads", {"payloads": {"text": ["x", 1]}}, "payloads: 1 are missing, such as x"),
+        ("message of payloads", {"payloads": {"author": PLACE}}, "payloads: does not match the message"),
+        ("message of payloads", {"content": "x"}, "payloads: does not match the message"),
+        ("payload", {"body": "x"}, "body: does not match its digest"),
+        ("payload", {"digest": "x"}, "body: does not match its digest"),
+        ("payload", {"body": None}, "body"),
         ("change", {"seq": 0}, "seq: 0 is not a number"),
         ("change", {"seq": 99}, "seq: 6 follows 99"),
         ("change", {"kind": 5}, "kind: is int, not text"),
@@ -193,12 +207,11 @@ def test_changed_field_is_refused_or_readable_by_every_method(
 def test_refused_row_is_named_by_line_and_field(
     target: Store, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
 ) -> None:
-    begins = '{"turn"' if kind == "compaction" else f'{{"{kind}"'
-    number = next(
-        number
-        for number, line in enumerate(BACKUP)
-        if line.startswith(begins) and (kind != "compaction" or '"compaction"' in line)
-    )
+    begins, contains = {
+        "compaction": ('{"turn"', '"compaction"'),
+        "message of payloads": ('{"message"', '"payloads":{"text"'),
+    }.get(kind, (f'{{"{kind}"', ""))
+    number = next(number for number, line in enumerate(BACKUP) if line.startswith(begins) and contains in line)
     path = tmp_path / "crafted.jsonl"
     path.write_text("\n".join(crafted(number, **fields)))
     for dry_run in (True, False):

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message
-from support.golden_backup import BEGAN, CONTENTS, DRAFT, INBOX
+from support.golden_backup import BEGAN, CONTENTS, DRAFT, IMAGE, INBOX, LONG, large_messages
 from support.paths import DATA, ROOT
 
 from lango_store import Session, Store
@@ -41,7 +41,7 @@ def test_test_data_has_backup_and_archive_of_every_revision() -> None:
 def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) -> None:
     (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")
     assert report.error is None
-    assert set(report.keys) - {"contents", "unfinished"} == {"plain", "expiring", "turns"}
+    assert set(report.keys) - {"contents", "unfinished", "payloads"} == {"plain", "expiring", "turns"}
     plain = target.get("plain")
     assert (plain.user_id, plain.title, plain.settings, plain.metadata) == (
         "ann",
@@ -67,8 +67,16 @@ def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) ->
         assert (answered.calls, answered.state, answered.reason) == ([(1, 1)], CONTENTS, "Pay 40 €?")
         assert (answered.answer, answered.due_at) == (CONTENTS, BEGAN + timedelta(hours=1))
         assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
+    if revision >= "0105":
+        _payloads_are_back(target)
     _turns_are_back(target)
     assert sound(target)
+
+
+def _payloads_are_back(target: Store) -> None:
+    stored = target.messages("payloads")
+    assert [each.model_copy(update={"seq": 0, "created_at": None}) for each in stored] == large_messages()
+    assert target.stats().payload_bytes == len(LONG) + len(IMAGE)
 
 
 def _turns_are_back(target: Store) -> None:
@@ -114,4 +122,7 @@ def test_archive_of_any_revision_can_be_restored(target: Store, revision: str, t
     assert [m.content for m in restored.messages] == ["message 0", "message 1", "message 2"]
     target.restore(cold, "turns")
     _turns_are_back(target)
+    if revision >= "0105":
+        target.restore(cold, "payloads")
+        _payloads_are_back(target)
     assert sound(target)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-KINDS = ("turn", "message", "change", "value", "draft", "inbox_message", "call", "suspension")
+KINDS = ("turn", "message", "payload", "change", "value", "draft", "inbox_message", "call", "suspension")
 
 
 def sealed(lines: list[str]) -> list[str]:

@@ -14,6 +14,8 @@ from lango_store.tables import SCHEMA_REVISION
 BACKUPS = DATA / "backups"
 CONTENTS = ["", 'say "hé"\n\x7f', "null", "[1]", None, True, 1.0, "a\0b", "\ud83d", {"b": 1, "a": [None]}, ["x"]]
 DRAFT, INBOX = "It is\0 -3 \ud83d", ["a\0b", "\ud83d", None, 1.0]
+LONG = "a long text, of which a session stores one copy: " * 2
+IMAGE = "data:image/png;base64," + "iVBORw0KGgo" * 8
 BEGAN = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
 
@@ -50,13 +52,28 @@ def fill(store: Store) -> None:
         calls.suspend([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id, CONTENTS
     )
     calls.suspend(state={"run": 7})
+    store.create("payloads", ttl=timedelta(hours=3), messages=large_messages())
     store.create("contents", ttl=timedelta(hours=3), messages=[Message.user(content) for content in CONTENTS])
+
+
+def large_messages() -> list[Message]:
+    """Return messages with strings that become payloads, in each field that can have them."""
+    call = ToolCall(id="call_1", name="search", arguments={"query": LONG}, output=[LONG, {"image": IMAGE}])
+    return [
+        Message.user(LONG),
+        Message.user([{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {"url": IMAGE}}]),
+        Message.assistant(None, tool_calls=[call], extra={"raw": {"é": LONG}}),
+        Message.user(LONG + "\0"),  # stays in the row
+    ]
 
 
 def main() -> None:
     """Write both files."""
     moment = BEGAN
-    with TemporaryDirectory() as folder, Store(f"sqlite:///{folder}/s.db", migrate=True, clock=lambda: moment) as store:
+    with (
+        TemporaryDirectory() as folder,
+        Store(f"sqlite:///{folder}/s.db", migrate=True, clock=lambda: moment, payloads=64) as store,
+    ):
         fill(store)
         written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
         assert [each.error for each in written if each.error] == []
