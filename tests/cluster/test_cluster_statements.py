@@ -35,7 +35,7 @@ def test_every_cluster_statement_names_its_session(make_postgres: MakeDatabase, 
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     verbs = verbs_reading_any_session(make_postgres(), tmp_path, without=without)
     lists = ("count", "list_sessions", "iter_sessions", "open_turns", "unknown_calls", "suspensions")
-    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where")}
+    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where", "move_payloads")}
     of_children = {"Store.delete", "Conversation.children", "Conversation.total_usage"}
     assert verbs == of_many | of_children
 

@@ -122,7 +122,7 @@ def test_checkpoints_are_made_while_no_commit_is_possible(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine) as store:
+    with Store(engine, payloads=None) as store:  # which would store equal contents once
         store.create("k")
         for _ in range(60):  # 4 MB each
             store.append_messages("k", [message("x" * 40_000) for _ in range(10)])
@@ -139,7 +139,7 @@ def test_reused_connection_checkpoints_between_its_transactions(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine) as store, engine.connect() as connection:
+    with Store(engine, payloads=None) as store, engine.connect() as connection:
         store.create("k")
         for _ in range(20):
             store.using(connection).append_messages("k", messages(50, content="x" * 5_000))
@@ -152,7 +152,7 @@ def test_reused_connection_checkpoints_between_its_transactions(
 
 def test_reader_of_old_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine) as store:
+    with Store(engine, payloads=None) as store:
         store.create("k")
         with store.snapshot() as before:
             before.get("k")
@@ -188,7 +188,7 @@ def test_interrupted_checkpoint_leaves_no_lock(file: Path) -> None:
             return super().execute(statement, *parameters)
 
     engine = create_engine(f"sqlite:///{file}", module=library(AFFECTED, Connection), connect_args={"timeout": 0})
-    with Store(engine) as store:
+    with Store(engine, payloads=None) as store:
         store.create("k")
 
         def fill() -> None:

@@ -221,7 +221,7 @@ def test_doctor_reports_checks_that_failed_with_reason(undistributed: str) -> No
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.examine() if each.name == "check failed"]
-        assert len(reasons) == 6  # of all that look at these tables
+        assert len(reasons) == 7  # of all that look at these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 

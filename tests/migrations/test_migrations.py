@@ -129,18 +129,18 @@ def test_unknown_feature_is_refused_at_first_call_and_after_ping(url: str, monke
     with Store(url) as running, Store(url) as late:
         running.create("k")
         with running.engine.begin() as connection:
-            connection.exec_driver_sql("INSERT INTO lango_feature (name) VALUES ('payloads')")
-        with pytest.raises(UnknownFeature, match=r"uses payloads, which .*: upgrade lango-store") as refused:
+            connection.exec_driver_sql("INSERT INTO lango_feature (name) VALUES ('moods')")
+        with pytest.raises(UnknownFeature, match=r"uses moods, which .*: upgrade lango-store") as refused:
             late.append_message("k", message())
-        assert refused.value.features == ("payloads",)
+        assert refused.value.features == ("moods",)
         with late.engine.begin() as connection, pytest.raises(UnknownFeature):
             late.using(connection).append_message("k", message())
         running.append_message("k", message())  # it began before the feature was switched on
         for call in (running.ping, lambda: running.append_message("k", message())):
             with pytest.raises(UnknownFeature):
                 call()
-        assert (schema.features(url), schema.check(url)) == (["payloads"], [str(refused.value)])
-        monkeypatch.setattr(revisions, "KNOWN_FEATURES", {"payloads"})
+        assert (schema.features(url), schema.check(url)) == (["moods", "payloads"], [str(refused.value)])
+        monkeypatch.setattr(revisions, "KNOWN_FEATURES", {"moods", "payloads"})
         late.ping()
         assert (len(late.get("k").messages), schema.check(url)) == (1, [])
 

@@ -83,7 +83,7 @@ for url in sys.argv[1:]:
         store.create("k", messages=[Message.user("hi")])
         print(schema.check(url), store.get("k").messages[0].content)
         with store.engine.begin() as connection:
-            connection.exec_driver_sql("INSERT INTO lango_feature (name) VALUES ('payloads')")
+            connection.exec_driver_sql("INSERT INTO lango_feature (name) VALUES ('moods')")
         for refused in (store.ping, Store(url).count):
             try:
                 refused()
@@ -92,5 +92,5 @@ for url in sys.argv[1:]:
 """
     module_path, *rest = run("-c", program, *urls).splitlines()
     assert module_path.startswith(str(site))
-    refused = "the database uses payloads, which this release does not know: upgrade lango-store"
+    refused = "the database uses moods, which this release does not know: upgrade lango-store"
     assert rest == ["[] hi", refused, refused] * 2

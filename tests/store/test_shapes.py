@@ -23,6 +23,7 @@ ALL_SESSIONS = {
     "Store.unknown_calls": "lists the unknown calls of all sessions",
     "Store.suspensions": "lists the suspensions of all sessions",
     "Store.stats": "sums up all sessions",
+    "Store.move_payloads": "looks for messages of all sessions",
     "Store.examine": "looks through all rows",
     "Store.expire": "looks for expired sessions",
     "Store.delete_where": "looks for sessions that match a filter",

@@ -189,7 +189,11 @@ def test_role_constructors_create_messages() -> None:
 def test_models_and_rows_have_the_same_field_names() -> None:
     column_names = {"metadata": "meta"}
     assert {column_names.get(name, name) for name in SessionInfo.model_fields} <= set(SessionRow.model_fields)
-    assert set(Message.model_fields) - {"replayed"} == set(MessageRow.model_fields) - {"session_key", "text"}
+    assert set(Message.model_fields) - {"replayed"} == set(MessageRow.model_fields) - {
+        "session_key",
+        "text",
+        "payloads",
+    }
 
 
 @pytest.mark.parametrize(

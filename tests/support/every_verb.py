@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.factories import message, messages
 
-from lango_store import AsyncConversation, AsyncStore, Conversation, Message, Store, ToolCall, Turn
+from lango_store import AsyncConversation, AsyncStore, Conversation, Message, Payload, Store, ToolCall, Turn
 from lango_store._operations.lists import cursor_after
 
 FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
@@ -23,10 +23,10 @@ def verbs_of(kind: type) -> set[str]:
 
 
 def prepare(store: Store, cold: Path) -> None:
-    """Make what the calls are about: sessions, one in an archive, a draft, unknown calls and an open turn."""
+    """Make what the calls are about: sessions, one in an archive, a payload, a draft, unknown calls, an open turn."""
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
-    store.create("k", messages=messages(2, tokens=1))
+    store.create("k", messages=[message("x" * 4_096, tokens=1), message(tokens=1)])
     store.create("k/child")
     k = store.conversation("k")
     k.save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")
@@ -62,6 +62,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
     k, busy = store.conversation("k"), store.conversation("busy")
     (turn,) = k.turns()
     (draft,) = k.drafts()
+    (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
     pending = k.begin_compaction()
     asking = k.find_message("asking")
     assert asking is not None
@@ -103,6 +104,10 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "count": [store.count],
             "search": [lambda: store.search("hello")],
             "stats": [store.stats],
+            "move_payloads": [
+                lambda: store.move_payloads(larger_than=1),
+                lambda: store.move_payloads(larger_than=None),
+            ],
             "examine": [store.examine],
             "expire": [
                 lambda: store.expire(older_than=timedelta(0)),
@@ -127,9 +132,14 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "update": [lambda: k.update(title="new")],
             "append_message": [lambda: k.append_message(message())],
             "append_messages": [lambda: k.append_messages(messages(2))],
-            "messages": [k.messages, lambda: k.messages(last=1)],
-            "all_messages": [k.all_messages],
+            "messages": [
+                k.messages,
+                lambda: k.messages(last=1),
+                lambda: k.messages(payloads="reference"),
+            ],
+            "all_messages": [k.all_messages, lambda: k.all_messages(payloads="reference")],
             "iter_messages": [lambda: list(k.iter_messages())],
+            "payload": [lambda: k.payload(payload.digest)],
             "find_message": [lambda: k.find_message("one")],
             "last_message": [k.last_message],
             "pop_message": [k.pop_message],

@@ -8,9 +8,10 @@ import psycopg
 import sqlalchemy as sa
 
 from lango_store import schema
-from lango_store.tables import VERSION_TABLE, Base
+from lango_store.tables import FEATURE_TABLE, VERSION_TABLE, Base
 
-_EMPTY: Final = f"TRUNCATE {', '.join(table.name for table in Base.metadata.sorted_tables)}".encode()
+_FILLED: Final = [table.name for table in Base.metadata.sorted_tables if table.name != FEATURE_TABLE]
+_EMPTY: Final = f"TRUNCATE {', '.join(_FILLED)}".encode()
 # Rows of a catalog without the columns that TRUNCATE, VACUUM and ANALYZE change.
 _MOVING: Final = "'{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[]"
 # For other catalogs, the number of rows and the last writing transaction are enough, in a third of the time.
@@ -26,6 +27,7 @@ _FINGERPRINT: Final = " UNION ALL ".join(
         ),
         *(f"SELECT concat('{name} ', {_LAST}) FROM pg_{name}" for name in _WHOLE),
         f"SELECT to_jsonb(c)::text FROM {VERSION_TABLE} c",
+        f"SELECT to_jsonb(c)::text FROM {FEATURE_TABLE} c",
         "SELECT count(*)::text FROM pg_statistic WHERE starelid >= 16384",
         "SELECT concat(d.datacl::text, s.setconfig::text) FROM pg_database d "
         "LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE d.datname = current_database()",

@@ -28,11 +28,16 @@ def watched(engine: sa.Engine) -> Iterator[list[str]]:
             seen.append(query)
             super().executemany(query, *args, **options)
 
+    class WatchingServer(psycopg.ServerCursor[Any]):
+        def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            seen.append(query)
+            return super().execute(query, *args, **options)
+
     def watch(driver: Any, _: object) -> None:
         if engine.dialect.name == "sqlite":
             driver.set_trace_callback(seen.append)
         else:
-            driver.cursor_factory = Watching
+            driver.cursor_factory, driver.server_cursor_factory = Watching, WatchingServer
 
     engine.dispose()
     sa.event.listen(engine, "connect", watch)
