@@ -1,10 +1,13 @@
 """A downgrade past the revision of payloads loses no part of a message."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.commands import run
+from support.databases import MakeDatabase
 from support.factories import message
+from support.locks import until_one_waits
 
 from lango_store import LangoStoreError, Message, Store, schema
 
@@ -27,6 +30,19 @@ def test_downgrade_is_refused_until_payloads_are_moved_back(url: str) -> None:
         assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
         assert read_with_sql(store) == [LARGE, "short"]
         assert schema.features(url) == []
+
+
+def test_downgrade_waits_for_a_transaction_that_appends_a_payload(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
+        store.create("k")
+        store.using(host).append_message("k", message(LARGE))
+        downgrading = pool.submit(schema.downgrade, url, BEFORE_PAYLOADS)
+        until_one_waits(store.engine)
+        host.commit()
+        with pytest.raises(LangoStoreError, match="lango-store payloads move --back"):
+            downgrading.result()
+        assert store.messages("k")[0].content == LARGE
 
 
 def test_downgrade_to_base_drops_payloads_too(url: str) -> None:
