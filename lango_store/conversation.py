@@ -325,7 +325,9 @@ class Conversation:
             ValueError: `limit` is combined with `last`, or a number is negative.
         """
         chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
-        return self._reading(expired).read(log.read, self.key, chosen, damaged, payloads)
+        context = self._reading(expired)
+        read = context.read if damaged == "raise" else context.read_together
+        return read(log.read, self.key, chosen, damaged, payloads)
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
         """Iterate over the log, entry by entry. Logs of any length fit in memory.

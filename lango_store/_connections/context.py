@@ -28,7 +28,7 @@ from lango_store._operations.appends import Batch
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
+from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -178,8 +178,12 @@ class Context:
         """Run a read that needs no snapshot; a replica may answer it."""
 
         def run() -> R:
-            with self.single_read(allow_replica=self._allow_replica) as connection:
-                return operation(connection, self.moment(connection), *args, **options)
+            try:
+                with self.single_read(allow_replica=self._allow_replica) as connection:
+                    return operation(connection, self.moment(connection), *args, **options)
+            except DamagedMessage:  # or a payload was deleted between two statements, which a snapshot rules out
+                with self.snapshot(allow_replica=self._allow_replica) as connection:
+                    return operation(connection, self.moment(connection), *args, **options)
 
         return self.trying(run)
 
