@@ -1,0 +1,115 @@
+"""Payloads of turns in progress, inboxes, drafts and tool calls."""
+
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from support.factories import contents, message
+from support.payloads import LARGE, bodies, large_message, row
+from support.session_checks import assert_sound
+
+from lango_store import Message, Store, ToolCall
+from lango_store._operations.binds import INBOX
+from lango_store.testing import Clock
+
+
+def test_turn_appends_payloads_and_returns_whole_messages(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    with conversation.turn("t") as turn:
+        turn.append(message(LARGE))
+        turn.append_messages([large_message(LARGE), message([LARGE])])
+        assert bodies(either_store) == [LARGE]
+    assert turn.stored is not None
+    assert contents(turn.stored.messages) == [LARGE, large_message(LARGE).content, [LARGE]]
+    assert conversation.messages() == turn.stored.messages == conversation.messages_of(turn.stored)
+    assert_sound(either_store)
+
+
+def test_next_attempt_of_a_turn_recognizes_its_messages(store: Store) -> None:
+    conversation = store.open("k")
+    sent = [message(LARGE), large_message(LARGE, "short")]
+    first = conversation.turn("t").begin()
+    stored = first.append_messages(sent)
+    first.abandon()
+    with conversation.turn("t") as again:
+        assert again.messages == stored
+        repeated = again.append_messages(sent)
+        assert [each.replayed for each in repeated] == [True, True]
+        assert contents(repeated) == contents(stored)
+    assert len(conversation.all_messages()) == 2
+    with conversation.turn("t") as replayed:
+        assert replayed.replayed
+        assert contents(replayed.messages) == contents(stored)
+
+
+def test_message_waits_in_the_inbox_as_a_whole(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.enqueue(message([LARGE], id="a"))
+    conversation.enqueue(message(LARGE))
+    with store.engine.connect() as connection:
+        query = sa.select(sa.cast(INBOX.c.text, sa.Text), sa.cast(INBOX.c.content, sa.Text)).order_by(INBOX.c.n)
+        rows = [(text, content) for text, content in connection.execute(query)]
+    assert rows == [(None, f'["{LARGE}"]'), (LARGE, None)]
+    assert (bodies(store), contents(conversation.inbox())) == ([], [[LARGE], LARGE])
+    assert conversation.enqueue(message("again", id="a")).content == [LARGE]
+    with conversation.turn() as turn:
+        assert contents(turn.inbox()) == [[LARGE], LARGE]
+    assert bodies(store) == [LARGE]
+    assert contents(conversation.messages()) == [[LARGE], LARGE]
+    assert conversation.enqueue(message("again", id="a")).content == [LARGE]
+    assert_sound(store)
+
+
+def test_kept_draft_becomes_a_payload(store: Store) -> None:
+    conversation = store.open("k")
+    turn = conversation.turn("t", flush=timedelta(0)).begin()
+    turn.write(LARGE[:4_000])
+    turn.write(LARGE[4_000:])
+    turn.abandon()
+    (draft,) = conversation.drafts()
+    assert bodies(store) == []
+    assert conversation.keep_draft(draft.id).content == LARGE
+    assert conversation.keep_draft(draft.id).content == LARGE
+    assert bodies(store) == [LARGE]
+    assert row(store)["text"] == ""
+
+
+def test_interrupted_answer_becomes_a_payload(store: Store) -> None:
+    with store.open("k").turn("t") as turn:
+        turn.write(LARGE)
+        turn.interrupt()
+    assert (bodies(store), contents(store.messages("k"))) == ([LARGE], [LARGE])
+
+
+@pytest.mark.parametrize("output", [LARGE, {"pages": [LARGE, "short"]}], ids=["text", "object"])
+def test_result_of_a_call_becomes_a_payload(either_store: Store, output: object) -> None:
+    conversation = either_store.open("k")
+    call = ToolCall(id="c", name="f", arguments={"text": LARGE})
+    asking = conversation.append_message(Message.assistant(tool_calls=[call, call]))
+    effect = conversation.begin_call(asking.seq, 0)
+    assert effect.call == call
+    result = conversation.finish_call(effect, output)
+    assert output in (result.content, *(each.output for each in result.tool_calls))
+    again = conversation.begin_call(asking.seq, 0).result
+    assert again == result.model_copy(update={"replayed": True})
+    assert conversation.messages() == [asking, result]
+    assert bodies(either_store) == [LARGE]
+    assert not any(LARGE in str(value) for value in row(either_store, result.seq).values())
+
+
+def test_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
+    asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="c", name="f")]))
+    conversation.begin_call(asking.seq, 0)
+    clock.move(days=1)
+    stored = conversation.resolve_call(asking.seq, 0, output=LARGE)
+    assert stored is not None
+    assert (stored.content, bodies(store)) == (LARGE, [LARGE])
+
+
+def test_calls_are_listed_with_their_names(store: Store) -> None:
+    conversation = store.open("k")
+    call = ToolCall(id="c", name="f", arguments={"text": LARGE})
+    conversation.append_message(Message.assistant(tool_calls=[call]))
+    conversation.begin_call(1, 0)
+    assert [each.name for each in conversation.calls()] == ["f"]

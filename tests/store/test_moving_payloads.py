@@ -1,0 +1,255 @@
+"""`move_payloads`: large strings of stored messages are moved to payloads and back, in batches."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.commands import run
+from support.factories import contents, message
+from support.payloads import LARGE, bodies, large_message, listings, row
+from support.processes import run_program
+from support.session_checks import assert_sound
+
+from lango_store import Message, Store, ToolCall
+from lango_store._rows.payloads import digest_of
+
+KEYS = ("a", "b", "c")
+
+
+@pytest.fixture
+def whole(url: str) -> Iterator[Store]:
+    """Yield a store that keeps all strings in the rows, with three sessions of six messages."""
+    with Store(url, payloads=None) as store:
+        for key in KEYS:
+            sent = [message(LARGE), message("short"), large_message(LARGE, key * 5_000), message([LARGE], id="x")]
+            store.create(key, messages=sent)
+            store.conversation(key).save_turn([message({"é": [LARGE, None]})], {"tokens": 1})
+            store.append_message(key, message(LARGE + "\0", role="record"))
+        yield store
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let batches begin with two messages."""
+    monkeypatch.setattr("lango_store._operations.pace._FIRST", 2)
+
+
+def everything(store: Store) -> list[Any]:
+    return [(store.get(key), store.conversation(key).all_messages()) for key in KEYS]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_moved_payloads_are_read_like_rows(whole: Store) -> None:
+    before = everything(whole)
+    numbers: list[int] = []
+    assert whole.move_payloads(on_batch=numbers.append) == 12
+    assert everything(whole) == before
+    assert [bodies(whole, key) for key in KEYS] == [sorted([LARGE, key * 5_000]) for key in KEYS]
+    assert [listing is not None for listing in listings(whole, "a")] == [True, False, True, True, True, False]
+    assert numbers == sorted(numbers)
+    assert len(numbers) > 2
+    assert numbers[-1] == 12
+    assert whole.move_payloads(on_batch=numbers.append) == 0
+    assert_sound(whole)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_payloads_moved_back_leave_the_same_rows(whole: Store) -> None:
+    before = everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]
+    for _ in range(2):
+        assert whole.move_payloads() == 12
+        assert whole.move_payloads(larger_than=None) == 12
+        assert (everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]) == before
+        assert [bodies(whole, key) for key in KEYS] == [[], [], []]
+    assert whole.move_payloads(larger_than=None) == 0
+    assert_sound(whole)
+
+
+def test_moved_messages_equal_appended_ones(whole: Store, store: Store) -> None:
+    sent = [each.model_copy(update={"id": None}) for each in whole.conversation("a").all_messages()]
+    whole.append_messages("new", sent, create=True)
+    whole.move_payloads()
+    store.append_messages("direct", sent, create=True)
+    assert bodies(store, "new") == bodies(store, "direct")
+    assert listings(store, "new") == listings(store, "direct")
+    for seq in range(1, 7):
+        moved, appended = row(store, seq, "new"), row(store, seq, "direct")
+        assert moved | {"session_key": "", "created_at": ""} == appended | {"session_key": "", "created_at": ""}
+
+
+@pytest.mark.parametrize("larger_than", [5_000, 4_097, 1])
+def test_only_strings_of_the_length_are_moved(whole: Store, larger_than: int) -> None:
+    before = everything(whole)
+    whole.move_payloads(larger_than=larger_than)
+    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if larger_than == 1 else set()) | {"a" * 5_000}
+    assert everything(whole) == before
+    assert_sound(whole)
+
+
+def test_messages_that_have_payloads_are_not_moved_again(store: Store) -> None:
+    store.create("k", messages=[message([LARGE, "y" * 100]), message("y" * 100)])
+    assert store.move_payloads(larger_than=100) == 1
+    assert bodies(store) == [LARGE, "y" * 100]
+    assert [row(store, seq)["text"] or row(store, seq)["content"] for seq in (1, 2)] == [f'["","{"y" * 100}"]', None]
+
+
+@pytest.mark.parametrize("larger_than", [0, -1])
+def test_invalid_length_is_refused(store: Store, larger_than: int) -> None:
+    with pytest.raises(ValueError, match=f"larger_than={larger_than} is not positive"):
+        store.move_payloads(larger_than=larger_than)
+
+
+def test_ids_and_names_of_tool_calls_are_not_moved(whole: Store) -> None:
+    call = ToolCall(id="i" * 50, name="n" * 50, arguments={"name": "m" * 50})
+    whole.create("k", messages=[Message.assistant(tool_calls=[call])])
+    whole.move_payloads(larger_than=50)
+    assert bodies(whole) == ["m" * 50]
+    assert whole.messages("k")[0].tool_calls == [call]
+
+
+# Interruptions and other processes
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("larger_than", [4_096, None])
+def test_interrupted_move_can_be_repeated(whole: Store, larger_than: int | None) -> None:
+    if larger_than is None:
+        whole.move_payloads()
+    before = everything(whole)
+
+    def stop(moved: int) -> None:
+        if moved:
+            raise Stopped
+
+    interruptions = 0
+    while interruptions < 20:
+        try:
+            assert whole.move_payloads(larger_than=larger_than, on_batch=stop) == 0
+            break
+        except Stopped:
+            interruptions += 1
+            assert everything(whole) == before
+            assert_sound(whole)
+    assert 2 < interruptions < 20
+    assert [bool(bodies(whole, key)) for key in KEYS] == [larger_than is not None] * 3
+
+
+APPENDER = """
+import sys
+from lango_store import Message, Store
+with Store(sys.argv[1]) as store:
+    for key in ("a", "b", "c"):
+        store.append_message(key, Message.user(sys.argv[2] * 5_000))
+        store.append_message(key, Message.user("x" * 4_096))
+        store.conversation(key).update_message(1, Message.user([sys.argv[2] * 5_000]))
+        store.conversation(key).delete_message("x")
+"""
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("larger_than", [4_096, None])
+def test_other_process_writes_between_batches(whole: Store, url: str, larger_than: int | None) -> None:
+    if larger_than is None:
+        whole.move_payloads()
+    texts = iter("pqr")
+
+    def write(_: int) -> None:
+        if text := next(texts, None):
+            for each in KEYS:
+                whole.append_message(each, message("again", id="x"))
+            done = run_program(APPENDER, url, text)
+            assert (done.returncode, done.stderr) == (0, "")
+
+    whole.move_payloads(larger_than=larger_than, on_batch=write)
+    for key in KEYS:
+        log = contents(whole.conversation(key).all_messages())
+        assert log[0] == ["r" * 5_000]
+        assert log[-6:] == [text for each in "pqr" for text in (each * 5_000, LARGE)]
+    assert_sound(whole)
+
+
+def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:
+    before = [whole.info(key) for key in KEYS]
+    whole.move_payloads()
+    assert [whole.info(key) for key in KEYS] == before
+
+
+# Command line and statistics
+
+
+def test_command_moves_payloads_and_back(whole: Store, url: str) -> None:
+    before = everything(whole)
+    assert run("payloads", "move", "--url", url).stdout == "changed 12 messages\n"
+    assert bodies(whole, "a") == ["a" * 5_000, LARGE]
+    assert run("payloads", "move", "--url", url).stdout == "changed 0 messages\n"
+    assert everything(whole) == before
+    assert run("payloads", "move", "--back", "--url", url).stdout == "changed 12 messages\n"
+    assert (bodies(whole, "a"), everything(whole)) == ([], before)
+    assert run("payloads", "move", "--larger-than", "5000", "--url", url).stdout == "changed 3 messages\n"
+    assert bodies(whole, "a") == ["a" * 5_000]
+
+
+def test_command_refuses_length_below_one(url: str) -> None:
+    done = run("payloads", "move", "--larger-than", "0", "--url", url)
+    assert (done.returncode, "--larger-than" in done.stderr) == (2, True)
+
+
+def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
+    assert (whole.stats().payload_bytes, whole.stats().saved_bytes) == (0, 0)
+    assert "payloads" not in run("stats", "--url", url).stdout
+    whole.move_payloads()
+    unique, all_places = 3 * (4_096 + 5_000), 3 * (7 * 4_096 + 4 * 5_000)
+    stats = whole.stats()
+    assert (stats.payload_bytes, stats.saved_bytes) == (unique, all_places - unique)
+    shown = run("stats", "--url", url).stdout
+    assert "27.3 kB of payloads, 118.7 kB saved by storing each once per session" in shown
+    shown_json = json.loads(run("stats", "--json", "--url", url).stdout)
+    assert (shown_json["payload_bytes"], shown_json["saved_bytes"]) == (unique, all_places - unique)
+
+
+# Doctor
+
+
+def test_doctor_reports_missing_payloads(whole: Store) -> None:
+    whole.move_payloads()
+    with whole.engine.begin() as connection:
+        connection.exec_driver_sql(f"DELETE FROM lango_payload WHERE session_key = 'b' AND body = '{'b' * 5_000}'")
+    found = [each for each in whole.examine(repair=True) if each.name != "settings"]
+    assert [(each.name, each.subject, each.repaired) for each in found] == [("missing payload", "b", False)]
+    assert f"payload {digest_of('b' * 5_000)} of message 3 is missing" in found[0].detail
+    assert "redact or delete message 3" in found[0].remedy
+    damaged = whole.conversation("b").all_messages(damaged="return")[2]
+    assert "payload" in str(damaged)
+    assert whole.move_payloads(larger_than=None) == 11
+    whole.conversation("b").redact_message(3)
+    assert_sound(whole)
+
+
+def test_doctor_deletes_unused_payloads(whole: Store) -> None:
+    whole.move_payloads()
+    with whole.engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO lango_payload VALUES ('a', 'unused 1', 'x'), ('a', 'unused 2', 'y')")
+        other = f"SELECT 'c', digest, body FROM lango_payload WHERE body = '{'b' * 5_000}'"
+        connection.exec_driver_sql(f"INSERT INTO lango_payload {other}")
+    before = everything(whole)
+    found = [each for each in whole.examine() if each.name == "unused payload"]
+    assert [(each.subject, each.repaired) for each in found] == [("a", False), ("c", False)]
+    assert "session 'a': 2 payloads belong to no message" in found[0].detail
+    repaired = [each for each in whole.examine(repair=True) if each.name == "unused payload"]
+    assert [(each.subject, each.repaired) for each in repaired] == [("a", True), ("c", True)]
+    assert everything(whole) == before
+    assert_sound(whole)
+
+
+def test_doctor_reports_a_changed_payload(whole: Store) -> None:
+    whole.move_payloads()
+    with whole.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE lango_payload SET body = 'changed' WHERE body = '{'a' * 5_000}'")
+    (found,) = [each for each in whole.examine() if each.name != "settings"]
+    assert (found.subject, digest_of("a" * 5_000) in found.detail) == ("a", True)
+    assert "body: does not match its digest" in found.detail
