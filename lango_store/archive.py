@@ -49,6 +49,7 @@ _MAX_HITS: Final = 1_000_000
 
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
+_AT_ONCE: Final = 20  # rows, because messages are read with their payloads
 _PARTS: Final = {
     "turns": (TURN, "turn_no", "turn {turn_no}"),
     "messages": (MESSAGE, "seq", "message {seq}"),
@@ -164,7 +165,8 @@ class Archive:
             self._drop("key = ? AND incarnation = ?", [row["key"], added["incarnation"]])
             session_id = self._insert("sessions", [_archived(SESSION, row) | added])
             for name, (table, _, _) in _PARTS.items():
-                for rows in transfer.parts(connection, table, row["key"]):
+                pages = transfer.parts(connection, table, row["key"])
+                for rows in (part for page in pages for part in levels.chunks(page, _AT_ONCE)):
                     archived = [{"session_id": session_id, **_archived(table, each)} for each in rows]
                     if table is MESSAGE:
                         _add_texts(connection, row["key"], archived)

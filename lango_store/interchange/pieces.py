@@ -22,7 +22,7 @@ from lango_store.errors import DamagedMessage, InvalidValue
 from lango_store.interchange.backup_writing import KINDS, SessionDigest, row_line
 
 _LARGE: Final = {
-    table: [each.name for each in columns if isinstance(each.type, JsonColumn) or each.name == "text"]
+    table: [each.name for each in columns if isinstance(each.type, JsonColumn) or each.name in ("text", "body")]
     for table, columns in transfer.COLUMNS.items()
 }
 """The columns of each table that count for the size of a piece."""

@@ -1,0 +1,205 @@
+"""Payloads in backups, copies, archives and files of other systems."""
+
+import json
+import shutil
+import sqlite3
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.databases import MakeDatabase
+from support.factories import contents, message
+from support.golden_backup import BACKUPS
+from support.payloads import LARGE, bodies, large_message
+from support.session_checks import assert_sound
+
+from lango_store import InvalidFile, Message, Store
+from lango_store.archive import Archive
+from lango_store.interchange import export, import_path, writable
+from lango_store.interchange.copying import copy
+
+OTHER = "y" * 5_000
+
+
+@pytest.fixture
+def target(make_database: MakeDatabase) -> Iterator[Store]:
+    """Yield an empty store that keeps all strings of new messages in the rows."""
+    with Store(make_database(), payloads=None) as opened:
+        yield opened
+
+
+def fill(store: Store) -> None:
+    store.create("k", messages=[message(LARGE), large_message(LARGE, OTHER), message([LARGE]), message("short")])
+    store.create("other", messages=[message(OTHER)])
+
+
+def lose_a_payload(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(f"DELETE FROM lango_payload WHERE session_key = 'k' AND body = '{OTHER}'")
+
+
+# Backups and copies
+
+
+def test_backup_has_each_payload_once_and_restores_it(store: Store, target: Store, tmp_path: Path) -> None:
+    fill(store)
+    export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)
+    text = (tmp_path / "backup.jsonl").read_text()
+    assert (text.count(LARGE), text.count(OTHER)) == (1, 2)
+    assert '"payloads":2' in text
+    (report,) = import_path(target, tmp_path / "backup.jsonl")
+    assert (report.error, target.messages("k"), target.messages("other")) == (
+        None,
+        store.messages("k"),
+        store.messages("other"),
+    )
+    assert (bodies(target), bodies(target, "other")) == ([LARGE, OTHER], [OTHER])
+    assert_sound(target)
+
+
+def test_copy_has_the_same_payloads(store: Store, target: Store) -> None:
+    fill(store)
+    for expected in ((2, 0), (0, 2)):
+        report = copy(store, target)
+        assert (report.copied, report.already_there, report.failed) == (*expected, [])
+    assert (bodies(target), target.messages("k")) == ([LARGE, OTHER], store.messages("k"))
+    assert_sound(target)
+
+
+def test_session_with_a_missing_payload_is_reported_and_left_out(store: Store, target: Store, tmp_path: Path) -> None:
+    fill(store)
+    lose_a_payload(store)
+    (failure,) = copy(store, target).failed
+    exported = {each.key: each.error for each in export(store, tmp_path / "a.jsonl", "jsonl", everything=True)}
+    assert failure.key == "k"
+    for reason in (failure.reason, str(exported["k"])):
+        assert "payloads: 1 are missing" in reason
+    assert exported["other"] is None
+    (report,) = import_path(target, tmp_path / "a.jsonl")
+    assert (report.error, report.already_there, target.exists("k")) == (None, ["other"], False)
+
+
+def test_backup_without_the_line_of_a_payload_is_refused(store: Store, target: Store, tmp_path: Path) -> None:
+    path = tmp_path / "backup.jsonl"
+    lines = (BACKUPS / "0105.jsonl").read_text().splitlines()
+    number = next(number for number, line in enumerate(lines) if line.startswith('{"payload"'))
+    path.write_text("\n".join(lines[:number] + lines[number + 1 :]))
+    (report,) = import_path(target, path)
+    assert "session 'payloads' is damaged" in str(report.error)
+
+
+# Files of other systems
+
+
+@pytest.mark.parametrize("format", [each for each in writable() if each != "jsonl"])
+def test_files_of_other_systems_have_whole_messages(store: Store, target: Store, tmp_path: Path, format: str) -> None:
+    sent = [Message.user(LARGE), Message.assistant(OTHER), Message.user("short")]
+    store.create("k", messages=sent)
+    export(store, tmp_path, format, keys=["k"])
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(LARGE in path.read_text() and OTHER in path.read_text() for path in files)
+    with Store(target.engine) as importing:
+        reports = import_path(importing, tmp_path, format=format)
+        (key,) = [key for report in reports for key in report.keys]
+        log = importing.messages(key)
+        assert [text in str(each.content) for text, each in zip((LARGE, OTHER, "short"), log, strict=True)] == [
+            True
+        ] * 3
+        assert bodies(importing, key) == [LARGE, OTHER]
+        assert_sound(importing)
+
+
+# Archives
+
+
+def part_of(text: str) -> bytes:
+    """Return a part of a text that a page of a SQLite file holds as a whole."""
+    return text[:1_000].encode()
+
+
+def test_archived_payloads_are_found_and_restored(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    before = store.messages("k")
+    store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
+    assert store.stats().payload_bytes == 0
+    with Archive(tmp_path / "cold.db") as archive:
+        assert sorted((each["key"], each["seq"]) for each in archive.search(OTHER)) == [("k", 2), ("other", 1)]
+    restored = store.restore(tmp_path / "cold.db", "k")
+    assert restored.messages == store.messages("k") == before
+    assert (bodies(store), bodies(store, "other")) == ([LARGE, OTHER], [])
+    assert_sound(store)
+
+
+def test_redaction_in_an_archive_removes_payloads_without_references(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "cold.db"
+    fill(store)
+    store.expire(older_than=timedelta(0), archive=path)
+    store.restore(path, "k")
+    store.restore(path, "other")
+    store.conversation("other").redact_message(1, archive=path)
+    assert part_of(OTHER) in path.read_bytes()  # of session k
+    store.conversation("k").redact_message(2, archive=path)
+    assert part_of(OTHER) not in path.read_bytes()
+    assert part_of(LARGE) in path.read_bytes()
+    store.delete("k")
+    assert contents(store.restore(path, "k").messages) == [LARGE, None, [LARGE], "short"]
+    assert_sound(store)
+
+
+def test_archive_without_a_payload_is_not_restored(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
+    with closing(sqlite3.connect(tmp_path / "cold.db")) as connection, connection:
+        connection.execute("DELETE FROM payloads WHERE body = ?", [OTHER])
+    with pytest.raises(InvalidFile, match="payloads: 1 are missing.*nothing was restored"):
+        store.restore(tmp_path / "cold.db", "k")
+    assert store.count(expired=None) == 0
+
+
+def test_session_with_a_missing_payload_is_archived_and_not_restored(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    lose_a_payload(store)
+    assert store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db").sessions == 2
+    with pytest.raises(InvalidFile, match="payloads: 1 are missing"):
+        store.restore(tmp_path / "cold.db", "k")
+    assert store.restore(tmp_path / "cold.db", "other").messages[0].content == OTHER
+
+
+@pytest.mark.parametrize("revision", ["0100", "0104"])
+def test_archive_of_an_earlier_release_takes_payloads(store: Store, tmp_path: Path, revision: str) -> None:
+    path = tmp_path / "cold.db"
+    shutil.copy(BACKUPS / f"{revision}.db", path)
+    fill(store)
+    before = store.messages("k")
+    store.expire(older_than=timedelta(0), archive=path)
+    assert store.restore(path, "k").messages == before
+    assert contents(store.restore(path, "expiring").messages) == ["message 0", "message 1", "message 2"]
+    assert_sound(store)
+
+
+# Memory
+
+
+def peak(call: Callable[[], object]) -> float:
+    """Return the most memory in megabytes that Python objects use during a call."""
+    tracemalloc.start()
+    call()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most / 1e6
+
+
+def test_copies_and_purges_do_not_load_all_payloads_at_once(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+    with Store(make_sqlite()) as store, Store(make_sqlite()) as other, Store(make_sqlite()) as third:
+        store.create("k")
+        for number in range(300):
+            store.append_message("k", message(f"{number} ".ljust(200_000, "x")))  # 60 MB
+        assert peak(lambda: copy(store, other)) < 30
+        assert peak(lambda: export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)) < 30
+        assert peak(lambda: import_path(third, tmp_path / "backup.jsonl")) < 30
+        assert peak(lambda: store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")) < 50
+        assert other.stats().payload_bytes == third.stats().payload_bytes == 60_000_000
+        assert json.loads((tmp_path / "backup.jsonl").read_text().splitlines()[-2])["end"]["payloads"] == 300
