@@ -12,6 +12,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from rich.console import Console
@@ -71,22 +72,26 @@ def _peak(call: Callable[[], object]) -> int:
     return peak
 
 
+Read = Callable[[Conversation], object]
+
+
 def compare(url: str, rounds: int, table: Table, database: str) -> None:
     """Add rows with the figures of a database."""
-    for workload, fill, read in (
+    workloads: list[tuple[str, Callable[[Conversation], None], Read]] = [
         ("100 pauses: all", pause_often, lambda each: each.all_messages()),
         ("146 MB: history", show_images, lambda each: each.history(last=50)),
         ("short: history", say_little, lambda each: each.history(last=50)),
         ("short: get", say_little, lambda each: each.get()),
-    ):
+    ]
+    for workload, fill, read in workloads:
         for least in (4096, None):
             with Store(url, payloads=least) as store:
                 before = store.stats().bytes
                 conversation = store.open()
-                filled = _seconds(lambda: fill(conversation), 1)  # noqa: B023
+                filled = _seconds(partial(fill, conversation), 1)
                 size = store.stats().bytes - before
-                seconds = _seconds(lambda: read(conversation), rounds)  # noqa: B023
-                peak = _peak(lambda: read(conversation))  # noqa: B023
+                seconds = _seconds(partial(read, conversation), rounds)
+                peak = _peak(partial(read, conversation))
                 row = (f"{size / 1e6:.1f}", f"{filled:.2f}", f"{seconds * 1e3:.2f}", f"{peak / 1e6:.1f}")
                 table.add_row(database, workload, "rows" if least is None else "payloads", *row)
 

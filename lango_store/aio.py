@@ -101,6 +101,7 @@ class StoreOptions(TypedDict, total=False):
     on_statement: Observer | None
     retry: timedelta | None
     payloads: int | None
+    keep_removed: timedelta | None
     replica: str | sa.URL | None
 
 
@@ -123,7 +124,8 @@ class AsyncStore:
         database: A database URL, a SQLAlchemy `Engine` (not an `AsyncEngine`), or a `Store`. `close()` does not close
             an engine or a store that you passed.
         **options: The keyword arguments of `Store`: `migrate`, `default_ttl`, `clock`, `durability`, `token_counter`,
-            `on_statement`, `retry`, `payloads` and `replica`. They are ignored if `database` is a `Store`.
+            `on_statement`, `retry`, `payloads`, `keep_removed` and `replica`. They are ignored if `database` is a
+            `Store`.
 
     Attributes:
         store: The synchronous store. Its methods block the event loop; use `run_sync` to call them.
@@ -440,6 +442,10 @@ class AsyncConversation:
     children = awaited(Conversation.children)
     fork = opening(Conversation.fork)
     compactions = awaited(Conversation.compactions)
+    changes = awaited(Conversation.changes)
+    undo = awaited(Conversation.undo)
+    redo = awaited(Conversation.redo)
+    diff = awaited(Conversation.diff)
     history = awaited(Conversation.history)
 
     def iter_messages(

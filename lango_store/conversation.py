@@ -17,6 +17,7 @@ from lango_store._operations import (
     calls,
     drafts,
     edits,
+    history,
     inbox,
     leases,
     levels,
@@ -37,13 +38,15 @@ from lango_store._operations.messages import Damaged, PayloadMode, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
-from lango_store._rows.encoding import encode_id, encode_json, encode_role
+from lango_store._rows.encoding import aware, encode_id, encode_json, encode_role
 from lango_store._services import appending, effects, lifecycle, maintenance, searching
 from lango_store._services.effects import Effect
 from lango_store._values.model import (
     UNSET,
     BegunCall,
+    Change,
     Compaction,
+    Diff,
     Draft,
     Message,
     MessageRole,
@@ -55,13 +58,14 @@ from lango_store._values.model import (
     Suspension,
     ToolCall,
     Turn,
+    Undone,
     Unset,
 )
 from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, Summary, summarize
 from lango_store._values.usage import total
-from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
+from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, UniqueViolation, quoted
 from lango_store.running_turn import RunningTurn
 
 P = ParamSpec("P")
@@ -108,16 +112,25 @@ class Conversation:
 
     # The session
 
-    def get(self, *, expired: bool = False, records: bool = False) -> Session:
+    def get(self, *, expired: bool = False, records: bool = False, as_of: int | datetime | None = None) -> Session:
         """Load the session with the messages of its window.
 
         Args:
             expired: Also load the session if it has expired and is not purged yet. This does not revive it.
             records: Also load the records between the messages.
+            as_of: Load the log as it was when this `seq` was its last, or at this time, an aware datetime. The fields
+                of the session are the current ones, and times are those that the messages and changes have. Needs
+                `Store(keep_removed=…)`, unless nothing was removed or edited since.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
+
+        Raises:
+            NotKept: Something was removed or edited since `as_of`, and is not kept.
         """
+        if as_of is not None:
+            moment = aware(as_of) if isinstance(as_of, datetime) else as_of
+            return self._reading(expired).read_together(history.load, self.key, moment, records=records)
         return self._reading(expired).read(log.load, self.key, records=records)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
@@ -993,6 +1006,7 @@ class Conversation:
         key: str | None = None,
         *,
         upto: int | None = None,
+        as_of: int | datetime | None = None,
         ttl: timedelta | None | Unset = UNSET,
     ) -> Conversation:
         """Copy the session to another key.
@@ -1004,6 +1018,8 @@ class Conversation:
             key: The key of the copy. Defaults to a new UUIDv7.
             upto: Copy only messages with a `seq` up to this value, and turns that end by then. A summary is copied
                 only if it covers no later message. Defaults to the whole session.
+            as_of: Copy the log as it was when this `seq` was its last, or at this time, as in `get`. Cannot be combined
+                with `upto`.
             ttl: The TTL of the copy, which starts now. Defaults to the TTL of this session.
 
         Returns:
@@ -1013,9 +1029,13 @@ class Conversation:
             SessionExists: A session with this key exists; nothing was written.
             InvalidCut: A compaction discarded messages after `upto`, so they cannot be copied without its summary;
                 nothing was written.
+            NotKept: Something was removed or edited since `as_of`, and is not kept; nothing was written.
         """
+        if upto is not None and as_of is not None:
+            raise TypeError("upto cuts the present log, and as_of copies an earlier one: give one of them")
         new = self._context.new_id() if key is None else key
-        lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, ttl=ttl)
+        moment = aware(as_of) if isinstance(as_of, datetime) else as_of
+        lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, as_of=moment, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
@@ -1077,6 +1097,56 @@ class Conversation:
         """List the compactions, oldest first: each with its summary, the replaced messages and its time."""
         return self._context.read_together(turns.compactions, self.key)
 
+    # Changes
+
+    def changes(self, *, after: int = 0) -> list[Change]:
+        """List the changes of the log, oldest first: cuts, edits, compactions, and changes that were taken back.
+
+        Args:
+            after: Only changes with a `seq` above this value. Defaults to 0, all changes.
+        """
+        return self._context.read_together(history.changes, self.key, after)
+
+    def undo(self) -> Undone | None:
+        """Take back the last cut, pop, edit, deletion, replacement or compaction that was not taken back yet.
+
+        This is a new change. Messages that were appended since then stay. Redactions are never taken back. The records
+        of tool calls and suspensions that a cut deleted are not restored.
+
+        Returns:
+            The change that was taken back, and what this did; None if there is none.
+
+        Raises:
+            NotKept: What the change removed is not kept: see `Store(keep_removed=…)`. Nothing was written.
+            LangoStoreError: The id of a removed message or turn was used again; nothing was written.
+        """
+        return self._take_back(history.undo)
+
+    def redo(self) -> Undone | None:
+        """Take back the last undo, unless another change followed it.
+
+        Returns:
+            The undo that was taken back, and what this did; None if there is none.
+
+        Raises:
+            NotKept: What the undo removed is not kept any more; nothing was written.
+            LangoStoreError: The id of a removed message or turn was used again; nothing was written.
+        """
+        return self._take_back(history.redo)
+
+    def diff(self, a: int | datetime, b: int | datetime) -> Diff:
+        """Compare the log at two points, as for `get(as_of=…)`.
+
+        Args:
+            a: The first point: a `seq`, or an aware datetime.
+            b: The second point.
+
+        Raises:
+            NotKept: Something was removed or edited since the earlier point, and is not kept.
+        """
+        moments = (aware(each) if isinstance(each, datetime) else each for each in (a, b))
+        return self._context.read_together(history.diff, self.key, *moments)
+
     # The prompt
 
     def history(
@@ -1134,6 +1204,15 @@ class Conversation:
         return window.as_prompt(chosen, nested=nested)
 
     # Helpers
+
+    def _take_back(self, operation: Callable[[sa.Connection, datetime, str], Undone | None]) -> Undone | None:
+        try:
+            return self._context.transact_once(operation, self.key)
+        except UniqueViolation as error:
+            raise LangoStoreError(
+                f"session {quoted(self.key)}: an id that the change removed was used again: nothing was changed; "
+                "give the newer message another id with update_message, or delete it"
+            ) from error
 
     def _message_pages(self, after: int, before: int | None, size: int) -> Iterator[list[Message]]:
         chosen = Range(after, log.MAX_SEQ if before is None else before)

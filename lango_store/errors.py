@@ -131,6 +131,23 @@ class PayloadNotFound(LangoStoreError, LookupError):
         self.digest = digest
 
 
+class NotKept(LangoStoreError):
+    """A change cannot be taken back, and the log before it cannot be read, because what it removed is not kept.
+
+    Open the store with `keep_removed=` to keep what later changes remove.
+
+    Attributes:
+        key: The key of the session.
+        seq: The `seq` of the change.
+    """
+
+    def __init__(self, key: str, seq: int) -> None:
+        self._fact = f"session {quoted(key)}: what change {seq} removed was not kept, or only for a time that is over"
+        super().__init__(f"{self._fact}: open the store with keep_removed= to keep what later changes remove")
+        self.key = key
+        self.seq = seq
+
+
 class SessionExists(LangoStoreError):
     """A new session cannot be stored, because a session already has its key.
 

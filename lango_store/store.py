@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import calls, leases, lists, sessions, stats, suspensions
+from lango_store._operations import calls, leases, lists, removed, sessions, stats, suspensions
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.binds import SHARED_VALUE
@@ -73,6 +73,8 @@ class Store:
         payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
             stored apart from the message's row, once per session. None stores all strings in the row. Reads return the
             same messages either way. Defaults to 4,096.
+        keep_removed: How long to keep what cuts, edits and compactions remove from a log, so that `Conversation.undo`
+            can take the change back, and `get(as_of=…)` can read the log as it was. None (default) keeps nothing.
         replica: The URL of a PostgreSQL replica. Sessions, messages, histories and lists are read there once it has
             everything that this store wrote, otherwise from `database`.
 
@@ -109,6 +111,7 @@ class Store:
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
         payloads: int | None = 4096,
+        keep_removed: timedelta | None = None,
         replica: str | sa.URL | None = None,
     ) -> None:
         owned = isinstance(database, str | sa.URL)
@@ -122,6 +125,7 @@ class Store:
             on_statement=on_statement,
             retry=retry,
             payloads=payloads,
+            keep_removed=keep_removed,
             replica=None if replica is None else _replica(replica),
         )
 
@@ -156,7 +160,9 @@ class Store:
         new = appending.new_session(self._context, key, ttl, fields)
         return lifecycle.create(self._context, new, appending.encoded(self._context, messages), own_key=key is None)
 
-    def get(self, key: str, *, expired: bool = False, records: bool = False) -> Session:
+    def get(
+        self, key: str, *, expired: bool = False, records: bool = False, as_of: int | datetime | None = None
+    ) -> Session:
         """Load a session with the messages of its window.
 
         The messages always match the session. This usually takes two statements and no transaction: if messages were
@@ -166,6 +172,7 @@ class Store:
             key: The session to load.
             expired: Also load a session that has expired and is not purged yet. This does not revive it.
             records: Also load the records between the messages.
+            as_of: Load the log as it was at an earlier point, as in `Conversation.get`.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
@@ -173,8 +180,9 @@ class Store:
         Raises:
             SessionNotFound: There is no such session.
             SessionExpired: The session's TTL has passed, and `expired` is False.
+            NotKept: Something was removed since `as_of` and is not kept.
         """
-        return self._at(key).get(expired=expired, records=records)
+        return self._at(key).get(expired=expired, records=records, as_of=as_of)
 
     def get_or_create(
         self,
@@ -639,6 +647,9 @@ class Store:
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=children)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
+            after: str | None = ""
+            while after is not None:
+                after = self._context.transact(removed.purge, after, moment)
             searching.drain(self._context)
         return report
 

@@ -16,7 +16,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0105"
+SCHEMA_REVISION: Final = "0106"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -320,12 +320,19 @@ class ValueRow(Base, table=True):
 
 
 class ChangeRow(Base, table=True):
-    """A row of `lango_change`: one cut, edit or compaction of a session, with the `seq` that it used up."""
+    """A row of `lango_change`: one cut, edit or compaction of a session, with the `seq` that it used up.
+
+    Attributes:
+        undo_until: The time until which the removed rows are kept; NULL if they are not.
+        added_upto: The last `seq` of the messages that the change itself added, such as a summary; otherwise NULL.
+        consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept.
+    """
 
     __tablename__ = "lango_change"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_change"),
         _session_reference("fk_lango_change_session"),
+        _index_where_set("undo_until", "ix_lango_change_undo_until", "undo_until"),
     )
 
     session_key: str = _key()
@@ -334,6 +341,74 @@ class ChangeRow(Base, table=True):
     after_seq: int = Field(sa_type=sa.BigInteger)
     changed_by: str | None = Field(default=None, sa_type=TEXT)
     changed_at: datetime = Field(sa_type=TimeColumn)
+    undo_until: datetime | None = Field(default=None, sa_type=TimeColumn)
+    added_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    consolidated: int | None = Field(default=None, sa_type=sa.BigInteger)
+
+
+class RemovedMessageRow(Base, table=True):
+    """A row of `lango_removed_message`: a message as it was until a change removed or replaced it.
+
+    Attributes:
+        removed_at: The `seq` of that change.
+        next_at: The `seq` of the change that stored the next version of the message; NULL if there is none.
+    """
+
+    __tablename__ = "lango_removed_message"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", "removed_at", name="pk_lango_removed_message"),
+        _session_reference("fk_lango_removed_message_session"),
+        sa.Index("ix_lango_removed_message_removed_at", "session_key", "removed_at"),
+    )
+
+    session_key: str = _key()
+    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    removed_at: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
+    turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
+    id: str | None = Field(default=None, sa_type=TEXT)
+    role: MessageRole = Field(sa_type=RoleColumn)
+    author: str | None = Field(default=None, sa_type=TEXT)
+    name: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
+    text: str | None = Field(default=None, sa_type=TEXT)
+    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+
+
+class RemovedTurnRow(Base, table=True):
+    """A row of `lango_removed_turn`: a turn as it was until a change removed or shortened it.
+
+    Attributes:
+        removed_at: The `seq` of that change.
+        next_at: The `seq` of the change that stored the next version of the turn; NULL if there is none.
+        meta: The column `metadata`. SQLAlchemy reserves that name.
+    """
+
+    __tablename__ = "lango_removed_turn"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "turn_no", "removed_at", name="pk_lango_removed_turn"),
+        _session_reference("fk_lango_removed_turn_session"),
+    )
+
+    session_key: str = _key()
+    turn_no: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    removed_at: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
+    id: str | None = Field(default=None, sa_type=TEXT)
+    kind: str = Field(sa_type=TEXT)
+    first_seq: int = Field(sa_type=sa.BigInteger)
+    last_seq: int = Field(sa_type=sa.BigInteger)
+    replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    usage: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
 
 
 class SharedValueRow(Base, table=True):

@@ -26,6 +26,7 @@ from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
+from lango_store._operations.removed import KEEP
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
@@ -64,12 +65,16 @@ class Context:
         retry: timedelta | None = None,
         replica: sa.Engine | None = None,
         payloads: int | None = None,
+        keep_removed: timedelta | None = None,
     ) -> None:
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
         if payloads is not None and not (type(payloads) is int and payloads > 0):
             raise ValueError(f"payloads={quoted(payloads)}: give a number of characters, 1 or more, or None")
+        if keep_removed is not None and not (isinstance(keep_removed, timedelta) and keep_removed > timedelta(0)):
+            raise ValueError(f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, or None")
         self.engine = engine
+        self._keep_removed = keep_removed
         self.least_payload = payloads
         """The number of characters from which a string becomes a payload; None if no string does."""
         self._owned = owned
@@ -228,7 +233,13 @@ class Context:
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         with self.transaction() as connection:
-            return operation(connection, self.now(connection), *args, **options)
+            if self._keep_removed is None:
+                return operation(connection, self.now(connection), *args, **options)
+            connection.execution_options(**{KEEP: self._keep_removed})
+            try:
+                return operation(connection, self.now(connection), *args, **options)
+            finally:  # the connection may be the caller's
+                connection.execution_options(**{KEEP: None})
 
     # Connections
 

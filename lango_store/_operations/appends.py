@@ -325,7 +325,9 @@ def replace(
     sessions.check_lease(connection, key, expected.lease)
     removals.reject_gap(connection, key, after)
     removals.cut(connection, now, key, after, session.last_seq)
-    return append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
+    appended = append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
+    removals.note_added(connection, key, session.last_seq + 1, max((each.seq for each in appended), default=0))
+    return appended
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:

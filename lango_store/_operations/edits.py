@@ -13,13 +13,24 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removals, sessions
-from lango_store._operations.binds import CALL, IS_RECORD, MESSAGE, SESSION, TURN, column, number, of_session
+from lango_store._operations import payloads, removals, removed, sessions
+from lango_store._operations.binds import (
+    CALL,
+    IS_RECORD,
+    MESSAGE,
+    REMOVED_MESSAGE,
+    SESSION,
+    TURN,
+    column,
+    number,
+    of_session,
+)
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
+    decode_messages,
     encode_message,
     whole_number,
 )
@@ -108,10 +119,31 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     """Remove content, tool calls and extra from a message of a live session; store the reason in `extra`."""
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
-    edit.choose(seq_or_id)
+    try:
+        edit.choose(seq_or_id)
+    except MessageNotFound:
+        if (copy := _redact_removed(connection, key, seq_or_id, reason)) is None:
+            raise
+        return copy
     new = redacted(reason, in_summary=edit.is_in_summary())
+    _redact_copies.run_many(connection, [new | {"key": key, "seq": edit.row["seq"]}])
     edit.replace("redact", new if edit.row["tokens"] is None else new | {"tokens": 0})
     return edit.message()
+
+
+def _redact_removed(connection: sa.Connection, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message | None:
+    """Redact the copies of a message that was removed, and return the last one; None if no copy is kept."""
+    value = checked_seq_or_id(seq_or_id)
+    chosen = REMOVED_MESSAGE.c.id == value if isinstance(value, str) else REMOVED_MESSAGE.c.seq == value
+    columns = [as_stored(REMOVED_MESSAGE.c[name]) for name in MESSAGE_FIELDS]
+    query = sa.select(*columns).where(of_session(REMOVED_MESSAGE, key), chosen)
+    row = connection.execute(query.order_by(REMOVED_MESSAGE.c.removed_at.desc()).limit(1)).first()
+    if row is None:
+        return None
+    new = redacted(reason, in_summary=False)
+    _redact_copies.run_many(connection, [new | {"key": key, "seq": row[0]}])
+    payloads.release(connection, key)
+    return decode_messages(key, [list((dict(zip(MESSAGE_FIELDS, row, strict=True)) | new).values())])[0]
 
 
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
@@ -119,10 +151,11 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
     check_seq("before", before)
     last_seq = sessions.lock(connection, now, key).last_seq
     those = (of_session(MESSAGE, key), MESSAGE.c.seq < before, MESSAGE.c.sent.is_not(None))
+    removed.keep(connection, key, MESSAGE, sa.and_(*those), replaced=True)
     dropped = connection.execute(sa.update(MESSAGE).where(*those).values(sent=sa.null())).rowcount
     if dropped:
-        removals.decrease_counters(connection, now, key, removals.Removed())
         removals.insert_change(connection, now, key, last_seq + 1, "drop_sent", before)
+        removals.decrease_counters(connection, now, key, removals.Removed())
     return dropped
 
 
@@ -133,6 +166,15 @@ def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:
     row = encode_message(Message.user(_REDACTED_SUMMARY if in_summary else None, extra=extra))
     return {name: row[name] for name in _REDACTED}
 
+
+_redact_copies: Final = Statement(
+    lambda _: (
+        sa.update(REMOVED_MESSAGE)
+        .where(of_session(REMOVED_MESSAGE), REMOVED_MESSAGE.c.seq == number("seq"))
+        .values({name: column(REMOVED_MESSAGE.c[name]) for name in _REDACTED})
+        .values(tokens=REMOVED_MESSAGE.c.tokens * sa.literal_column("0"))
+    )
+)
 
 _replace: Final = Statement(
     lambda _: (
@@ -194,6 +236,7 @@ class _Edit:
 
     def delete(self, kind: Literal["pop", "delete"]) -> None:
         """Delete the message. A compaction without messages is removed, unless it discarded the replaced messages."""
+        removed.keep(self._connection, self._key, MESSAGE, MESSAGE.c.seq == self.row["seq"])
         is_message = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
         if not self._connection.execute(sa.delete(MESSAGE).where(*is_message)).rowcount:
             raise sessions.not_permitted(self._key)
@@ -215,6 +258,7 @@ class _Edit:
             return {}
         is_turn = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn.turn_no)
         if turn.first_seq < seq or turn.kind == "compaction":
+            removed.keep(self._connection, self._key, TURN, is_turn, replaced=True)
             self._connection.execute(sa.update(TURN).where(is_turn).values(last_seq=seq - 1))
             return {}
         removals.delete_turns(self._connection, self._key, is_turn)
@@ -237,17 +281,19 @@ class _Edit:
     def replace(self, kind: Literal["update", "redact"], new: Mapping[str, Any]) -> None:
         """Set columns of the message to new values."""
         row = self.row | dict(new)
+        if kind == "update":
+            removed.keep(self._connection, self._key, MESSAGE, MESSAGE.c.seq == row["seq"], replaced=True)
         if not _replace.run(self._connection, row | {"key": self._key}):
             raise sessions.not_permitted(self._key)
         self._count(kind, _counts(row))
         self.row = row
 
     def _count(self, kind: removals.Change, new: removals.Removed, **changes: Any) -> None:
-        removed = removals.Removed(*map(operator.sub, _counts(self.row), new))
-        if removed.messages and self._is_consolidated():
-            changes["last_consolidated"] = SESSION.c.last_consolidated - removed.messages
-        removals.decrease_counters(self._connection, self._now, self._key, removed, **changes)
+        deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
+        if deleted.messages and self._is_consolidated():
+            changes["last_consolidated"] = SESSION.c.last_consolidated - deleted.messages
         removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
+        removals.decrease_counters(self._connection, self._now, self._key, deleted, **changes)
 
     def _is_consolidated(self) -> bool:
         """Return True if the message is one of the first `last_consolidated` messages."""

@@ -14,6 +14,8 @@ from lango_store._operations.binds import (
     INBOX,
     MESSAGE,
     PAYLOAD,
+    REMOVED_MESSAGE,
+    REMOVED_TURN,
     SESSION,
     SHARED_VALUE,
     SUSPENSION,
@@ -87,7 +89,7 @@ def _counters(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
-    for table in transfer.CHILDREN:
+    for table in (*transfer.CHILDREN, REMOVED_MESSAGE, REMOVED_TURN):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"

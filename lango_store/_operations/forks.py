@@ -1,11 +1,12 @@
 """Forks: copy a session to a new key with INSERT … SELECT, so that no row leaves the database."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import counters, payloads, removals, sessions
+from lango_store._operations import counters, history, payloads, removals, removed, sessions
 from lango_store._operations.binds import CHANGE, MESSAGE, OF_ITS_TURN, PAYLOAD, SESSION, TURN, VALUE, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._values.model import UNSET, SessionFields, Unset
@@ -23,9 +24,13 @@ def fork(
     new: str,
     *,
     upto: int | None = None,
+    as_of: int | datetime | None = None,
     ttl: timedelta | None | Unset = UNSET,
 ) -> None:
-    """Copy a live session to a new key: with `upto`, messages up to this seq and turns that end at or before it."""
+    """Copy a live session to a new key: with `upto`, messages up to this seq and turns that end at or before it.
+
+    With `as_of`, copy the log as it was when this seq was its last, or at this time.
+    """
     check_seq("upto", upto)
     locked = sessions.lock(connection, now, source)
     info = sessions.info(connection, now, source)
@@ -34,15 +39,21 @@ def fork(
     created = sessions.New(new, source_ttl if isinstance(ttl, Unset) else ttl, fields)
     if upto is not None and upto >= info.last_seq:
         upto = None
-    if upto is not None:
+    if as_of is not None:
+        upto = history.seq_at(connection, now, source, as_of, info.last_seq)
+    elif upto is not None:
         removals.reject_gap(connection, source, upto)
     if sessions.insert(connection, now, created) is None:
         raise sessions.exists_error(connection, now, new)
-    _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.is_after(upto)]))
-    _copy(
-        connection, TURN, source, new, *([] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)])
-    )
-    _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
+    if as_of is not None and upto is not None:
+        for table in (MESSAGE, TURN):
+            for part in (table, removed.COPY_OF[table]):
+                _copy(connection, table, source, new, removed.valid(part, upto), part=part)
+    else:
+        _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.is_after(upto)]))
+        whole = [] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)]
+        _copy(connection, TURN, source, new, *whole)
+    _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]), without=("undo_until",))
     _copy(connection, PAYLOAD, source, new)
     _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current values
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}
@@ -55,13 +66,20 @@ def fork(
 
 
 def _copy(
-    connection: sa.Connection, table: sa.Table, source: str, new: str, *conditions: sa.ColumnElement[bool]
+    connection: sa.Connection,
+    table: sa.Table,
+    source: str,
+    new: str,
+    *conditions: sa.ColumnElement[bool],
+    without: Sequence[str] = (),
+    part: sa.Table | None = None,
 ) -> None:
-    names = [column.name for column in table.c if column.name != "session_key"]
+    part = table if part is None else part
+    names = [column.name for column in table.c if column.name not in ("session_key", *without)]
     # Columns without types, so that stored values are columns unchanged.
-    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{table.name}.{name}") for name in names]
+    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{part.name}.{name}") for name in names]
     key = sa.literal(new, table.c.session_key.type)
-    query = sa.select(key.label("session_key"), *columns).where(of_session(table, source), *conditions)
+    query = sa.select(key.label("session_key"), *columns).where(of_session(part, source), *conditions)
     connection.execute(sa.insert(table).from_select(["session_key", *names], query))
 
 

@@ -18,7 +18,17 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Decode, Statement
 from lango_store._operations import sessions
-from lango_store._operations.binds import KEY, MESSAGE, PAYLOAD, SESSION, column, number, of_session, text
+from lango_store._operations.binds import (
+    KEY,
+    MESSAGE,
+    PAYLOAD,
+    REMOVED_MESSAGE,
+    SESSION,
+    column,
+    number,
+    of_session,
+    text,
+)
 from lango_store._operations.levels import chunks
 from lango_store._operations.rows import decode_messages
 from lango_store._rows.columns import as_stored
@@ -145,8 +155,10 @@ def release(connection: sa.Connection, key: str) -> None:
 def _unused(connection: sa.Connection, key: str, digests: set[str]) -> set[str]:
     if not digests:
         return digests
-    listings = sa.select(as_stored(MESSAGE.c.payloads)).where(of_session(MESSAGE, key), _HAS_PAYLOADS)
-    return digests - digests_of(connection.execute(listings).scalars().all())
+    for table in (MESSAGE, REMOVED_MESSAGE):
+        query = sa.select(as_stored(table.c.payloads)).where(of_session(table, key), table.c.payloads.is_not(None))
+        digests = digests - digests_of(connection.execute(query).scalars().all())
+    return digests
 
 
 # All sessions

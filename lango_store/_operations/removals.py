@@ -12,13 +12,11 @@ higher `seq`.
 """
 
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, dialect_of
-from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, sessions
+from lango_store._operations import payloads, removed, sessions
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -30,7 +28,6 @@ from lango_store._operations.binds import (
     SESSION,
     SUSPENSION,
     TURN,
-    column,
     of_session,
 )
 from lango_store._operations.messages import check_seq
@@ -81,32 +78,33 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq
     """Delete the messages after a seq from a locked session; return how many. See the rule for summaries above."""
     if after > last_seq:
         return 0
-    removed = delete_messages(connection, key, is_after(after))
+    deleted = delete_messages(connection, key, is_after(after))
     turns = delete_turns(connection, key, sa.and_(TURN.c.first_seq > after, ~is_summary_before(after)))
-    if not any(removed) and not turns:
+    if not any(deleted) and not turns:
         return 0
     changes: dict[str, Any] = {}
     if turns:
         changes = {"turn_count": SESSION.c.turn_count - turns} | latest_summary(key)
-    divided = (of_session(TURN, key), TURN.c.first_seq <= after, TURN.c.last_seq > after, ~IS_COMPACTION)
-    connection.execute(sa.update(TURN).where(*divided).values(last_seq=after))
-    decrease_counters(connection, now, key, removed, **changes)
+    divided = sa.and_(TURN.c.first_seq <= after, TURN.c.last_seq > after, ~IS_COMPACTION)
+    removed.keep(connection, key, TURN, divided, replaced=True)
+    connection.execute(sa.update(TURN).where(of_session(TURN, key), divided).values(last_seq=after))
     insert_change(connection, now, key, last_seq + 1, "truncate", after)
-    return removed.messages
+    decrease_counters(connection, now, key, deleted, **changes)
+    return deleted.messages
 
 
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
     """Delete all messages (with `keep_system`, except system messages), records and turns; return the message count."""
     last_seq = sessions.lock(connection, now, key).last_seq
     is_system = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
-    removed = delete_messages(connection, key, ~is_system if keep_system else sa.true())
+    deleted = delete_messages(connection, key, ~is_system if keep_system else sa.true())
     delete_turns(connection, key, sa.true())
     detach_from_turns(connection, key, sa.true())
-    decrease_counters(
-        connection, now, key, removed, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0
-    )
     insert_change(connection, now, key, last_seq + 1, "clear", 0)
-    return removed.messages
+    decrease_counters(
+        connection, now, key, deleted, last_consolidated=0, turn_count=0, summary_turn=None, summarized_upto=0
+    )
+    return deleted.messages
 
 
 def remove_compaction(connection: sa.Connection, key: str, turn_no: int) -> dict[str, Any]:
@@ -126,6 +124,7 @@ class Removed(NamedTuple):
 
 def delete_messages(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Removed:
     """Delete messages and records of a locked session; return how much the session's counters decrease."""
+    removed.keep(connection, key, MESSAGE, condition)
     statement = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
     deleted = connection.execute(statement.returning(sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens)).all()
     tokens = [tokens for is_record, tokens in deleted if not is_record]  # one item per message, perhaps None
@@ -134,32 +133,31 @@ def delete_messages(connection: sa.Connection, key: str, condition: sa.ColumnEle
 
 def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:
     """Delete turns of a locked session without their messages; return how many."""
+    removed.keep(connection, key, TURN, condition)
     return connection.execute(sa.delete(TURN).where(of_session(TURN, key), condition)).rowcount
 
 
 def detach_from_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> None:
     """Remove the turn number from the remaining messages of deleted turns."""
-    update = sa.update(MESSAGE).where(of_session(MESSAGE, key), MESSAGE.c.turn_no.is_not(None), condition)
-    connection.execute(update.values(turn_no=None))
+    in_turn = sa.and_(MESSAGE.c.turn_no.is_not(None), condition)
+    removed.keep(connection, key, MESSAGE, in_turn, replaced=True)
+    connection.execute(sa.update(MESSAGE).where(of_session(MESSAGE, key), in_turn).values(turn_no=None))
 
 
-def decrease_counters(connection: sa.Connection, now: datetime, key: str, removed: Removed, **changes: Any) -> None:
+def decrease_counters(connection: sa.Connection, now: datetime, key: str, deleted: Removed, **changes: Any) -> None:
     """Subtract removed rows from the counters of a locked session, and take one new seq for the removal.
 
     The rows of calls and suspensions that belong to removed messages are deleted too, and unused payloads.
     """
-    if removed.messages or removed.records:
-        for table in (CALL, SUSPENSION):
-            asking = sa.exists().where(of_session(MESSAGE, key), MESSAGE.c.seq == table.c.message_seq)
-            gone = (of_session(table, key), table.c.message_seq.is_not(None), ~asking)
-            connection.execute(sa.delete(table).where(*gone))
+    if deleted.messages or deleted.records:
+        delete_unasked(connection, key)
     payloads.release(connection, key)
-    remaining = SESSION.c.message_count - removed.messages
+    remaining = SESSION.c.message_count - deleted.messages
     values = {
         "last_seq": SESSION.c.last_seq + 1,
         "message_count": remaining,
-        "record_count": SESSION.c.record_count - removed.records,
-        "token_count": SESSION.c.token_count - removed.tokens,
+        "record_count": SESSION.c.record_count - deleted.records,
+        "token_count": SESSION.c.token_count - deleted.tokens,
         "last_consolidated": sa.case(
             (SESSION.c.last_consolidated > remaining, remaining), else_=SESSION.c.last_consolidated
         ),
@@ -168,17 +166,55 @@ def decrease_counters(connection: sa.Connection, now: datetime, key: str, remove
     sessions.change(connection, key, values | changes)
 
 
-Change = Literal["truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "fork"]
+def delete_unasked(connection: sa.Connection, key: str) -> None:
+    """Delete the calls and suspensions of a locked session whose message does not exist."""
+    for table in (CALL, SUSPENSION):
+        asking = sa.exists().where(of_session(MESSAGE, key), MESSAGE.c.seq == table.c.message_seq)
+        gone = (of_session(table, key), table.c.message_seq.is_not(None), ~asking)
+        connection.execute(sa.delete(table).where(*gone))
 
-_insert_change: Final = Statement(
-    lambda _: sa.insert(CHANGE).values({each.name: column(each) for each in CHANGE.c if each.name != "changed_by"})
-)
+
+Change = Literal[
+    "truncate",
+    "clear",
+    "pop",
+    "delete",
+    "update",
+    "redact",
+    "drop_sent",
+    "compact",
+    "discard",
+    "fork",
+    "undo",
+    "redo",
+]
 
 
-def insert_change(connection: AnyConnection, now: datetime, key: str, seq: int, kind: Change, after_seq: int) -> None:
-    """Insert the row that explains the seq of a change. The meaning of `after_seq` depends on the kind of change."""
-    row = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq}
-    _insert_change.run_many(connection, [row | {"changed_at": dialect_of(connection).time(now)}])
+def insert_change(
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    seq: int,
+    kind: Change,
+    after_seq: int,
+    *,
+    added_upto: int | None = None,
+) -> None:
+    """Insert the row that explains the seq of a change, before the change of the session's counters.
+
+    The meaning of `after_seq` depends on the kind of change.
+    """
+    row: dict[str, Any] = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq, "changed_at": now}
+    if (until := removed.keep_until(connection, now)) is not None:
+        consolidated = sa.select(SESSION.c.last_consolidated).where(of_session(SESSION, key)).scalar_subquery()
+        row |= {"undo_until": until, "added_upto": added_upto, "consolidated": consolidated}
+    connection.execute(sa.insert(CHANGE).values(row))
+
+
+def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
+    """Record that the messages from a change up to a seq belong to the change, if it can be taken back."""
+    is_change = (of_session(CHANGE, key), CHANGE.c.seq == seq, CHANGE.c.undo_until.is_not(None))
+    connection.execute(sa.update(CHANGE).where(*is_change).values(added_upto=upto))
 
 
 def latest_summary(key: str) -> dict[str, Any]:

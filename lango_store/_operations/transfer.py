@@ -42,8 +42,9 @@ CHILDREN: Final = (TURN, MESSAGE, PAYLOAD, CHANGE, VALUE, DRAFT, INBOX, CALL, SU
 
 TABLES: Final = (SESSION, *CHILDREN, SHARED_VALUE)
 _NO_LEASE: Final = dict.fromkeys(("lease_token", "lease_turn", "lease_until"))
-_ASSIGNED: Final = ("incarnation", "revision", *_NO_LEASE)
-"""Columns that get new values when a session is inserted. A copy of a session has no turn in progress."""
+_NO_UNDO: Final = dict.fromkeys(("undo_until", "consolidated"))
+_ASSIGNED: Final = ("incarnation", "revision", *_NO_LEASE, *_NO_UNDO)
+"""Columns that get new values in a copy of a session, which has no turn in progress and no removed messages."""
 
 COLUMNS: Final = {table.name: [each for each in table.c if each.name not in _ASSIGNED] for table in TABLES}
 _NAMES: Final = {table: [each.name for each in columns] for table, columns in COLUMNS.items()}
@@ -260,7 +261,7 @@ def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:
-    encoded = row | new_incarnation() | _NO_LEASE if table is SESSION else dict(row)
+    encoded = row | new_incarnation() | _NO_LEASE if table is SESSION else row | _NO_UNDO
     time = dialect_of(connection).time
     for name in _TIMES[table.name]:
         encoded[name] = time(row[name])

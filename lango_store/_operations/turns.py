@@ -201,13 +201,16 @@ def finish_compaction(
         "original_event_count": pending.session.turn_count,
         "original_message_count": sum(message.role is not MessageRole.RECORD for message in pending.session.messages),
     }
+    change = locked.last_seq + 1
+    added_upto = change + len(select_unstored(summary, {}).rows)
+    kind: removals.Change = "discard" if discard else "compact"
+    removals.insert_change(connection, now, key, change, kind, upto, added_upto=added_upto)
     usage = None
     if discard:
         metadata["discarded"] = True
         old = read(connection, key)[: pending.session.turn_count]  # by number: a turn without messages has no seq
         usage = total(turn.usage for turn in old)
         _discard(connection, now, key, upto, old)
-    removals.insert_change(connection, now, key, locked.last_seq + 1, "discard" if discard else "compact", upto)
     turn = replace(new_turn(None, usage, metadata), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
     saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})

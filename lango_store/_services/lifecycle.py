@@ -55,14 +55,21 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
 
 
 def fork(
-    context: Context, source: str, new: str, *, own_key: bool, upto: int | None, ttl: timedelta | None | Unset
+    context: Context,
+    source: str,
+    new: str,
+    *,
+    own_key: bool,
+    upto: int | None,
+    as_of: int | datetime | None,
+    ttl: timedelta | None | Unset,
 ) -> None:
     """Copy a session to another key; with `own_key`, a retry accepts the copy that the first try created."""
 
     def run() -> None:
         try:
             with context.transaction() as connection:
-                forks.fork(connection, context.now(connection), source, new, upto=upto, ttl=ttl)
+                forks.fork(connection, context.now(connection), source, new, upto=upto, as_of=as_of, ttl=ttl)
         except SessionExists:
             if not own_key:
                 raise

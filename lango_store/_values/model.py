@@ -134,6 +134,49 @@ class Payload(Value):
     media_type: str | None = Field(default=None, exclude_if=absent)
 
 
+class Change(Value):
+    """One change of a session's log: a cut, an edit, a compaction, or a change that was taken back.
+
+    Attributes:
+        seq: The `seq` that the change took.
+        kind: "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "undo",
+            "redo" or, in a fork, "fork".
+        after_seq: The `seq` that the change is about: the last remaining one of a cut or a compaction, the edited
+            message, or the change that an undo or a redo took back.
+        changed_by: None in this release.
+        changed_at: The time of the change, in UTC.
+        undo_until: The time until which the removed messages are kept, so that the change can be taken back; None if
+            they are not kept.
+        added_upto: The last `seq` of the messages that the change itself added, such as a summary; None without any.
+        consolidated: The session's `last_consolidated` before the change; None if removed messages are not kept.
+    """
+
+    seq: int
+    kind: str
+    after_seq: int
+    changed_by: str | None = Field(default=None, exclude_if=absent)
+    changed_at: datetime
+    undo_until: datetime | None = Field(default=None, exclude_if=absent)
+    added_upto: int | None = Field(default=None, exclude_if=absent)
+    consolidated: int | None = Field(default=None, exclude_if=absent)
+
+
+class Undone(Value):
+    """The result of `undo` or `redo`.
+
+    Attributes:
+        change: The change that was taken back.
+        seq: The `seq` of the new change, which took it back.
+        restored: The number of messages and records that were restored, including earlier versions of edited ones.
+        removed: The number of messages and records that were removed, including the versions that were replaced.
+    """
+
+    change: Change
+    seq: int
+    restored: int
+    removed: int
+
+
 class MessageFields(TypedDict, total=False):
     """The keyword arguments of `Message.user`, `.assistant`, `.tool` and `.system`; see `Message`."""
 
@@ -340,6 +383,20 @@ def as_text(output: Any) -> str:
     """Return the output of a tool as text for a model: the text of text blocks, otherwise JSON."""
     text = text_of(output)
     return json.dumps(output, ensure_ascii=False) if text is None else text
+
+
+class Diff(Value):
+    """The differences between the logs of a session at two points.
+
+    Attributes:
+        added: The messages that only the second log has.
+        removed: The messages that only the first log has.
+        changed: The messages that both have with different contents, each as a pair of the first and the second.
+    """
+
+    added: list[Message]
+    removed: list[Message]
+    changed: list[tuple[Message, Message]]
 
 
 _ARGUMENTS: Final = {"function": "arguments", "custom": "input"}

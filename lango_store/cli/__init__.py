@@ -8,6 +8,7 @@ import typer
 
 from lango_store.cli import (
     calls,
+    changes,
     db,
     demo,
     interchange,
@@ -45,6 +46,8 @@ app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("demo --file demo.db"))(demo.demo)
 sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
+sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(changes.changes)
+sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(changes.undo)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(turns.app, name="turns")
 app.add_typer(calls.app, name="calls")

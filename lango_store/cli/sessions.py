@@ -15,6 +15,8 @@ from lango_store._operations.levels import below
 from lango_store._operations.lists import Order
 from lango_store._values import document
 from lango_store._values.model import UNSET, Message, SessionInfo
+from lango_store._values.session import Session
+from lango_store.cli.changes import point
 from lango_store.cli.options import (
     Agent,
     ChildrenOption,
@@ -192,6 +194,12 @@ def show(
         bool, typer.Option("--expired", help="Show the session even if its TTL has passed. This does not revive it.")
     ] = False,
     children: ChildrenOption = False,
+    as_of: Annotated[
+        Any,
+        typer.Option(
+            parser=point, metavar="SEQ|TIME", help="Show the window that the session had at this seq or time."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long contents.")] = False,
     no_pager: Annotated[bool, typer.Option("--no-pager", help="Never open a pager.")] = False,
     html: Annotated[
@@ -214,6 +222,9 @@ def show(
 
     def messages(store: Store, key: str) -> Iterator[Message | DamagedMessage]:
         nonlocal is_damaged
+        if isinstance(info, Session):
+            yield from info.messages[-last:] if last else info.messages
+            return
         read = partial(store.conversation(key).all_messages, expired=expired, damaged="return")
         after, part = 0, read(last=last, limit=None if last else 500)
         while part:
@@ -234,7 +245,11 @@ def show(
             return None
 
     with open_store(url) as store:
-        info = store.info(key, expired=expired)
+        if as_of is not None and children:
+            raise typer.BadParameter("--as-of shows one session: leave out --children")
+        info: SessionInfo = store.info(key, expired=expired)
+        if as_of is not None:
+            info = store.get(key, expired=expired, records=True, as_of=as_of)
         infos = _family(store, info, expired=None if expired else False) if children else [info]
         if html is not None:
             with atomic_writer(html, replace=True) as file:

@@ -79,7 +79,12 @@ def _encode_turn(part: Part) -> Row:
 def _compaction(turn: Row) -> Row:
     """Return the change row for the seq that precedes the summary of a compaction."""
     position = {"session_key": turn["session_key"], "seq": turn["first_seq"] - 1, "after_seq": turn["replaced_upto"]}
-    return position | {"kind": "compact", "changed_by": None, "changed_at": turn["created_at"]}
+    return position | {
+        "kind": "compact",
+        "changed_by": None,
+        "changed_at": turn["created_at"],
+        "added_upto": turn["last_seq"],
+    }
 
 
 def _encode_extra(draft: Draft) -> values.NamedJson:

@@ -41,7 +41,7 @@ _MISSES: Final = 1_000_000  # consecutive row ids without a row before the searc
 _MISSES_AT_END: Final = 20_000  # the same, above the highest known row id
 _RANGES: Final = 10
 _ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
-_ADDED_COLUMNS: Final = ("sent", "payloads")
+_ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto")
 
 
 def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:

@@ -154,7 +154,7 @@ def test_archive_without_a_payload_is_not_restored(store: Store, tmp_path: Path)
     store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
     with closing(sqlite3.connect(tmp_path / "cold.db")) as connection, connection:
         connection.execute("DELETE FROM payloads WHERE body = ?", [OTHER])
-    with pytest.raises(InvalidFile, match="payloads: 1 are missing.*nothing was restored"):
+    with pytest.raises(InvalidFile, match=r"payloads: 1 are missing.*nothing was restored"):
         store.restore(tmp_path / "cold.db", "k")
     assert store.count(expired=None) == 0
 

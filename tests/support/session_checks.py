@@ -84,15 +84,22 @@ def unexplained(connection: sa.Connection, key: str) -> set[int]:
     """Return the used seqs that neither a message nor a change row explains."""
     last_seq = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, key))).scalar_one()
     explained = set(connection.execute(sa.select(MESSAGE.c.seq).where(of_session(MESSAGE, key))).scalars())
-    columns = (CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq)
-    for seq, kind, after in connection.execute(sa.select(*columns).where(of_session(CHANGE, key))):
+    columns = (CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq, CHANGE.c.added_upto)
+    added: dict[int, int] = {}
+    for seq, kind, after, added_upto in connection.execute(
+        sa.select(*columns).where(of_session(CHANGE, key)).order_by(CHANGE.c.seq)
+    ):
         explained.add(seq)
+        added[seq] = added_upto or seq
         if kind in ("truncate", "clear"):
             explained |= set(range(after + 1, seq))
         elif kind == "fork":
             explained |= set(range(1, seq))
         elif kind == "discard":
             explained |= set(range(1, after + 1))
+        elif kind in ("undo", "redo"):  # it took a seq for each message that it restored, before its own
+            explained |= set(range(max(explained & set(range(seq)) - {seq}, default=0) + 1, seq))
+            explained |= set(range(after, added[after] + 1))  # what it removed
         elif kind != "compact":
             explained.add(after)
     return set(range(1, last_seq + 1)) - explained

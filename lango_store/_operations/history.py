@@ -1,0 +1,236 @@
+"""The history of a session: its changes, the log as it was, and changes that are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+
+from lango_store._dialect import Moment
+from lango_store._operations import counters, payloads, removals, removed, sessions
+from lango_store._operations.binds import (
+    CHANGE,
+    IS_COMPACTION,
+    MESSAGE,
+    REMOVED_MESSAGE,
+    REMOVED_TURN,
+    SESSION,
+    TURN,
+    of_session,
+)
+from lango_store._operations.messages import check_seq
+from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_time
+from lango_store._rows.columns import as_stored
+from lango_store._values.model import Change, Diff, Message, MessageRole, Undone
+from lango_store._values.session import Session
+from lango_store.errors import NotKept
+
+_FIELDS: Final = tuple(Change.model_fields)
+_COLUMNS: Final = [as_stored(CHANGE.c[name]) for name in _FIELDS]
+_TIMES: Final = ("changed_at", "undo_until")
+_NOT_UNDONE: Final = ("redact", "fork")
+"""The kinds of changes that are never taken back."""
+
+
+def changes(connection: sa.Connection, now: Moment, key: str, after: int = 0) -> list[Change]:
+    """Read the changes of a live session after a seq, in their order."""
+    sessions.row_of(connection, now, key)
+    return _changes(connection, key, after)
+
+
+def _changes(connection: sa.Connection, key: str, after: int = 0) -> list[Change]:
+    query = sa.select(*_COLUMNS).where(of_session(CHANGE, key), CHANGE.c.seq > after).order_by(CHANGE.c.seq)
+    rows = [dict(zip(_FIELDS, row, strict=True)) for row in connection.execute(query)]
+    for row in rows:
+        row |= {name: stored_time(key, name, row[name]) for name in _TIMES if row[name] is not None}
+    return [session_value(Change, row, key) for row in rows]
+
+
+# As of a seq
+
+
+def load(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, *, records: bool = False) -> Session:
+    """Load a live session with the window that it had when `as_of` was its last seq, or at a time."""
+    info = sessions.info(connection, now, key)
+    at = seq_at(connection, now, key, as_of, info.last_seq)
+    log = read(connection, key, at)
+    turns = [row for part in (TURN, REMOVED_TURN) for row in connection.execute(_turns(part, key, at))]
+    compactions = [(turn_no, upto) for turn_no, kind, upto in turns if kind == "compaction"]
+    summary_turn, upto = max(compactions, default=(None, 0))
+    messages = [each for each in log if each.role is not MessageRole.RECORD]
+    window = [each for each in (log if records else messages) if each.seq > (upto or 0)]
+    if summary_turn is not None:
+        window.sort(key=lambda message: message.turn_no != summary_turn)
+    counted = {
+        "last_seq": at,
+        "message_count": len(messages),
+        "record_count": len(log) - len(messages),
+        "token_count": sum(message.tokens or 0 for message in messages),
+        "turn_count": len(turns),
+        "summary_turn": summary_turn,
+        "summarized_upto": upto or 0,
+        "last_consolidated": min(info.last_consolidated, len(messages)),
+    }
+    return Session.model_validate(dict(info) | counted | {"messages": window})
+
+
+def _turns(turns: sa.Table, key: str, at: int) -> sa.Select[Any]:
+    columns = (turns.c.turn_no, turns.c.kind, turns.c.replaced_upto)
+    return sa.select(*columns).where(of_session(turns, key), removed.valid(turns, at))
+
+
+def read(connection: sa.Connection, key: str, at: int) -> list[Message]:
+    """Read the log that a session had when `at` was its last seq."""
+    parts = [
+        sa.select(*(as_stored(part.c[name]).label(name) for name in MESSAGE_FIELDS)).where(
+            of_session(part, key), removed.valid(part, at)
+        )
+        for part in (MESSAGE, REMOVED_MESSAGE)
+    ]
+    query = sa.union_all(*parts).order_by("seq")
+    return payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
+
+
+def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
+    """Return a seq for `as_of`, and check that what was removed since then is kept; `NotKept` if it is not."""
+    if isinstance(as_of, datetime):
+        rows = ((MESSAGE, "created_at"), (REMOVED_MESSAGE, "created_at"), (CHANGE, "changed_at"))
+        later = [
+            sa.select(sa.func.min(table.c.seq)).where(of_session(table, key), table.c[name] > as_of)
+            for table, name in rows
+        ]
+        seqs = [seq for query in later if (seq := connection.execute(query).scalar()) is not None]
+        at = min(seqs, default=last_seq + 1) - 1
+    else:
+        check_seq("as_of", as_of)
+        at = min(as_of, last_seq)
+    now = now or sessions.server_time(connection)
+    for change in _changes(connection, key, at):
+        if change.kind not in _NOT_UNDONE and not _is_kept(change, now):
+            raise NotKept(key, change.seq)
+    return at
+
+
+def _is_kept(change: Change, now: datetime) -> bool:
+    return change.undo_until is not None and now < change.undo_until
+
+
+def diff(connection: sa.Connection, now: Moment, key: str, a: int | datetime, b: int | datetime) -> Diff:
+    """Compare the log of a live session at two points."""
+    info = sessions.info(connection, now, key)
+    old, new = (
+        {each.seq: each for each in read(connection, key, seq_at(connection, now, key, at, info.last_seq))}
+        for at in (a, b)
+    )
+    return Diff(
+        added=[new[seq] for seq in new if seq not in old],
+        removed=[old[seq] for seq in old if seq not in new],
+        changed=[(old[seq], new[seq]) for seq in old if seq in new and old[seq] != new[seq]],
+    )
+
+
+# Undo
+
+
+def undo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
+    """Take back the last change of a live session that was not taken back; None if there is none."""
+    return _take_back(connection, now, key, "undo")
+
+
+def redo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
+    """Take back the last undo, unless another change followed it; None if there is none."""
+    return _take_back(connection, now, key, "redo")
+
+
+def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal["undo", "redo"]) -> Undone | None:
+    sessions.lock(connection, now, key)
+    undoable, redoable = _stacks(_changes(connection, key))
+    waiting = undoable if kind == "undo" else redoable
+    if not waiting:
+        return None
+    change = waiting[-1]
+    if change.undo_until is None or not _is_kept(change, now):
+        raise NotKept(key, change.seq)
+    before = connection.get_execution_options().get(removed.KEEP)
+    connection.execution_options(**{removed.KEEP: before or change.undo_until - now})  # an undo can be taken back too
+    try:
+        return _invert(connection, now, key, change, kind)
+    finally:
+        connection.execution_options(**{removed.KEEP: before})
+
+
+def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+    """Return the changes that undo takes back, and the undos that redo takes back, the next one last."""
+    undoable: list[Change] = []
+    redoable: list[Change] = []
+    for change in log:
+        if change.kind == "undo":
+            del undoable[-1:]
+            redoable.append(change)
+        elif change.kind == "redo":
+            del redoable[-1:]
+            undoable.append(change)
+        elif change.kind not in _NOT_UNDONE:
+            undoable.append(change)
+            redoable.clear()
+    return undoable, redoable
+
+
+def _invert(
+    connection: sa.Connection, now: datetime, key: str, change: Change, kind: Literal["undo", "redo"]
+) -> Undone:
+    """Remove the rows that a change added, and restore those that it removed or replaced.
+
+    A load compares `last_seq` minus the numbers of rows, which every change has to increase. So an undo takes as many
+    seqs as it adds rows, and one more.
+    """
+    number = _number_of(connection, key, change)
+    sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + max(number, 0)})
+    (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
+    removals.insert_change(connection, now, key, seq, kind, change.seq)
+    removed_rows = restored = 0
+    for rows in (TURN, MESSAGE):
+        replaced = rows.c[removed.NUMBER[rows]].in_(_copied_at(rows, key, change.seq))
+        added = sa.and_(_added_by(rows, key, change), ~replaced)
+        for condition, is_replaced in ((added, False), (replaced, True)):
+            removed.keep(connection, key, rows, condition, replaced=is_replaced)
+            deleted = connection.execute(sa.delete(rows).where(of_session(rows, key), condition)).rowcount
+            removed_rows += deleted if rows is MESSAGE else 0
+        inserted = removed.restore(connection, key, rows, change.seq, seq)
+        restored += inserted if rows is MESSAGE else 0
+    removals.delete_unasked(connection, key)
+    payloads.release(connection, key)
+    sessions.change(connection, key, {"last_seq": seq, "updated_at": now})
+    counters.correct(connection, key)
+    remaining = sa.func.coalesce(sa.null() if change.consolidated is None else change.consolidated, 0)
+    limited = sa.case((SESSION.c.message_count < remaining, SESSION.c.message_count), else_=remaining)
+    sessions.change(connection, key, {"last_consolidated": limited})
+    return Undone(change=change, seq=seq, restored=restored, removed=removed_rows)
+
+
+def _copied_at(rows: sa.Table, key: str, seq: int) -> sa.Select[Any]:
+    copies = removed.COPY_OF[rows]
+    return sa.select(copies.c[removed.NUMBER[rows]]).where(of_session(copies, key), copies.c.removed_at == seq)
+
+
+def _added_by(rows: sa.Table, key: str, change: Change) -> sa.ColumnElement[bool]:
+    """Match the rows that a change added: its own messages, its compaction, and rows that it restored."""
+    copies, number = removed.COPY_OF[rows], removed.NUMBER[rows]
+    is_restored = (copies.c.next_at == change.seq, copies.c.removed_at < change.seq)
+    restored = rows.c[number].in_(sa.select(copies.c[number]).where(of_session(copies, key), *is_restored))
+    if change.added_upto is None:
+        return restored
+    if rows is MESSAGE:
+        return sa.or_(restored, sa.and_(rows.c.seq > change.seq, rows.c.seq <= change.added_upto))
+    return sa.or_(restored, sa.and_(IS_COMPACTION, TURN.c.first_seq == change.seq + 1))
+
+
+def _number_of(connection: sa.Connection, key: str, change: Change) -> int:
+    """Return how many messages more the session has after a change is taken back; negative if it has fewer."""
+    copies = _copied_at(MESSAGE, key, change.seq)
+    added = sa.select(sa.func.count()).select_from(MESSAGE)
+    added = added.where(of_session(MESSAGE, key), sa.or_(_added_by(MESSAGE, key, change), MESSAGE.c.seq.in_(copies)))
+    restored = sa.select(sa.func.count()).select_from(copies.subquery())
+    return int(connection.execute(restored).scalar_one() - connection.execute(added).scalar_one())

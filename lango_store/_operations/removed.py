@@ -1,0 +1,88 @@
+"""Copies of the messages and turns that a change removes or replaces, so that it can be taken back.
+
+A copy is valid until its `removed_at`, the `seq` of the change. If a change stores another version of the row, now or
+when it is restored later, `next_at` is the `seq` from which that version is valid.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from lango_store._operations import payloads
+from lango_store._operations.binds import CHANGE, MESSAGE, REMOVED_MESSAGE, REMOVED_TURN, SESSION, TURN, of_session
+
+KEEP: Final = "lango_store_keep_removed"
+"""The execution option that holds how long the store keeps removed rows; missing if it does not."""
+
+COPY_OF: Final = {MESSAGE: REMOVED_MESSAGE, TURN: REMOVED_TURN}
+"""By table: the table of its removed rows."""
+
+NUMBER: Final = {MESSAGE: "seq", TURN: "turn_no"}
+_AT_ONCE: Final = 200
+
+
+def keep_until(connection: sa.Connection, now: datetime) -> datetime | None:
+    """Return the time until which rows that are removed now are kept; None if they are not kept."""
+    keep: timedelta | None = connection.get_execution_options().get(KEEP)
+    return None if keep is None else now + keep
+
+
+def keep(
+    connection: sa.Connection, key: str, rows: sa.Table, condition: sa.ColumnElement[bool], *, replaced: bool = False
+) -> None:
+    """Copy rows that the next change of a locked session removes or replaces, if the store keeps them."""
+    if connection.get_execution_options().get(KEEP) is None:
+        return
+    change = sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key)).scalar_subquery()
+    names = [column.name for column in rows.c]
+    # Columns without types, so that stored values are copied unchanged.
+    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{rows.name}.{name}") for name in names]
+    next_at = change if replaced else sa.cast(sa.null(), sa.BigInteger)
+    copied = sa.select(*columns, change.label("removed_at"), next_at.label("next_at"))
+    copied = copied.where(of_session(rows, key), condition)
+    connection.execute(sa.insert(COPY_OF[rows]).from_select([*names, "removed_at", "next_at"], copied))
+
+
+def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int, at: int) -> int:
+    """Insert the rows that a change removed or replaced again, as of the change `at`; return how many."""
+    copies = COPY_OF[rows]
+    names = [column.name for column in rows.c]
+    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{copies.name}.{name}") for name in names]
+    is_chosen = (of_session(copies, key), copies.c.removed_at == removed_at)
+    insert = sa.insert(rows).from_select(names, sa.select(*columns).where(*is_chosen))
+    restored = connection.execute(insert.returning(rows.c.session_key)).all()
+    connection.execute(sa.update(copies).where(*is_chosen, copies.c.next_at.is_(None)).values(next_at=at))
+    return len(restored)
+
+
+def valid(rows: sa.Table, at: int) -> sa.ColumnElement[bool]:
+    """Match the stored rows, or the copies of rows, that were in the log when `at` was the last seq."""
+    copies = COPY_OF.get(rows, rows)
+    number = "turn_no" if copies is REMOVED_TURN else "seq"
+    earlier = copies.alias("earlier")
+    before = [of_session(earlier, rows.c.session_key), earlier.c[number] == rows.c[number]]
+    conditions: list[sa.ColumnElement[bool]] = []
+    if rows is copies:
+        before.append(earlier.c.removed_at < rows.c.removed_at)
+        conditions.append(rows.c.removed_at > at)
+    first = rows.c.last_seq if copies is REMOVED_TURN else rows.c.seq
+    began = sa.select(sa.func.max(earlier.c.next_at)).where(*before).scalar_subquery()
+    return sa.and_(first <= at, sa.func.coalesce(began, first) <= at, *conditions)
+
+
+def purge(connection: sa.Connection, now: datetime, after: str, moment: datetime | None) -> str | None:
+    """Delete the copies whose time is over in the next sessions after a key; return the last key, or None."""
+    is_over = CHANGE.c.undo_until <= (moment or now)
+    query = sa.select(CHANGE.c.session_key).where(is_over, CHANGE.c.session_key > after).distinct()
+    keys = connection.execute(query.order_by(CHANGE.c.session_key).limit(_AT_ONCE)).scalars().all()
+    for key in keys:
+        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
+        ended = sa.select(CHANGE.c.seq).where(of_session(CHANGE, key), is_over)
+        for copies in COPY_OF.values():
+            # Until the change that restored a row is over too, its copy shows from when the restored row is valid.
+            last = sa.func.coalesce(copies.c.next_at, copies.c.removed_at)
+            connection.execute(sa.delete(copies).where(of_session(copies, key), last.in_(ended)))
+        connection.execute(sa.update(CHANGE).where(of_session(CHANGE, key), is_over).values(undo_until=None))
+        payloads.release(connection, key)
+    return keys[-1] if keys else None

@@ -1,0 +1,60 @@
+"""`lango-store sessions changes` and `undo`: list the changes of a session, and take them back."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+import typer
+
+from lango_store._values.model import Change
+from lango_store.cli.options import JsonOption, UrlOption, open_store, time
+from lango_store.cli.output import Columns, print_items, print_json, quantity, say
+
+COLUMNS: Final[Columns[Change]] = {
+    "seq": lambda change: change.seq,
+    "change": lambda change: change.kind,
+    "of seq": lambda change: change.after_seq,
+    "time (UTC)": lambda change: change.changed_at,
+    "undo until": lambda change: change.undo_until,
+}
+
+
+def point(text: str) -> int | datetime:
+    """Parse a seq or a time."""
+    return int(text) if text.isdecimal() else time(text)
+
+
+def changes(
+    key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None, json_: JsonOption = False
+) -> None:
+    """List the cuts, edits and compactions of a session, the oldest first.
+
+    In a pipe, each change is one line of tab-separated fields without a
+    header: the seq of the change, its kind, the seq that it is about, its
+    time, and the time until which it can be taken back.
+    """
+    with open_store(url) as store:
+        print_items(COLUMNS, [store.conversation(key).changes()], as_json=json_, none="no changes")
+
+
+def undo(
+    key: Annotated[str, typer.Argument(help="Session key.")],
+    url: UrlOption = None,
+    redo: Annotated[bool, typer.Option("--redo", help="Take back the last undo instead.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Take back the last cut, edit or compaction of a session.
+
+    This needs what the change removed: the application keeps it with
+    `Store(keep_removed=...)`. Exit code 1 if there is nothing to take back.
+    """
+    with open_store(url) as store:
+        conversation = store.conversation(key)
+        undone = conversation.redo() if redo else conversation.undo()
+    if undone is None:
+        say("nothing to take back")
+        raise typer.Exit(1)
+    if json_:
+        print_json(undone)
+    else:
+        restored, removed = quantity(undone.restored, "message"), quantity(undone.removed, "message")
+        print(f"took back {undone.change.kind} (change {undone.change.seq}): restored {restored}, removed {removed}")
