@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support.databases import MakeDatabase
 from support.factories import message
+from support.json_values import has_surrogate_pair, typed_repr
 
 from lango_store import DamagedMessage, InvalidMessage, InvalidValue, Message, Store, ToolCall
 from lango_store._operations.binds import MESSAGE, of_session
@@ -29,21 +29,6 @@ numbers = (
 scalars = st.none() | st.booleans() | numbers | texts
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=12)
 objects = st.dictionaries(texts, values, max_size=4)
-
-
-def typed_repr(value: Any) -> str:
-    """Return a text that, unlike ==, distinguishes 1, 1.0 and True, and the order of keys."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{name!r}:{typed_repr(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(typed_repr, value)) + "]"
-    return f"{type(value).__name__}:{value!r}" if not isinstance(value, int) else f"{type(value).__name__}:{value:x}"
-
-
-def has_surrogate_pair(value: Any) -> bool:
-    """Return True if a text holds a surrogate pair as two characters, which a store refuses."""
-    text = json.dumps(value, ensure_ascii=False)
-    return any("\ud800" <= a <= "\udbff" and "\udc00" <= b <= "\udfff" for a, b in pairwise(text))
 
 
 def is_plain_text(content: Any) -> bool:
