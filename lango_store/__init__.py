@@ -5,6 +5,7 @@ from lango_store._operations.lists import Filters
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.turns import PendingCompaction
 from lango_store._services.effects import Effect
+from lango_store._values.events import Appended, Changed, Ended, Event, Piece
 from lango_store._values.model import (
     UNSET,
     BegunCall,
@@ -67,6 +68,7 @@ from lango_store.store import Store
 __all__ = [
     "UNSET",
     "AlreadyResumed",
+    "Appended",
     "AsyncConversation",
     "AsyncRunningTurn",
     "AsyncStore",
@@ -74,6 +76,7 @@ __all__ = [
     "CallInProgress",
     "CallUnknown",
     "Change",
+    "Changed",
     "Compaction",
     "Conflict",
     "Conversation",
@@ -83,6 +86,8 @@ __all__ = [
     "Diff",
     "Draft",
     "Effect",
+    "Ended",
+    "Event",
     "ExpiryReport",
     "Filters",
     "Finding",
@@ -104,6 +109,7 @@ __all__ = [
     "Payload",
     "PayloadNotFound",
     "PendingCompaction",
+    "Piece",
     "RunningTurn",
     "SchemaOutOfDate",
     "SearchFilters",

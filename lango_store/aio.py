@@ -11,21 +11,23 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
 
 import sqlalchemy as sa
 
 from lango_store._connections.cancellation import pauses
-from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import Clock, Context, DefaultTTL, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._operations.lists import Filter, Filters
 from lango_store._operations.sessions import check_duration
+from lango_store._services import watching
 from lango_store._services.effects import Effect
+from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
@@ -88,6 +90,11 @@ async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R
     while page := await threads.run(functools.partial(next, pages, None)):
         for each in page:
             yield each
+
+
+def _tail(threads: Threads, context: Context, key: str, after: int | str, follow: bool) -> AsyncGenerator[Event, None]:
+    reader = watching.Reader(context, key, after, follow=follow)
+    return cast(AsyncGenerator[Event, None], watching.follow_async(threads, reader))  # without a heartbeat, no None
 
 
 class StoreOptions(TypedDict, total=False):
@@ -251,6 +258,35 @@ class AsyncStore:
     append_messages = awaited(Store.append_messages)
     messages = awaited(Store.messages)
 
+    def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
+        """Follow a session: yield its stored events after a position, then those that other processes add.
+
+        Each message is yielded once, in the order of `seq`. A reader that waits uses no thread and no connection.
+
+        Args:
+            key: The session to follow.
+            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
+                session. A cursor identifies its session: if that session does not exist any more, the only event is
+                `Ended`, even if another session has the key now. A `seq` does not.
+            follow: Wait for more events. If False, end after the stored ones.
+
+        Yields:
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
+            in this process may get the same objects.
+
+        Raises:
+            InvalidCursor: `after` is text, but not a cursor.
+            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
+
+        Example:
+            ```python
+            async for event in store.tail("telegram:42", after=last_seq):
+                if isinstance(event, Appended):
+                    await show(event.messages)
+            ```
+        """
+        return _tail(self._threads, self.store.context, key, after, follow)
+
     values = awaited(Store.values)
     set_values = awaited(Store.set_values)
     drop_values = awaited(Store.drop_values)
@@ -293,6 +329,7 @@ class AsyncStore:
         if self._is_derived:
             return
         self._threads.close()
+        self.store.context.watcher.interrupt()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._threads.wait))
 
     async def __aenter__(self) -> Self:
@@ -461,6 +498,27 @@ class AsyncConversation:
             page_size: The number of entries to read per statement, at least 1. Defaults to 500.
         """
         return iterate(self._threads, self._twin._message_pages(after, before, page_size))
+
+    def tail(self, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
+        """Follow the session: yield its stored events after a position, then those that other processes add.
+
+        Each message is yielded once, in the order of `seq`. A reader that waits uses no thread and no connection.
+
+        Args:
+            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
+                session. A cursor identifies its session: if that session does not exist any more, the only event is
+                `Ended`, even if another session has the key now. A `seq` does not.
+            follow: Wait for more events. If False, end after the stored ones.
+
+        Yields:
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
+            in this process may get the same objects.
+
+        Raises:
+            InvalidCursor: `after` is text, but not a cursor.
+            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
+        """
+        return _tail(self._threads, self._twin._context, self.key, after, follow)
 
     begin_compaction = awaited(Conversation.begin_compaction)
     finish_compaction = awaited(Conversation.finish_compaction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
@@ -39,8 +39,9 @@ from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
 from lango_store._rows.encoding import aware, encode_id, encode_json, encode_role
-from lango_store._services import appending, effects, lifecycle, maintenance, searching
+from lango_store._services import appending, effects, lifecycle, maintenance, searching, watching
 from lango_store._services.effects import Effect
+from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
     BegunCall,
@@ -353,6 +354,27 @@ class Conversation:
             page_size: The number of entries to read per statement, at least 1. Defaults to 500.
         """
         return (message for page in self._message_pages(after, before, page_size) for message in page)
+
+    def tail(self, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
+        """Follow the session: yield its stored events after a position, then those that other processes add.
+
+        Each message is yielded once, in the order of `seq`. A reader that waits holds no connection.
+
+        Args:
+            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
+                session. A cursor identifies its session: if that session does not exist any more, the only event is
+                `Ended`, even if another session has the key now. A `seq` does not.
+            follow: Wait for more events. If False, end after the stored ones.
+
+        Yields:
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
+            in this process may get the same objects.
+
+        Raises:
+            InvalidCursor: `after` is text, but not a cursor.
+            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
+        """
+        return watching.follow(watching.Reader(self._context, self.key, after, follow=follow))
 
     def find_message(self, id: str) -> Message | None:
         """Return the message with this `id`, from the whole log; None if the session has no such message.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key, encode_json
 from lango_store._services import appending, lifecycle, maintenance, searching
+from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
     BegunCall,
@@ -439,6 +440,28 @@ class Store:
             The messages. After a compaction, the summary comes first.
         """
         return self._at(key).messages(last=last, records=records)
+
+    def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
+        """Follow a session: yield its stored events after a position, then those that other processes add.
+
+        Each message is yielded once, in the order of `seq`. A reader that waits holds no connection.
+
+        Args:
+            key: The session to follow.
+            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
+                session. A cursor identifies its session: if that session does not exist any more, the only event is
+                `Ended`, even if another session has the key now. A `seq` does not.
+            follow: Wait for more events. If False, end after the stored ones.
+
+        Yields:
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
+            in this process may get the same objects.
+
+        Raises:
+            InvalidCursor: `after` is text, but not a cursor.
+            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
+        """
+        return self._at(key).tail(after=after, follow=follow)
 
     # Lists and search
 

@@ -20,6 +20,7 @@ from lango_store._connections.providers import Callers, Connections, Pooled
 from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
 from lango_store._connections.schema_gate import SchemaGate
+from lango_store._connections.watcher import Watcher
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
@@ -92,6 +93,9 @@ class Context:
                 raise ValueError("replica: SQLite has no replicas: use PostgreSQL URLs for store and replica")
             self._gates.append(SchemaGate(migrate=False))
             self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
+        self.watcher = Watcher(self)
+        """Shares the events of followed sessions with their readers."""
+        pooled.after_write = self.watcher.notify
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
@@ -331,6 +335,7 @@ class Context:
             return
         for gate in self._gates:
             gate.close()
+        self.watcher.close()
         if self._owned:
             self.engine.dispose()
         if self._replica is not None:

@@ -50,6 +50,7 @@ class Pooled:
         dialect_of(engine)  # raises an error for an unsupported database or driver
         self.gate = gate
         self.on_statement = on_statement
+        self.after_write: Callable[[], None] = _do_nothing
 
     @property
     def dialect(self) -> Dialect:
@@ -58,7 +59,9 @@ class Pooled:
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
         """Open a driver connection, or a SQLAlchemy connection if the host listens to transaction events."""
-        return self._open(self.dialect.transaction) if pool.is_listened_to(self.engine) else _Single(self, writes)
+        if pool.is_listened_to(self.engine):
+            return self._open(self.dialect.transaction, writes=writes)
+        return _Single(self, writes)
 
     def snapshot(
         self, *, allow_replica: bool = False, before: Callable[[sa.Connection], None] | None = None
@@ -81,10 +84,12 @@ class Pooled:
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
         """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
-        return self._open(self.dialect.transaction if synced else self.dialect.unsynced_transaction)
+        return self._open(self.dialect.transaction if synced else self.dialect.unsynced_transaction, writes=True)
 
     @contextmanager
-    def _open(self, around: Callable[[sa.Connection], AbstractContextManager[None]]) -> Iterator[sa.Connection]:
+    def _open(
+        self, around: Callable[[sa.Connection], AbstractContextManager[None]], *, writes: bool = False
+    ) -> Iterator[sa.Connection]:
         file = self.gate.check_engine(self.engine)
         with (
             translated_errors(self.engine),
@@ -98,10 +103,16 @@ class Pooled:
             if file is not None:
                 file.look()
             yield connection
+        if writes:
+            self.after_write()
 
     def options(self) -> Mapping[str, Any]:
         """Return the execution options of a connection with an observer."""
         return {**_SINGLE_OPERATION, OBSERVER: observer_of(self.engine, self.on_statement)}
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class Callers:
@@ -219,6 +230,8 @@ class _Single:
                 raise
             if error is None:
                 self._proxy.close()
+                if self._writes:
+                    self._pooled.after_write()
             else:
                 self._return_to_pool(error)
         except Exception as ending:

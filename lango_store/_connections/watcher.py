@@ -1,0 +1,252 @@
+"""One thread per store asks the database for news of all followed sessions, and shares new events with their readers.
+
+The thread runs while a reader waits. It asks for the states of all sessions with one statement, and reads the new
+events of a session once. A reader takes the batch that begins at its position. A reader without such a batch, because
+it is new or late, reads from the database until it reaches the position of the others, the head of the channel. So the
+position alone decides what a reader gets next, and it gets each event once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._engine.pool import renew_lock_in_children
+from lango_store._operations import tailing
+from lango_store._operations.tailing import Batch, Position, State
+from lango_store._values.events import Changed
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+
+_SHORTEST: Final = 0.02
+_LONGEST: Final = 1.0
+_PER_READER: Final = 0.0001
+"""Seconds between polls for each reader: a delivery takes a tenth of it, so that writers get the processor."""
+
+_QUIET_SHARE: Final = 0.01
+"""The pause between polls, as a share of the time since the last event: 20 ms for 2 s, 100 ms after 10 s."""
+
+_RECENT: Final = 8
+"""The number of batches for late readers of a session."""
+
+
+class Reads(Protocol):
+    """Opens connections that read from the primary, without retries."""
+
+    def single_read(self) -> AbstractContextManager[AnyConnection]:
+        """Open a connection for single reads."""
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Open a connection for several reads of one snapshot."""
+
+    def moment(self, connection: AnyConnection) -> Moment:
+        """Return the current time for one statement."""
+
+
+class Channel:
+    """What the readers of one session share.
+
+    Attributes:
+        readers: The number of readers.
+        head: The position up to which events were shared; None if the readers have to read by themselves.
+        state: The state of the session at the head.
+        recent: The latest batches by the position at which they begin.
+        signals: The events that end the waits of readers, by event loop; that of readers in threads by None.
+    """
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.head: Position | None = None
+        self.state: State | None = None
+        self.recent: dict[Position, Batch] = {}
+        self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
+
+    def share(self, batch: Batch) -> None:
+        """Move the head to the end of a batch that begins there, and wake the readers."""
+        if self.head is not None and batch.events:
+            if any(isinstance(event, Changed) for event in batch.events):
+                self.recent.clear()  # earlier batches may contain what was redacted
+            self.recent.pop(self.head, None)
+            self.recent[self.head] = batch
+            if len(self.recent) > _RECENT:
+                del self.recent[next(iter(self.recent))]
+            self.wake()
+        self.head = None if batch.has_ended else batch.end
+
+    def leave_readers_alone(self) -> None:
+        """Let each reader read by itself, and meet its own error."""
+        self.head = None
+        self.recent.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        """End the current waits."""
+        signals, self.signals = self.signals, {}
+        for loop, signal in signals.items():
+            if loop is None:
+                signal.set()
+            else:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(signal.set)
+
+
+class Watcher:
+    """The channels of all followed sessions, and the thread that polls."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._lock = threading.RLock()
+        renew_lock_in_children(self)
+        self._is_closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._channels: dict[str, Channel] = {}
+        self._thread: threading.Thread | None = None
+        self._written, self._stopped = threading.Event(), threading.Event()
+        self._mark: Any = None
+        self._polled_at = self._news_at = 0.0
+
+    def notify(self) -> None:
+        """Poll now: this process has committed a write."""
+        if self._channels:
+            self._written.set()
+
+    def join(self, key: str, batch: Batch) -> Channel:
+        """Return the channel of a session for a reader that has read up to its end with this batch."""
+        with self._lock:
+            if self._process != os.getpid():  # a forked child has no thread
+                self._start()
+            channel = self._channels.setdefault(key, Channel())
+            channel.readers += 1
+            self.move_head(channel, batch)
+            self._news_at = monotonic()
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="lango_store_watcher", daemon=True)
+                self._thread.start()
+            self._written.set()
+            return channel
+
+    def move_head(self, channel: Channel, batch: Batch) -> None:
+        """Use the position of a reader as the head of a channel that has none."""
+        with self._lock:
+            if channel.head is None and batch.state is not None and not self._is_closed:
+                channel.head, channel.state = batch.end, batch.state
+
+    def leave(self, key: str, channel: Channel) -> None:
+        """Remove a reader from a channel."""
+        with self._lock:
+            channel.readers -= 1
+            if not channel.readers and self._channels.get(key) is channel:
+                del self._channels[key]
+                self._written.set()
+
+    def next_batch(self, channel: Channel, after: Position) -> Batch | None:
+        """Return the batch after a position, empty at the head; None if the reader has to read by itself."""
+        with self._lock:
+            return Batch([], after, channel.state) if channel.head == after else channel.recent.get(after)
+
+    def signal(self, channel: Channel, loop: asyncio.AbstractEventLoop | None) -> Any:
+        """Return the event that the next news of a channel sets. Take it before you look for a batch."""
+        with self._lock:
+            if loop not in channel.signals:
+                channel.signals[loop] = threading.Event() if loop is None else asyncio.Event()
+            return channel.signals[loop]
+
+    def interrupt(self) -> None:
+        """Let all readers read by themselves, because they may have to end."""
+        with self._lock:
+            for channel in self._channels.values():
+                channel.leave_readers_alone()
+
+    def close(self) -> None:
+        """End the thread and the waits of all readers."""
+        with self._lock:
+            self._is_closed, thread = True, self._thread
+            self.interrupt()
+            self._stopped.set()
+            self._written.set()
+        if thread is not None and self._process == os.getpid():
+            thread.join()
+
+    # The thread
+
+    def _run(self) -> None:
+        while (pauses := self._pauses()) is not None:
+            least, longest = pauses
+            self._written.clear()
+            try:
+                self._poll()
+            except (DatabaseBusy, DatabaseUnavailable):
+                self._mark, longest = None, _LONGEST
+            except LangoStoreError:  # nothing can be read
+                self._mark = None
+                self.interrupt()
+            self._stopped.wait(least)
+            self._written.wait(longest - least)
+
+    def _pauses(self) -> tuple[float, float] | None:
+        """Return the least and the longest pause until the next poll; None if the thread has to end."""
+        with self._lock:
+            if self._is_closed or not self._channels:
+                self._thread = None
+                return None
+            readers = sum(channel.readers for channel in self._channels.values())
+        least = min(max(_SHORTEST, readers * _PER_READER), _LONGEST)
+        return least, min(max(least, (monotonic() - self._news_at) * _QUIET_SHARE), _LONGEST)
+
+    def _poll(self) -> None:
+        with self._lock:
+            channels = dict(self._channels)
+        states = self._states([*channels])
+        for key, channel in channels.items() if states is not None else ():
+            if (state := states.get(key)) != channel.state:
+                self._update(key, channel, state)
+
+    def _states(self, keys: list[str]) -> Mapping[str, State] | None:
+        """Return the states of sessions; None if nothing in the database has changed."""
+        with self._reads.single_read() as connection:
+            mark = dialect_of(connection).change_mark(connection)
+            is_recent = monotonic() - self._polled_at < _LONGEST  # time passes, and sessions expire
+            if mark is not None and mark == self._mark and is_recent:
+                return None
+            states = tailing.states(connection, self._reads.moment(connection), keys)
+        self._mark, self._polled_at = mark, monotonic()
+        return states
+
+    def _update(self, key: str, channel: Channel, state: State | None) -> None:
+        """Share the new events of a session. After an error of the database, the next poll tries again."""
+        while True:
+            head = channel.head
+            batch = None if head is None else self._read(key, head)
+            with self._lock:
+                if channel.head != head:
+                    return
+                if batch is None:
+                    channel.leave_readers_alone()
+                    channel.state = state
+                    return
+                channel.share(batch)
+                if batch.events:
+                    self._news_at = monotonic()
+                if batch.state is not None or batch.has_ended or not batch.events:
+                    channel.state = batch.state or state
+                    return
+
+    def _read(self, key: str, after: Position) -> Batch | None:
+        """Read the next batch of a session; None if the readers have to meet the error themselves."""
+        try:
+            with self._reads.snapshot() as connection:
+                return tailing.read(connection, self._reads.moment(connection), key, after)
+        except (DatabaseBusy, DatabaseUnavailable):
+            raise
+        except LangoStoreError:
+            return None

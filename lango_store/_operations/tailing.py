@@ -1,0 +1,184 @@
+"""The events of a session after a position: messages, changes, and the draft of the turn in progress.
+
+A position includes the incarnation of its session, and the length and the checksum of the draft that the reader has.
+The checksum shows whether the stored draft continues it: pieces can be stored again, by a retry or another attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import drafts, leases, sessions
+from lango_store._operations import messages as log
+from lango_store._operations.binds import BEFORE_ANY_EXPIRY, CHANGE, LIVE, SESSION, number, of_session, text
+from lango_store._operations.rows import session_value, whole_number
+from lango_store._rows.columns import as_stored
+from lango_store._values.events import Appended, Changed, Ended, Event, Piece
+from lango_store._values.model import Message
+from lango_store.errors import InvalidCursor, quoted
+
+PAGE: Final = 200
+"""The maximum number of messages in a batch."""
+
+_CURSOR: Final = re.compile(r"(\d{1,19})(?:(?:\.(\d{1,10})\.([0-9a-f]{8}))?-([0-9a-f]{8}))?", re.ASCII)
+
+
+class Position(NamedTuple):
+    """The position of a reader. A position from a plain seq has no incarnation."""
+
+    seq: int
+    length: int = 0
+    checksum: int = 0
+    incarnation: str | None = None
+
+    @classmethod
+    def of(cls, after: int | str) -> Position:
+        """Return the position of a seq or a cursor."""
+        if not isinstance(after, str):
+            log.check_seq("after", after)
+            return cls(after)
+        match = _CURSOR.fullmatch(after)
+        if match is None or int(match[1]) > log.MAX_SEQ:
+            raise InvalidCursor(f"after={quoted(after)} is not a position: give a seq or the cursor of an event")
+        seq, length, checksum, incarnation = match.groups()
+        return cls(int(seq), int(length or 0), int(checksum or "0", 16), incarnation)
+
+    @property
+    def cursor(self) -> str:
+        """The position as text."""
+        draft = f".{self.length}.{self.checksum:08x}" if self.length else ""
+        return f"{self.seq}{draft}-{self.incarnation}"
+
+
+class State(NamedTuple):
+    """The columns of a session that change whenever it has a new event."""
+
+    live: bool
+    incarnation: int
+    last_seq: int
+    lease_token: int | None
+    lease_until: Any
+
+
+class Batch(NamedTuple):
+    """Events, and the position after them.
+
+    `state` is the state of the session that `end` belongs to; None if it is not known, because more events follow.
+    """
+
+    events: Sequence[Event]
+    end: Position
+    state: State | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if no more events follow."""
+        return bool(self.events) and isinstance(self.events[-1], Ended)
+
+
+_STATE: Final = [
+    LIVE,
+    SESSION.c.incarnation,
+    SESSION.c.last_seq,
+    SESSION.c.lease_token,
+    as_stored(SESSION.c.lease_until),  # each piece of a draft extends the lease
+]
+_state: Final = Statement(lambda _: sa.select(*_STATE).where(of_session(SESSION)))
+_states: Final = Statement(
+    lambda dialect: sa.select(SESSION.c.key, *_STATE).where(SESSION.c.key.in_(dialect.texts_of_list(text("keys"))))
+)
+
+
+def states(connection: AnyConnection, now: Moment, keys: Sequence[str]) -> dict[str, State]:
+    """Return the states of those of these sessions that exist, by key."""
+    values = {"keys": json.dumps(keys), "now": dialect_of(connection).time(now)}
+    return {key: State(*row) for key, *row in _states.run(connection, values)}
+
+
+_changes: Final = Statement(
+    lambda _: (
+        sa.select(CHANGE.c.seq, CHANGE.c.kind, CHANGE.c.after_seq)
+        .where(of_session(CHANGE), CHANGE.c.seq > number("after"), CHANGE.c.seq <= number("upto"))
+        .order_by(CHANGE.c.seq)
+        .limit(number("limit"))
+    )
+)
+
+
+def read(connection: sa.Connection, now: Moment, key: str, after: Position) -> Batch:
+    """Read the next events of a session, at most a page. Needs a snapshot.
+
+    If the session has ended, a position of a plain seq raises `SessionNotFound` or `SessionExpired`.
+    """
+    rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
+    state = State(*rows[0]) if rows else None
+    if after.incarnation is None and (state is None or not state.live):
+        sessions.row_of(connection, now, key)
+    incarnation = None if state is None else f"{whole_number(key, 'incarnation', state.incarnation) & 0xFFFFFFFF:08x}"
+    after = after._replace(incarnation=after.incarnation or incarnation)
+    if state is None:
+        return Batch([Ended(cursor=after.cursor, reason="deleted")], after)
+    if after.incarnation != incarnation:
+        return Batch([Ended(cursor=after.cursor, reason="replaced")], after)
+    if not state.live:
+        return Batch([Ended(cursor=after.cursor, reason="expired")], after)
+    events, upto = _log(connection, key, after, whole_number(key, "last_seq", state.last_seq))
+    end = after._replace(seq=upto)
+    if upto < state.last_seq:
+        return Batch(events, end)
+    turn_id, draft = _draft(connection, key, state.lease_token)
+    if (draft_end := _after_draft(end, draft)) != end:
+        known = end.length if _after_draft(end, draft[: end.length]) == end else 0
+        events.append(Piece(cursor=draft_end.cursor, turn_id=turn_id, n=known, text=draft[known:]))
+    return Batch(events, draft_end, state if upto == state.last_seq else None)
+
+
+def _log(connection: sa.Connection, key: str, after: Position, last_seq: int) -> tuple[list[Event], int]:
+    """Read a page of messages and changes; return them as events, with the seq up to which they are complete."""
+    if after.seq >= last_seq:
+        return [], after.seq
+    values = {"key": key, "after": after.seq, "upto": last_seq, "limit": PAGE}
+    changes = _changes.run(connection, values)
+    chosen = log.Range(after.seq, last_seq + 1, PAGE)
+    messages = log.read(connection, BEFORE_ANY_EXPIRY, key, chosen)  # the session is live in this snapshot
+    full = [seqs[-1] for seqs in ([row[0] for row in changes], [each.seq for each in messages]) if len(seqs) == PAGE]
+    upto = min([last_seq, *full])
+    entries = sorted([*((row[0], row) for row in changes), *((each.seq, each) for each in messages)], key=_seq)
+    return [*_events(key, after, [each for seq, each in entries if seq <= upto])], upto
+
+
+def _seq(entry: tuple[int, Any]) -> int:
+    return entry[0]
+
+
+def _events(key: str, after: Position, entries: Sequence[Any]) -> Iterator[Event]:
+    for are_messages, group in groupby(entries, lambda entry: isinstance(entry, Message)):
+        if are_messages:
+            messages = list(group)
+            yield Appended(cursor=after._replace(seq=messages[-1].seq).cursor, messages=messages)
+            continue
+        for seq, kind, after_seq in group:
+            fields = {"seq": seq, "kind": kind, "after_seq": after_seq}
+            yield session_value(Changed, fields | {"cursor": after._replace(seq=seq).cursor}, key)
+
+
+def _draft(connection: sa.Connection, key: str, token: int | None) -> tuple[str | None, str]:
+    """Return the turn and the text of the draft of the turn in progress; only the holder of the lease writes one."""
+    if token is not None:
+        for draft in drafts.read(connection, BEFORE_ANY_EXPIRY, key):
+            if draft.id == leases.draft_id(key, token):
+                return draft.turn_id, draft.text
+    return None, ""
+
+
+def _after_draft(position: Position, draft: str) -> Position:
+    return position._replace(length=len(draft), checksum=zlib.crc32(draft.encode("utf-8", "surrogatepass")))

@@ -1,0 +1,77 @@
+"""The events of a session, for readers that follow it while it is written."""
+
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field
+
+from lango_store._values.model import Message
+from lango_store._values.value import Value
+
+
+class Event(Value):
+    """The base class of the events that `tail` yields.
+
+    All readers of a session in a process may get the same object. Do not change it.
+
+    Attributes:
+        cursor: The position after this event, to pass as `after`. It also identifies the session, so that a cursor of a
+            deleted session does not continue in a new one with the same key.
+    """
+
+    cursor: str = Field(exclude=True)
+
+    @cached_property
+    def data(self) -> str:
+        """The other fields as JSON on one line."""
+        return self.model_dump_json()
+
+
+class Appended(Event):
+    """Messages that were appended, including records and the messages of summaries.
+
+    Attributes:
+        messages: The messages in the order of their `seq`, as they are stored now: a message that was edited since it
+            was appended has its new content.
+    """
+
+    messages: list[Message]
+
+
+class Changed(Event):
+    """A change of messages that a reader may have: a row of `lango_change`.
+
+    Attributes:
+        kind: The kind of change, such as "truncate" or "update". The documentation of `lango_change` lists them.
+        seq: The `seq` of the change.
+        after_seq: The `seq` that the change refers to; its meaning depends on `kind`.
+    """
+
+    kind: str
+    seq: int
+    after_seq: int
+
+
+class Piece(Event):
+    """New text of the draft of the turn in progress.
+
+    Attributes:
+        turn_id: The id of the turn; None if the draft ended.
+        n: The number of characters of the draft before this piece. It is the number of characters that the reader has,
+            or 0: then forget them, because another draft began, or the draft ended.
+        text: The text; empty if the draft ended, because the answer was stored or the turn failed.
+    """
+
+    turn_id: str | None
+    n: int
+    text: str
+
+
+class Ended(Event):
+    """The last event: the session that was followed does not exist any more.
+
+    Attributes:
+        reason: "deleted"; "expired" if its TTL has passed; or "replaced" if another session has its key now.
+    """
+
+    reason: Literal["deleted", "expired", "replaced"]
