@@ -207,7 +207,9 @@ class Watcher:
         with self._lock:
             channels = dict(self._channels)
         states = self._states([*channels])
-        for key, channel in channels.items() if states is not None else ():
+        if states is None:
+            return
+        for key, channel in channels.items():
             if (state := states.get(key)) != channel.state:
                 self._update(key, channel, state)
 
