@@ -27,8 +27,8 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 _SHORTEST: Final = 0.02
 _LONGEST: Final = 1.0
-_PER_READER: Final = 0.0001
-"""Seconds between polls for each reader: a delivery takes a tenth of it, so that writers get the processor."""
+_PER_READER: Final = 0.0002
+"""Seconds between polls for each reader. A delivery takes a twentieth of it, so that writers get the processor."""
 
 _QUIET_SHARE: Final = 0.01
 """The pause between polls, as a share of the time since the last event: 20 ms for 2 s, 100 ms after 10 s."""
