@@ -173,7 +173,8 @@ def main() -> None:
     parser.add_argument("--follow", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.follow:
-        follow_in_process(*options.follow, options.readers)
+        url, key = options.follow
+        follow_in_process(url, key, options.readers)
         return
     table = Table(title=f"{options.readers:,} readers of one session")
     for column in ("database", "readers", "appends/s without them", "share with them", "delay: median, 99 %"):

@@ -440,9 +440,9 @@ class InvalidFile(LangoStoreError, ValueError):
 
 
 class InvalidCursor(LangoStoreError, ValueError):
-    """The cursor of a list is not `Page.next` of the same list.
+    """The cursor of a list is not `Page.next` of the same list, or the position of `tail` is not an event's cursor.
 
-    Pass `Page.next` unchanged, with the same order as in the call that returned it.
+    Pass `Page.next` unchanged, with the same order as in the call that returned it. Pass `Event.cursor` unchanged.
     """
 
 

@@ -1,9 +1,9 @@
 """One thread per store asks the database for news of all followed sessions, and shares new events with their readers.
 
 The thread runs while a reader waits. It asks for the states of all sessions with one statement, and reads the new
-events of a session once. A reader takes the batch that begins at its position. A reader without such a batch, because
-it is new or late, reads from the database until it reaches the position of the others, the head of the channel. So the
-position alone decides what a reader gets next, and it gets each event once.
+events of a session once. A reader takes the batch that begins at its cursor. A reader without such a batch, because it
+is new or late, reads from the database until it reaches the head, the cursor of the others. The cursor alone decides
+what a reader gets next, so it gets each event once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._engine.pool import renew_lock_in_children
 from lango_store._operations import tailing
-from lango_store._operations.tailing import Batch, Position, State
+from lango_store._operations.tailing import Batch, Cursor, State
 from lango_store._values.events import Changed
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
@@ -55,17 +55,17 @@ class Channel:
 
     Attributes:
         readers: The number of readers.
-        head: The position up to which events were shared; None if the readers have to read by themselves.
+        head: The cursor up to which events were shared; None if the readers have to read by themselves.
         state: The state of the session at the head.
-        recent: The latest batches by the position at which they begin.
+        recent: The latest batches by the cursor at which they begin.
         signals: The events that end the waits of readers, by event loop; that of readers in threads by None.
     """
 
     def __init__(self) -> None:
         self.readers = 0
-        self.head: Position | None = None
+        self.head: Cursor | None = None
         self.state: State | None = None
-        self.recent: dict[Position, Batch] = {}
+        self.recent: dict[Cursor, Batch] = {}
         self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
 
     def share(self, batch: Batch) -> None:
@@ -136,7 +136,7 @@ class Watcher:
             return channel
 
     def move_head(self, channel: Channel, batch: Batch) -> None:
-        """Use the position of a reader as the head of a channel that has none."""
+        """Use the cursor of a reader as the head of a channel that has none."""
         with self._lock:
             if channel.head is None and batch.state is not None and not self._is_closed:
                 channel.head, channel.state = batch.end, batch.state
@@ -149,8 +149,8 @@ class Watcher:
                 del self._channels[key]
                 self._written.set()
 
-    def next_batch(self, channel: Channel, after: Position) -> Batch | None:
-        """Return the batch after a position, empty at the head; None if the reader has to read by itself."""
+    def next_batch(self, channel: Channel, after: Cursor) -> Batch | None:
+        """Return the batch after a cursor, empty at the head; None if the reader has to read by itself."""
         with self._lock:
             return Batch([], after, channel.state) if channel.head == after else channel.recent.get(after)
 
@@ -243,7 +243,7 @@ class Watcher:
                     channel.state = batch.state or state
                     return
 
-    def _read(self, key: str, after: Position) -> Batch | None:
+    def _read(self, key: str, after: Cursor) -> Batch | None:
         """Read the next batch of a session; None if the readers have to meet the error themselves."""
         try:
             with self._reads.snapshot() as connection:

@@ -1,6 +1,6 @@
-"""The events of a session after a position: messages, changes, and the draft of the turn in progress.
+"""The events of a session after a cursor: messages, changes, and the draft of the turn in progress.
 
-A position includes the incarnation of its session, and the length and the checksum of the draft that the reader has.
+A cursor includes the incarnation of its session, and the length and the checksum of the draft that the reader has.
 The checksum shows whether the stored draft continues it: pieces can be stored again, by a retry or another attempt.
 """
 
@@ -32,8 +32,8 @@ PAGE: Final = 200
 _CURSOR: Final = re.compile(r"(\d{1,19})(?:(?:\.(\d{1,10})\.([0-9a-f]{8}))?-([0-9a-f]{8}))?", re.ASCII)
 
 
-class Position(NamedTuple):
-    """The position of a reader. A position from a plain seq has no incarnation."""
+class Cursor(NamedTuple):
+    """The position of a reader in the events of a session. A plain seq has no incarnation."""
 
     seq: int
     length: int = 0
@@ -41,20 +41,20 @@ class Position(NamedTuple):
     incarnation: str | None = None
 
     @classmethod
-    def of(cls, after: int | str) -> Position:
-        """Return the position of a seq or a cursor."""
+    def of(cls, after: int | str) -> Cursor:
+        """Return the cursor of a seq, or of the text of a cursor."""
         if not isinstance(after, str):
             log.check_seq("after", after)
             return cls(after)
         match = _CURSOR.fullmatch(after)
         if match is None or int(match[1]) > log.MAX_SEQ:
-            raise InvalidCursor(f"after={quoted(after)} is not a position: give a seq or the cursor of an event")
+            raise InvalidCursor(f"after={quoted(after)} is not a cursor: give a seq, or the cursor of an event")
         seq, length, checksum, incarnation = match.groups()
         return cls(int(seq), int(length or 0), int(checksum or "0", 16), incarnation)
 
     @property
-    def cursor(self) -> str:
-        """The position as text."""
+    def text(self) -> str:
+        """The cursor in the form in which events have it."""
         draft = f".{self.length}.{self.checksum:08x}" if self.length else ""
         return f"{self.seq}{draft}-{self.incarnation}"
 
@@ -70,13 +70,13 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Events, and the position after them.
+    """Events, and the cursor after them.
 
     `state` is the state of the session that `end` belongs to; None if it is not known, because more events follow.
     """
 
     events: Sequence[Event]
-    end: Position
+    end: Cursor
     state: State | None = None
 
     @property
@@ -114,10 +114,10 @@ _changes: Final = Statement(
 )
 
 
-def read(connection: sa.Connection, now: Moment, key: str, after: Position) -> Batch:
+def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Batch:
     """Read the next events of a session, at most a page. Needs a snapshot.
 
-    If the session has ended, a position of a plain seq raises `SessionNotFound` or `SessionExpired`.
+    If the session does not exist, a plain seq raises `SessionNotFound` or `SessionExpired`; a cursor returns `Ended`.
     """
     rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
     state = State(*rows[0]) if rows else None
@@ -126,11 +126,11 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Position) -> B
     incarnation = None if state is None else f"{whole_number(key, 'incarnation', state.incarnation) & 0xFFFFFFFF:08x}"
     after = after._replace(incarnation=after.incarnation or incarnation)
     if state is None:
-        return Batch([Ended(cursor=after.cursor, reason="deleted")], after)
+        return Batch([Ended(cursor=after.text, reason="deleted")], after)
     if after.incarnation != incarnation:
-        return Batch([Ended(cursor=after.cursor, reason="replaced")], after)
+        return Batch([Ended(cursor=after.text, reason="replaced")], after)
     if not state.live:
-        return Batch([Ended(cursor=after.cursor, reason="expired")], after)
+        return Batch([Ended(cursor=after.text, reason="expired")], after)
     events, upto = _log(connection, key, after, whole_number(key, "last_seq", state.last_seq))
     end = after._replace(seq=upto)
     if upto < state.last_seq:
@@ -138,11 +138,11 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Position) -> B
     turn_id, draft = _draft(connection, key, state.lease_token)
     if (draft_end := _after_draft(end, draft)) != end:
         known = end.length if _after_draft(end, draft[: end.length]) == end else 0
-        events.append(Piece(cursor=draft_end.cursor, turn_id=turn_id, n=known, text=draft[known:]))
+        events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
     return Batch(events, draft_end, state if upto == state.last_seq else None)
 
 
-def _log(connection: sa.Connection, key: str, after: Position, last_seq: int) -> tuple[list[Event], int]:
+def _log(connection: sa.Connection, key: str, after: Cursor, last_seq: int) -> tuple[list[Event], int]:
     """Read a page of messages and changes; return them as events, with the seq up to which they are complete."""
     if after.seq >= last_seq:
         return [], after.seq
@@ -160,15 +160,15 @@ def _seq(entry: tuple[int, Any]) -> int:
     return entry[0]
 
 
-def _events(key: str, after: Position, entries: Sequence[Any]) -> Iterator[Event]:
+def _events(key: str, after: Cursor, entries: Sequence[Any]) -> Iterator[Event]:
     for are_messages, group in groupby(entries, lambda entry: isinstance(entry, Message)):
         if are_messages:
             messages = list(group)
-            yield Appended(cursor=after._replace(seq=messages[-1].seq).cursor, messages=messages)
+            yield Appended(cursor=after._replace(seq=messages[-1].seq).text, messages=messages)
             continue
         for seq, kind, after_seq in group:
             fields = {"seq": seq, "kind": kind, "after_seq": after_seq}
-            yield session_value(Changed, fields | {"cursor": after._replace(seq=seq).cursor}, key)
+            yield session_value(Changed, fields | {"cursor": after._replace(seq=seq).text}, key)
 
 
 def _draft(connection: sa.Connection, key: str, token: int | None) -> tuple[str | None, str]:
@@ -180,5 +180,5 @@ def _draft(connection: sa.Connection, key: str, token: int | None) -> tuple[str 
     return None, ""
 
 
-def _after_draft(position: Position, draft: str) -> Position:
-    return position._replace(length=len(draft), checksum=zlib.crc32(draft.encode("utf-8", "surrogatepass")))
+def _after_draft(cursor: Cursor, draft: str) -> Cursor:
+    return cursor._replace(length=len(draft), checksum=zlib.crc32(draft.encode("utf-8", "surrogatepass")))

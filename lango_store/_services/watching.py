@@ -10,7 +10,7 @@ from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
 from lango_store._connections.watcher import Channel
 from lango_store._operations import tailing
-from lango_store._operations.tailing import Batch, Position
+from lango_store._operations.tailing import Batch, Cursor
 from lango_store._rows.encoding import checked_key
 from lango_store._values.events import Event
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
@@ -29,7 +29,7 @@ class Reader:
             )
         self._context = context.on_primary()
         self._key = checked_key(key)
-        self._position = Position.of(after)
+        self._cursor = Cursor.of(after)
         self._channel: Channel | None = None
         self.follows = follow
 
@@ -41,24 +41,24 @@ class Reader:
         """Return the next batch of the watcher, empty if nothing is new; None if the reader has to call `read`."""
         if self._channel is None:
             return None
-        batch = self._context.watcher.next_batch(self._channel, self._position)
+        batch = self._context.watcher.next_batch(self._channel, self._cursor)
         if batch is not None:
-            self._position = batch.end
+            self._cursor = batch.end
         return batch
 
     def read(self) -> Batch:
         """Read the next batch from the database, and change nothing: the caller may be cancelled before this ends."""
         try:
-            return self._context.read_together(tailing.read, self._key, self._position)
+            return self._context.read_together(tailing.read, self._key, self._cursor)
         except (DatabaseBusy, DatabaseUnavailable):
             if self._channel is None:
                 raise
-            return Batch([], self._position)
+            return Batch([], self._cursor)
 
     def advance(self, batch: Batch) -> Batch:
         """Move to the end of a batch that was read; at the end of the stored events, join the watcher."""
         watcher = self._context.watcher
-        self._position = batch.end
+        self._cursor = batch.end
         if self._channel is not None:
             watcher.move_head(self._channel, batch)
         elif self.follows and not batch.has_ended and (batch.state is not None or not batch.events):

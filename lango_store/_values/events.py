@@ -3,8 +3,6 @@
 from functools import cached_property
 from typing import Literal
 
-from pydantic import Field
-
 from lango_store._values.model import Message
 from lango_store._values.value import Value
 
@@ -19,12 +17,17 @@ class Event(Value):
             deleted session does not continue in a new one with the same key.
     """
 
-    cursor: str = Field(exclude=True)
+    cursor: str
+
+    @property
+    def name(self) -> str:
+        """The kind of event: "appended", "changed", "piece" or "ended"."""
+        return type(self).__name__.lower()
 
     @cached_property
     def data(self) -> str:
-        """The other fields as JSON on one line."""
-        return self.model_dump_json()
+        """The fields without the cursor, as JSON on one line."""
+        return self.model_dump_json(exclude={"cursor"})
 
 
 class Appended(Event):

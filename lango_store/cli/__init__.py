@@ -19,6 +19,7 @@ from lango_store.cli import (
     serve,
     sessions,
     suspensions,
+    tail,
     turns,
 )
 from lango_store.cli.options import example
@@ -44,6 +45,7 @@ app.command("import", epilog=example("import backup/lango_store.jsonl --url sqli
 app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))(interchange.export)
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
+app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail.tail)
 app.command(epilog=example("demo --file demo.db"))(demo.demo)
 sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
 sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(changes.changes)

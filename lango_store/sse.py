@@ -1,0 +1,182 @@
+"""Server-sent events of sessions: an ASGI application for web pages that show a session while it is written.
+
+It has no dependencies. Mount it in an application of Starlette or FastAPI, or serve it with any ASGI server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from lango_store._services.watching import Reader, follow_async
+from lango_store._values.events import Event
+from lango_store.aio import AsyncStore
+from lango_store.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    InvalidCursor,
+    InvalidKey,
+    LangoStoreError,
+    SessionExpired,
+    SessionNotFound,
+    quoted,
+)
+
+logger = logging.getLogger(__name__)
+
+Authorize = Callable[[Mapping[str, Any], str], bool | Awaitable[bool]]
+"""A function that takes the ASGI scope of a request and a session key, and returns True if the request may read it."""
+
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_PATH: Final = re.compile("/(.+)/events", re.DOTALL)  # the key of a child session contains slashes
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect the events
+]
+
+
+class EventStream:
+    """An ASGI application that answers `GET /KEY/events` with the events of a session that `AsyncStore.tail` yields.
+
+    An event has its `cursor` as the id, its class in lower case as the type (`appended`, `changed`, `piece`, `ended`)
+    and its other fields as JSON. A browser that reconnects sends the last id, and gets the events after it. Without an
+    id, `?after=` is the `seq` or the cursor to start after, by default 0.
+
+    The status is 403 if the request may not read the session, 404 if there is no such session, 410 if it has expired,
+    400 for an invalid key or cursor, 405 for other methods, and 503 if the database is not available.
+
+    Args:
+        store: The store.
+        authorize: A function, or a coroutine function, that takes the scope of the request and the session key, and
+            returns True if the request may read this session. It is called for each connection. A function that is not
+            a coroutine function runs in the event loop.
+        heartbeat: How long the stream is silent before a comment is sent, so that proxies keep it open. Defaults to
+            15 seconds.
+        retry: How long a browser waits before it reconnects. Defaults to 1 second.
+
+    Raises:
+        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
+        ValueError: `heartbeat` is not positive, or `retry` is negative.
+
+    Example:
+        ```python
+        def may_read(scope, key):
+            return key.startswith(f"{scope['user'].username}:")
+
+
+        app.mount("/sessions", EventStream(store, authorize=may_read))
+        ```
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        authorize: Authorize,
+        heartbeat: timedelta = timedelta(seconds=15),
+        retry: timedelta = timedelta(seconds=1),
+    ) -> None:
+        if not isinstance(store, AsyncStore):
+            raise TypeError(f"store is {type(store).__name__}: give an AsyncStore")
+        if not callable(authorize):
+            raise TypeError(f"authorize is {type(authorize).__name__}: give a function of the scope and the key")
+        if heartbeat <= timedelta(0) or retry < timedelta(0):
+            raise ValueError("heartbeat is not positive, or retry is negative: give timedeltas")
+        self._store = store
+        self._authorize = authorize
+        self._heartbeat = heartbeat.total_seconds()
+        self._retry = f"retry: {retry // timedelta(milliseconds=1)}\n\n".encode()
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            raise LangoStoreError(f"EventStream answers HTTP requests, not {scope['type']}")
+        match = _PATH.fullmatch(scope["path"].removeprefix(scope.get("root_path", "")))
+        if match is None:
+            await _refuse(send, 404)
+        elif scope["method"] != "GET":
+            await _refuse(send, 405, (b"allow", b"GET"))
+        elif not await self._may_read(scope, match[1]):
+            await _refuse(send, 403)
+        else:
+            await self._answer(scope, match[1], receive, send)
+
+    async def _may_read(self, scope: _Scope, key: str) -> bool:
+        answer = self._authorize(scope, key)
+        return (await answer if inspect.isawaitable(answer) else answer) is True
+
+    async def _answer(self, scope: _Scope, key: str, receive: _Receive, send: _Send) -> None:
+        """Send events until the session ends or the client disconnects."""
+        tasks = [asyncio.ensure_future(self._send_events(scope, key, send)), asyncio.ensure_future(_gone(receive))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in done:
+            task.result()
+
+    async def _send_events(self, scope: _Scope, key: str, send: _Send) -> None:
+        has_started = False
+        try:
+            reader = Reader(self._store.store.context, key, _cursor(scope), follow=True)
+            async with aclosing(follow_async(self._store._threads, reader, self._heartbeat)) as events:
+                async for event in events:
+                    if not has_started:  # the session was read, and errors have no status any more
+                        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                        await send({"type": "http.response.body", "body": self._retry, "more_body": True})
+                        has_started = True
+                    await send({"type": "http.response.body", "body": _frame(event), "more_body": True})
+        except LangoStoreError as error:
+            if not has_started:
+                await _refuse(send, _status(error))
+                return
+            logger.warning("the event stream of session %s ended: %s", quoted(key), error)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: _Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _cursor(scope: _Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"last-event-id":
+            return bytes(value).decode("latin-1")
+    return parse_qs(bytes(scope["query_string"]).decode("latin-1")).get("after", ["0"])[-1]
+
+
+def _frame(event: Event | None) -> bytes:
+    return b":\n\n" if event is None else f"id: {event.cursor}\nevent: {event.name}\ndata: {event.data}\n\n".encode()
+
+
+def _status(error: LangoStoreError) -> int:
+    match error:
+        case SessionNotFound():
+            return 404
+        case SessionExpired():
+            return 410
+        case DatabaseBusy() | DatabaseUnavailable():
+            return 503
+        case InvalidKey() | InvalidCursor():
+            return 400
+        case _:
+            raise error
+
+
+async def _refuse(send: _Send, status: int, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0"), *headers]})
+    await send({"type": "http.response.body", "body": b""})
