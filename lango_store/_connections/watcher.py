@@ -9,6 +9,7 @@ what a reader gets next, so it gets each event once.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._engine.pool import renew_lock_in_children
+from lango_store._engine.pool import is_listened_to, renew_lock_in_children
 from lango_store._operations import tailing
 from lango_store._operations.tailing import Batch, Cursor, State
 from lango_store._values.events import Changed
@@ -33,12 +34,17 @@ _PER_READER: Final = 0.0002
 _QUIET_SHARE: Final = 0.01
 """The pause between polls, as a share of the time since the last event: 20 ms for 2 s, 100 ms after 10 s."""
 
+_CLOSE_TIMEOUT: Final = 5.0
+"""Seconds in which `close` waits for the last poll, whose server may not answer."""
+
 _RECENT: Final = 8
 """The number of batches for late readers of a session."""
 
 
 class Reads(Protocol):
-    """Opens connections that read from the primary, without retries."""
+    """Opens connections of an engine that read from the primary, without retries."""
+
+    engine: sa.Engine
 
     def single_read(self) -> AbstractContextManager[AnyConnection]:
         """Open a connection for single reads."""
@@ -59,9 +65,12 @@ class Channel:
         state: The state of the session at the head.
         recent: The latest batches by the cursor at which they begin.
         signals: The events that end the waits of readers, by event loop; that of readers in threads by None.
+        context: The context of the first reader, in which the session is read: a listener of the engine may take the
+            tenant from it.
     """
 
     def __init__(self) -> None:
+        self.context = contextvars.copy_context()
         self.readers = 0
         self.head: Cursor | None = None
         self.state: State | None = None
@@ -125,7 +134,9 @@ class Watcher:
         with self._lock:
             if self._process != os.getpid():  # a forked child has no thread
                 self._start()
-            channel = self._channels.setdefault(key, Channel())
+            channel = self._channels.get(key)
+            if channel is None:
+                channel = self._channels[key] = Channel()
             channel.readers += 1
             self.move_head(channel, batch)
             self._news_at = monotonic()
@@ -175,7 +186,7 @@ class Watcher:
             self._stopped.set()
             self._written.set()
         if thread is not None and self._process == os.getpid():
-            thread.join()
+            thread.join(_CLOSE_TIMEOUT)
 
     # The thread
 
@@ -206,17 +217,19 @@ class Watcher:
     def _poll(self) -> None:
         with self._lock:
             channels = dict(self._channels)
-        states = self._states([*channels])
-        if states is None:
-            return
-        for key, channel in channels.items():
-            if (state := states.get(key)) != channel.state:
-                self._update(key, channel, state)
+        is_shared = not is_listened_to(self._reads.engine)  # a listener may read the tenant from the context
+        for keys in [[*channels]] if is_shared and channels else [[key] for key in channels]:
+            states = channels[keys[0]].context.run(self._states, keys, may_skip=is_shared)
+            if states is None:
+                continue
+            for key in keys:
+                if (state := states.get(key)) != channels[key].state:
+                    channels[key].context.run(self._update, key, channels[key], state)
 
-    def _states(self, keys: list[str]) -> Mapping[str, State] | None:
+    def _states(self, keys: list[str], *, may_skip: bool) -> Mapping[str, State] | None:
         """Return the states of sessions; None if nothing in the database has changed."""
         with self._reads.single_read() as connection:
-            mark = dialect_of(connection).change_mark(connection)
+            mark = dialect_of(connection).change_mark(connection) if may_skip else None
             is_recent = monotonic() - self._polled_at < _LONGEST  # time passes, and sessions expire
             if mark is not None and mark == self._mark and is_recent:
                 return None

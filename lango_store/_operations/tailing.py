@@ -19,7 +19,7 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import drafts, leases, sessions
 from lango_store._operations import messages as log
-from lango_store._operations.binds import BEFORE_ANY_EXPIRY, CHANGE, LIVE, SESSION, number, of_session, text
+from lango_store._operations.binds import BEFORE_ANY_EXPIRY, CHANGE, DRAFT, LIVE, SESSION, number, of_session, text
 from lango_store._operations.rows import session_value, whole_number
 from lango_store._rows.columns import as_stored
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
@@ -67,6 +67,7 @@ class State(NamedTuple):
     last_seq: int
     lease_token: int | None
     lease_until: Any
+    last_piece: int | None
 
 
 class Batch(NamedTuple):
@@ -90,7 +91,8 @@ _STATE: Final = [
     SESSION.c.incarnation,
     SESSION.c.last_seq,
     SESSION.c.lease_token,
-    as_stored(SESSION.c.lease_until),  # each piece of a draft extends the lease
+    as_stored(SESSION.c.lease_until),  # changes with each piece of a draft, unless the clock is frozen
+    sa.select(sa.func.max(DRAFT.c.n)).where(of_session(DRAFT, SESSION.c.key)).scalar_subquery(),
 ]
 _state: Final = Statement(lambda _: sa.select(*_STATE).where(of_session(SESSION)))
 _states: Final = Statement(
