@@ -165,10 +165,10 @@ def _frame(event: Event | None) -> bytes:
 
 def _status(error: LangoStoreError) -> int:
     match error:
-        case SessionNotFound():
-            return 404
         case SessionExpired():
             return 410
+        case SessionNotFound():
+            return 404
         case DatabaseBusy() | DatabaseUnavailable():
             return 503
         case InvalidKey() | InvalidCursor():

@@ -49,7 +49,7 @@ def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type, async_ki
                 sync_signature,
                 getattr(sync_kind, name).__doc__,
             )
-    for name in public_members(async_kind).keys() & {"iter_messages", "iter_sessions"}:
+    for name in public_members(async_kind).keys() & {"iter_messages", "iter_sessions", "tail"}:
         async_signature, sync_signature = (
             inspect.signature(public_members(each)[name]) for each in (async_kind, sync_kind)
         )
