@@ -1,9 +1,9 @@
 """One thread per store asks the database for news of all followed sessions, and shares new events with their readers.
 
 The thread runs while a reader waits. It asks for the states of all sessions with one statement, and reads the new
-events of a session once. A reader takes the batch that begins at its cursor. A reader without such a batch, because it
-is new or late, reads from the database until it reaches the head, the cursor of the others. The cursor alone decides
-what a reader gets next, so it gets each event once.
+events of a session once. A reader takes the batch that begins at its cursor. If there is none, because the reader is
+new or late, it reads from the database until it reaches the head, the cursor of the other readers. The next batch of a
+reader depends on its cursor alone, so the reader gets each event once.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Reads(Protocol):
 
 
 class Channel:
-    """What the readers of one session share.
+    """The state that the readers of one session share.
 
     Attributes:
         readers: The number of readers.
-        head: The cursor up to which events were shared; None if the readers have to read by themselves.
+        head: The cursor up to which events were shared; None if each reader has to read from the database.
         state: The state of the session at the head.
         recent: The latest batches by the cursor at which they begin.
         signals: The events that end the waits of readers, by event loop; that of readers in threads by None.
@@ -89,8 +89,8 @@ class Channel:
             self.wake()
         self.head = None if batch.has_ended else batch.end
 
-    def leave_readers_alone(self) -> None:
-        """Let each reader read by itself, and meet its own error."""
+    def release_readers(self) -> None:
+        """Make each reader read from the database, where it gets its own error."""
         self.head = None
         self.recent.clear()
         self.wake()
@@ -161,7 +161,7 @@ class Watcher:
                 self._written.set()
 
     def next_batch(self, channel: Channel, after: Cursor) -> Batch | None:
-        """Return the batch after a cursor, empty at the head; None if the reader has to read by itself."""
+        """Return the batch after a cursor, empty at the head; None if the reader has to read it."""
         with self._lock:
             return Batch([], after, channel.state) if channel.head == after else channel.recent.get(after)
 
@@ -173,10 +173,10 @@ class Watcher:
             return channel.signals[loop]
 
     def interrupt(self) -> None:
-        """Let all readers read by themselves, because they may have to end."""
+        """Make all readers read from the database, because they may have to end."""
         with self._lock:
             for channel in self._channels.values():
-                channel.leave_readers_alone()
+                channel.release_readers()
 
     def close(self) -> None:
         """End the thread and the waits of all readers."""
@@ -246,7 +246,7 @@ class Watcher:
                 if channel.head != head:
                     return
                 if batch is None:
-                    channel.leave_readers_alone()
+                    channel.release_readers()
                     channel.state = state
                     return
                 channel.share(batch)

@@ -170,8 +170,8 @@ def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeData
 
 
 def stable_repr(result: object) -> str:
-    """Return the `repr` of a result without random parts: keys, ids, revisions, handles and positions."""
+    """Return the `repr` of a result without random parts: keys, ids, revisions, handles, cursors and positions."""
     if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncConversation):
         return "handle"
-    text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+", "…", repr(result))
+    text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+|cursor='[^']+'", "…", repr(result))
     return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|[0-9a-f]{16,}|'[0-9A-F]+/[0-9A-F]+'|bytes\w*=\d+", "…", text)

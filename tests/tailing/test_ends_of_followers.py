@@ -1,4 +1,4 @@
-"""How readers that wait end: with the session, the store, or their task."""
+"""The end of readers that wait: with the session, the store, or their task."""
 
 import asyncio
 import threading
