@@ -25,6 +25,7 @@ from lango_store import (
     InvalidCut,
     Message,
     MessageNotFound,
+    NotKept,
     SessionNotFound,
     Store,
 )
@@ -130,6 +131,8 @@ CHANGES: Final[list[Write]] = [
     lambda store, k, choose: k.pop_message(),
     lambda store, k, choose: k.compact(lambda _: message("summary"), discard=choose.random() < 0.3),
     lambda store, k, choose: k.clear(),
+    lambda store, k, choose: k.undo(),
+    lambda store, k, choose: k.redo(),
     recreate,
 ]
 
@@ -138,7 +141,7 @@ def write(store: Store, seed: int) -> None:
     choose = random.Random(seed)
     for _ in range(WRITES):
         chosen = choose.choice(CHANGES if choose.random() < 0.25 else APPENDS)
-        with suppress(Conflict, InvalidCut, MessageNotFound, SessionNotFound):  # another writer was first
+        with suppress(Conflict, InvalidCut, MessageNotFound, NotKept, SessionNotFound):  # another writer was first
             chosen(store, store.conversation(choose.choice(KEYS)), choose)
 
 
