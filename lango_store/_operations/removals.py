@@ -213,7 +213,9 @@ def insert_change(
 
 def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
     """Record that the messages from a change up to a seq belong to the change, if it can be taken back."""
-    is_change = (of_session(CHANGE, key), CHANGE.c.seq == seq, CHANGE.c.undo_until.is_not(None))
+    if not removed.is_on(connection):
+        return
+    is_change = (of_session(CHANGE, key), CHANGE.c.seq == seq)
     connection.execute(sa.update(CHANGE).where(*is_change).values(added_upto=upto))
 
 

@@ -28,11 +28,16 @@ def keep_until(connection: sa.Connection, now: datetime) -> datetime | None:
     return None if keep is None else now + keep
 
 
+def is_on(connection: sa.Connection) -> bool:
+    """Return True if the store keeps removed rows."""
+    return connection.get_execution_options().get(KEEP) is not None
+
+
 def keep(
     connection: sa.Connection, key: str, rows: sa.Table, condition: sa.ColumnElement[bool], *, replaced: bool = False
 ) -> None:
     """Copy rows that the next change of a locked session removes or replaces, if the store keeps them."""
-    if connection.get_execution_options().get(KEEP) is None:
+    if not is_on(connection):
         return
     change = sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key)).scalar_subquery()
     names = [column.name for column in rows.c]

@@ -80,6 +80,14 @@ def begin_and_leave(store: Store) -> None:
         turn.append(message(role="assistant"))
 
 
+def replace_and_take_back(store: Store) -> None:
+    """Replace a message, and take this back and back again."""
+    conversation = Store(store.engine, clock=store.context.clock_time, keep_removed=DAY).conversation("k")
+    conversation.append_messages([message()], replace_after=1)
+    assert conversation.undo()
+    assert conversation.redo()
+
+
 VERBS: dict[str, Callable[[Store], Any]] = {
     "append": lambda store: store.append_message("k", message()),
     "append a large string": lambda store: store.append_message("k", message(LARGE * 2)),
@@ -91,6 +99,7 @@ VERBS: dict[str, Callable[[Store], Any]] = {
     "turn": begin_and_leave,
     "enqueue": lambda store: store.conversation("k").enqueue(message()),
     "redact": lambda store: store.conversation("k").redact_message(2),
+    "undo": replace_and_take_back,
     "cut": lambda store: store.conversation("k").truncate(after=0),
     "fork": lambda store: store.conversation("k").fork(),
     "compact": lambda store: store.conversation("k").compact(lambda _: [message("short")], discard=True),
@@ -149,12 +158,18 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
     database: Database, clock: Clock, tmp_path: Path
 ) -> None:
     talked(database.url("app"), clock())
+    with Store(database.url("app"), clock=lambda: clock() - 2 * DAY, keep_removed=DAY) as store:
+        store.conversation("k").update_message(2, message("shorter"))
+        store.conversation("k").truncate(after=0)
     with Store(database.url("purge"), clock=clock) as store:
         assert refused(store, READS) == set()
         writing = {name: VERBS[name] for name in VERBS.keys() - {"update", "compact", "delete", "purge"}}
         assert refused(store, writing) == writing.keys()
         report = store.expire(archive=tmp_path / "cold.db")
         assert (report.sessions, report.messages) == (1, 1)
+        with store.engine.connect() as connection:
+            for table in ("lango_removed_message", "lango_removed_turn", "lango_payload"):
+                assert connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0, table
         assert store.delete("k")
     with Store(database.url("app"), clock=clock) as store:
         assert store.restore(tmp_path / "cold.db", "old").messages[0].content == LARGE
@@ -195,7 +210,7 @@ def test_policies_separate_tenants_of_one_role(database: Database) -> None:
     program: dict[str, Any] = {}
     exec(LISTENER.replace("postgresql://agents_app@db/agents", database.url("app")), program)
     engine, tenant = program["engine"], program["tenant"]
-    with Store(engine) as store:
+    with Store(engine, keep_removed=DAY) as store:
         for name in ("ann", "bob"):
             tenant.set(name)
             store.create(f"{name}/1", messages=messages(2))

@@ -23,7 +23,7 @@ def verbs_of(kind: type) -> set[str]:
 
 
 def prepare(store: Store, cold: Path) -> None:
-    """Make what the calls are about: sessions, one in an archive, a payload, a draft, unknown calls, an open turn."""
+    """Make what the calls are about: sessions, one in an archive, a payload, a draft, calls, an open turn, changes."""
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=[message("x" * 4_096, tokens=1), message(tokens=1)])
@@ -40,6 +40,11 @@ def prepare(store: Store, cold: Path) -> None:
     k.enqueue(message(id="waiting"))
     k.suspend([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
+    changed = Store(store.engine, clock=store.context.clock_time, keep_removed=timedelta(days=1)).open("changed")
+    changed.append_messages(messages(3))
+    for seq in (1, 2):
+        changed.update_message(seq, message("edited"))
+    changed.undo()
 
 
 def run_turn(conversation: Conversation) -> Turn | None:
@@ -59,7 +64,7 @@ def run_turn(conversation: Conversation) -> Turn | None:
 
 def calls_of(store: Store, cold: Path) -> Calls:
     """Return the calls by class and verb; none of them depends on another one."""
-    k, busy = store.conversation("k"), store.conversation("busy")
+    k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
     (turn,) = k.turns()
     (draft,) = k.drafts()
     (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
@@ -128,7 +133,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "resume": [lambda: store.resume(str(k.suspend().token), 1)],
         },
         Conversation: {
-            "get": [k.get],
+            "get": [k.get, lambda: changed.get(as_of=3)],
             "info": [k.info],
             "update": [lambda: k.update(title="new")],
             "append_message": [lambda: k.append_message(message())],
@@ -184,8 +189,12 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "drop_values": [k.drop_values],
             "child": [lambda: k.child("new"), lambda: k.child("child")],
             "children": [k.children],
-            "fork": [k.fork],
+            "fork": [k.fork, lambda: changed.fork(as_of=3)],
             "compactions": [k.compactions],
+            "changes": [changed.changes],
+            "undo": [changed.undo],
+            "redo": [changed.redo],
+            "diff": [lambda: changed.diff(3, 4)],
             "history": [k.history, lambda: k.history(max_tokens=1)],
             "begin_compaction": [k.begin_compaction],
             "finish_compaction": [lambda: k.finish_compaction(pending, message("summary"))],

@@ -72,7 +72,13 @@ def main() -> None:
     moment = BEGAN
     with (
         TemporaryDirectory() as folder,
-        Store(f"sqlite:///{folder}/s.db", migrate=True, clock=lambda: moment, payloads=64) as store,
+        Store(
+            f"sqlite:///{folder}/s.db",
+            migrate=True,
+            clock=lambda: moment,
+            payloads=64,
+            keep_removed=timedelta(days=1),
+        ) as store,
     ):
         fill(store)
         written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
