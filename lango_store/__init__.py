@@ -26,7 +26,16 @@ from lango_store._values.model import (
     Undone,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchHit, SearchPage, Stats, SuspensionPage
+from lango_store._values.reports import (
+    ExpiryReport,
+    Finding,
+    Page,
+    SearchHit,
+    SearchPage,
+    Stats,
+    SuspensionPage,
+    UsageRow,
+)
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation, AsyncRunningTurn, AsyncStore
 from lango_store.conversation import Conversation
@@ -137,6 +146,7 @@ __all__ = [
     "UniqueViolation",
     "UnknownFeature",
     "Unset",
+    "UsageRow",
     "create_engine",
     "read_only_engine",
 ]

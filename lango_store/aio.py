@@ -297,6 +297,7 @@ class AsyncStore:
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
     search = awaited(Store.search)
+    usage = awaited(Store.usage)
     stats = awaited(Store.stats)
     move_payloads = awaited(Store.move_payloads)
     examine = awaited(Store.examine)

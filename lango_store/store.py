@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import calls, leases, lists, removed, sessions, stats, suspensions
+from lango_store._operations import calls, leases, lists, removed, sessions, stats, suspensions, usage_report
 from lango_store._operations import messages as log
 from lango_store._operations import values as named_values
 from lango_store._operations.binds import SHARED_VALUE
@@ -23,6 +23,7 @@ from lango_store._operations.expiry import Policy
 from lango_store._operations.lists import Filter, Filters, Order
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
+from lango_store._operations.usage_report import Prices
 from lango_store._rows.encoding import aware, checked_key, encode_json
 from lango_store._services import appending, lifecycle, maintenance, searching
 from lango_store._values.events import Event
@@ -37,7 +38,7 @@ from lango_store._values.model import (
     Suspension,
     Unset,
 )
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, SuspensionPage
+from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, SuspensionPage, UsageRow
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
 from lango_store.errors import LangoStoreError, SessionHeld
@@ -922,6 +923,45 @@ class Store:
         """
         given = (*suspensions.parse(token), encode_json(answer, "answer"))
         return self._context.transact_once(suspensions.resume, *given)
+
+    def usage(
+        self,
+        by: Sequence[str] = (),
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        user_id: str | None = None,
+        agent_id: str | None = None,
+        key_prefix: str | None = None,
+        children: bool = True,
+        prices: Prices | None = None,
+    ) -> list[UsageRow]:
+        """Add up the usage of turns, for all sessions or by groups.
+
+        Turns that a fork copied count once, in the session where they were made. Turns of expired sessions that are
+        not purged yet count too.
+
+        Args:
+            by: The names of the groups: some of "key", "root" (the topmost parent), "user_id", "agent_id", "model",
+                "day" and "month". Defaults to none: one row with all turns.
+            since: Only turns that were saved at or after this time, an aware datetime.
+            until: Only turns that were saved before this time.
+            user_id: Only sessions of this user.
+            agent_id: Only sessions of this agent.
+            key_prefix: Only sessions whose key starts with this text.
+            children: Include child sessions. True by default.
+            prices: For usage without a stored cost: by model, the price in dollars of a million units of each usage
+                field, such as `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. Defaults
+                to none.
+
+        Returns:
+            One row for each group, in the order of the groups.
+
+        Raises:
+            ValueError: `by` has an unknown name, or a time has no time zone.
+        """
+        chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=not children, expired=None)
+        return self._context.read_together(usage_report.report, by, chosen, since, until, prices)
 
     def stats(self) -> Stats:
         """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""

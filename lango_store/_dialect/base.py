@@ -122,6 +122,12 @@ class Dialect(Protocol):
         """Return a column whose index is not used, because another condition has a better index."""
         return column
 
+    def day_of(self, column: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
+        """Return the day of a time in UTC as text, such as 2026-11-21."""
+
+    def text_member(self, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[str | None]:
+        """Return a member of a JSON object as text; NULL if there is none."""
+
     def texts_of_list(self, texts: sa.BindParameter[str]) -> sa.Select[tuple[str]]:
         """Return a query of the texts in a bound JSON list."""
 

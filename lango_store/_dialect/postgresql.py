@@ -105,6 +105,15 @@ class PostgreSQL(Dialect):
         # Collations fold different letters; C folds only A to Z, like SQLite.
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
+    def day_of(self, column: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
+        return sa.func.to_char(sa.func.timezone("UTC", column), "YYYY-MM-DD", type_=sa.Text)
+
+    def text_member(self, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[str | None]:
+        # ->> fails for JSON with a NUL or a lone surrogate in any of its texts.
+        text = sa.cast(column, sa.Text)
+        member = sa.cast(text, postgresql.JSON).op("->>", return_type=sa.Text())(sa.literal_column(f"'{name}'"))
+        return sa.case((text.op("~*")(r"\\u(0000|d[89a-f])"), sa.null()), else_=member)
+
     def texts_of_list(self, texts: sa.BindParameter[str]) -> sa.Select[tuple[str]]:
         return sa.select(sa.func.json_array_elements_text(sa.cast(texts, postgresql.JSON)))
 

@@ -101,37 +101,42 @@ _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
 LIMIT: Final = number("limit")
 
 
-def _where(query: sa.Select[Any], dialect: Dialect, conditions: Sequence[str]) -> sa.Select[Any]:
+def conditions(dialect: Dialect, names: Sequence[str]) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions with these names; `Filter.values` has the values to bind."""
     by_name = _CONDITIONS | {"title": dialect.contains_text(SESSION.c.title, text("title"))}
-    if "user_id" in conditions:  # a user has fewer sessions than an agent
+    if "user_id" in names:  # a user has fewer sessions than an agent
         by_name["agent_id"] = dialect.without_index(SESSION.c.agent_id) == text("agent_id")
-    return query.where(*(by_name[name] for name in conditions))
+    return [by_name[name] for name in names]
+
+
+def _where(query: sa.Select[Any], dialect: Dialect, names: Sequence[str]) -> sa.Select[Any]:
+    return query.where(*conditions(dialect, names))
 
 
 @cache
-def _page(order: Order, *conditions: str) -> Statement:
+def _page(order: Order, *names: str) -> Statement:
     if order not in _ORDERS:
         raise ValueError(f"order={quoted(order)}: give one of {', '.join(_ORDERS)}")
     newest_first = (_ORDERS[order].desc(), SESSION.c.key.desc())
     query = sa.select(*SESSION_COLUMNS).order_by(*newest_first).limit(LIMIT)
-    return Statement(lambda dialect: _where(query, dialect, conditions))
+    return Statement(lambda dialect: _where(query, dialect, names))
 
 
 @cache
-def _walk(*conditions: str) -> Statement:
+def _walk(*names: str) -> Statement:
     query = sa.select(*SESSION_COLUMNS).order_by(SESSION.c.key).limit(LIMIT)
-    return Statement(lambda dialect: _where(query, dialect, conditions))
+    return Statement(lambda dialect: _where(query, dialect, names))
 
 
 @cache
-def _keys(*conditions: str) -> Statement:
-    return Statement(lambda dialect: _where(sa.select(SESSION.c.key).order_by(SESSION.c.key), dialect, conditions))
+def _keys(*names: str) -> Statement:
+    return Statement(lambda dialect: _where(sa.select(SESSION.c.key).order_by(SESSION.c.key), dialect, names))
 
 
 @cache
-def _count(*conditions: str) -> Statement:
+def _count(*names: str) -> Statement:
     query = sa.select(sa.func.count()).select_from(SESSION)
-    return Statement(lambda dialect: _where(query, dialect, conditions))
+    return Statement(lambda dialect: _where(query, dialect, names))
 
 
 def check_limit(limit: int) -> None:

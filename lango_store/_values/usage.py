@@ -1,8 +1,8 @@
 """Sum up the usage of turns, which is any JSON, and format it for people."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 
 def total(usages: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -29,6 +29,73 @@ def _add(summed: dict[str, Any], usage: Mapping[str, Any]) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def add_usages(summed: dict[str, Any], usages: Sequence[Mapping[str, Any]]) -> None:
+    """Add the numbers of many usages to a sum, field by field; other values are left out."""
+    for name in set().union(*usages):
+        values = [usage[name] for usage in usages if name in usage]
+        if numbers := [value for value in values if _is_number(value)] if {*map(type, values)} - _NUMBERS else values:
+            before = summed.get(name, 0)
+            summed[name] = sum(numbers) + (before if _is_number(before) else 0)
+        if nested := [value for value in values if isinstance(value, dict)]:
+            below = summed.setdefault(name, {})
+            if isinstance(below, dict):
+                add_usages(below, nested)
+
+
+_NUMBERS: Final = {int, float}
+
+_SPELLINGS: Final = {
+    "input_tokens": ("input_tokens", "prompt_tokens", "request_tokens", "prompt_token_count", "promptTokenCount"),
+    "output_tokens": (
+        "output_tokens",
+        "completion_tokens",
+        "response_tokens",
+        "candidates_token_count",
+        "candidatesTokenCount",
+    ),
+    "cached_tokens": (
+        "input_tokens_details.cached_tokens",
+        "prompt_tokens_details.cached_tokens",
+        "cache_read_input_tokens",
+        "cache_read_tokens",
+        "cached_content_token_count",
+        "cachedContentTokenCount",
+    ),
+    "reasoning_tokens": (
+        "output_tokens_details.reasoning_tokens",
+        "completion_tokens_details.reasoning_tokens",
+        "details.reasoning_tokens",
+        "thoughts_token_count",
+        "thoughtsTokenCount",
+    ),
+}
+"""By our name: the names of OpenAI, Anthropic, Google and pydantic-ai. Sums of groups may have several of them."""
+
+_COSTS: Final = ("cost_usd", "total_cost_usd")
+
+
+def tokens(usage: Mapping[str, Any]) -> dict[str, int]:
+    """Return the token counts of a summed usage by common names."""
+    return {name: int(sum(number_at(usage, path) or 0 for path in paths)) for name, paths in _SPELLINGS.items()}
+
+
+def cost(usage: Mapping[str, Any], prices: Mapping[str, float] | None) -> float | None:
+    """Return the cost of a summed usage in dollars: the stored cost, or by prices per million units of its fields."""
+    stored = [number for name in _COSTS if (number := number_at(usage, name)) is not None]
+    if stored or prices is None:
+        return float(stored[0]) if stored else None
+    return sum((number_at(usage, path) or 0) * price for path, price in prices.items()) / 1_000_000
+
+
+def number_at(usage: Mapping[str, Any], path: str) -> int | float | None:
+    """Return the number at a dotted path of a usage; None without one. A name may contain dots too."""
+    if path in usage:
+        return usage[path] if _is_number(usage[path]) else None
+    name, _, rest = path.partition(".")
+    below = usage.get(name)
+    return number_at(below, rest) if rest and isinstance(below, dict) else None
 
 
 def describe(usage: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

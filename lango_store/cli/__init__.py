@@ -21,6 +21,7 @@ from lango_store.cli import (
     suspensions,
     tail,
     turns,
+    usage,
 )
 from lango_store.cli.options import example
 from lango_store.cli.output import print_error
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command(epilog=example("expire --archive cold.db --url sqlite:///agent.db"))(maintenance.expire)
 app.command(epilog=example("stats --url sqlite:///agent.db"))(maintenance.stats)
+app.command(epilog=example("usage --by user,day --since 30d --url sqlite:///agent.db"))(usage.usage)
 app.command(epilog=example("doctor --url sqlite:///agent.db"))(maintenance.doctor)
 app.command("import", epilog=example("import backup/lango_store.jsonl --url sqlite:///agent.db"))(interchange.import_)
 app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))(interchange.export)

@@ -3,16 +3,12 @@
 import json
 import signal
 import sys
-from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich import filesize
-from rich.bar import Bar
-from rich.table import Table
-from rich.text import Text
 
 from lango_store._values.reports import ExpiryReport
 from lango_store.archive import Archive
@@ -33,6 +29,7 @@ from lango_store.cli.output import (
     NOTHING_FOUND,
     Columns,
     console,
+    print_bars,
     print_json,
     print_table,
     printable,
@@ -43,8 +40,6 @@ from lango_store.cli.output import (
 from lango_store.cli.sessions import COLUMNS, WIDE
 
 INTERRUPTED = 130
-_MIN_WIDTH_FOR_BARS: Final = 80
-"""The minimum width of a terminal, in columns, for the bars of `stats`."""
 
 
 def expire(
@@ -172,23 +167,8 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
     if not totals.sessions:
         return
     agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in totals.agents[:20]]
-    _print_bars("By agent", ("agent", "sessions", "message tokens", "messages"), agents)
-    _print_bars("By time to expiry", ("expires", "sessions"), totals.expiring.items())
-
-
-def _print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | int, ...]]) -> None:
-    rows = list(rows)
-    longest = max(int(row[-1]) for row in rows)
-    out = console()
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        uncut = [*column.split(), *(f"{row[index]:,}" for row in rows if index)]
-        table.add_column(column, min_width=max(map(len, uncut)), justify="right" if index else "left")
-    for name, *numbers in rows:
-        bar = [Bar(longest, 0, float(numbers[-1]), width=30)] if out.width >= _MIN_WIDTH_FOR_BARS else []
-        table.add_row(Text(printable(str(name)), overflow="fold"), *(f"{number:,}" for number in numbers), *bar)
-    out.print()
-    out.print(table)
+    print_bars("By agent", ("agent", "sessions", "message tokens", "messages"), agents)
+    print_bars("By time to expiry", ("expires", "sessions"), totals.expiring.items())
 
 
 def doctor(

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from pydantic import BaseModel
+from rich.bar import Bar
 from rich.console import Capture, Console
 from rich.pager import SystemPager
 from rich.table import Table
@@ -23,6 +24,9 @@ Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
 """The columns of a table: each name with a function that reads the value from an item."""
 
 NOTHING_FOUND = "nothing found"
+
+_MIN_WIDTH_FOR_BARS = 80
+"""The minimum width of a terminal, in columns, for bars."""
 
 _NARROW, _WHOLE = 120, 16
 """Terminals narrower than `_NARROW` omit the wide columns of a table. Values up to `_WHOLE` wide are never cut."""
@@ -125,6 +129,22 @@ def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, 
             print_table(columns, [page])
     if not found and not as_json:
         say(none)
+
+
+def print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | int | float, ...]]) -> None:
+    """Print names and numbers as a table, with a bar for the last number on a wide terminal."""
+    rows = list(rows)
+    longest = max(float(row[-1]) for row in rows) or 1.0
+    out = console()
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        uncut = [*column.split(), *(f"{row[index]:,}" for row in rows if index), ""]
+        table.add_column(column, min_width=max(map(len, uncut)), justify="right" if index else "left")
+    for name, *numbers in rows:
+        bar = [Bar(longest, 0, float(numbers[-1]), width=30)] if out.width >= _MIN_WIDTH_FOR_BARS else []
+        table.add_row(Text(printable(str(name)), overflow="fold"), *(f"{number:,}" for number in numbers), *bar)
+    out.print()
+    out.print(table)
 
 
 def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide: Collection[str] = ()) -> None:

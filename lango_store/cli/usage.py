@@ -1,0 +1,70 @@
+"""`lango-store usage`: the usage and the cost of turns, by groups."""
+
+import csv
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from lango_store._operations.usage_report import GROUPS
+from lango_store._values.reports import UsageRow
+from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
+from lango_store.cli.output import print_bars, print_json, say
+
+_NAMES = {"user": "user_id", "agent": "agent_id"}
+_NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
+
+
+def _groups(text: str) -> list[str]:
+    groups = [_NAMES.get(name, name) for name in text.split(",") if name]
+    if unknown := [name for name in groups if name not in GROUPS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of user, agent, key, root, model, day and month")
+    return groups
+
+
+def usage(
+    url: UrlOption = None,
+    by: Annotated[
+        Any,
+        typer.Option(
+            parser=_groups, metavar="NAMES", help="Groups: some of user, agent, key, root, model, day and month."
+        ),
+    ] = "user",
+    since: Annotated[
+        Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved since this time: 2026-11-21, or 30d.")
+    ] = None,
+    until: Annotated[Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved before this time.")] = None,
+    agent: Agent = None,
+    user: User = None,
+    prefix: Prefix = None,
+    csv_: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Print the usage of turns by user, day or other groups.
+
+    Tokens are counted whichever of the known names a provider gives them.
+    The cost is the one that is stored with the usage. JSON lines have the
+    sums of all stored fields.
+    """
+    with open_store(url) as store:
+        rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)
+    if json_:
+        for row in rows:
+            print_json(row)
+    elif csv_:
+        writer = csv.writer(sys.stdout)
+        writer.writerow([*by, *_NUMBERS])
+        writer.writerows([getattr(row, name) for name in (*by, *_NUMBERS)] for row in rows)
+    elif not rows:
+        say("no turns")
+    else:
+        shown = [name for name in _NUMBERS if name != "cost_usd" or any(row.cost_usd is not None for row in rows)]
+        title = "Usage" if not by else f"Usage by {', '.join(name.removesuffix('_id') for name in by)}"
+        names = [name.replace("_", " ").replace("cost usd", "dollars") for name in shown]
+        print_bars(title, ("" if not by else " · ".join(by), *names), [_row(row, by, shown) for row in rows])
+
+
+def _row(row: UsageRow, by: Sequence[str], shown: Sequence[str]) -> tuple[str | int | float, ...]:
+    group = " · ".join(getattr(row, name) or "–" for name in by)
+    return (group or "all turns", *(getattr(row, name) or 0 for name in shown))
