@@ -62,7 +62,8 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
-        return await self._threads.run(functools.partial(method, self._twin, *arguments, **options))
+        twin = getattr(self._twin, method.__name__)  # of its class, which may be a subclass
+        return await self._threads.run(functools.partial(twin, *arguments, **options))
 
     return call
 
@@ -74,7 +75,7 @@ def opening(
 
     @functools.wraps(method)
     async def call(self: _Opener[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
-        opened = functools.partial(method, self._twin, *arguments, **options)
+        opened = functools.partial(getattr(self._twin, method.__name__), *arguments, **options)
         return self._handle(await self._threads.run(opened))
 
     return call

@@ -100,6 +100,8 @@ class Context:
         self._allow_replica = True
         self._is_bound = False
         self._leases: dict[str, Lease] = {}
+        self.telemetry: Any = None
+        """What `telemetry.instrument` uses to record calls."""
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on
@@ -108,6 +110,15 @@ class Context:
         """True if the store adds neither an id nor a token count to messages."""
 
     # Policy
+
+    @property
+    def on_retry(self) -> Callable[[], None] | None:
+        """A function that is called before each retry."""
+        return self._retry.on_retry
+
+    @on_retry.setter
+    def on_retry(self, function: Callable[[], None] | None) -> None:
+        self._retry.on_retry = function
 
     def moment(self, connection: AnyConnection) -> Moment:
         """Return the current time for one statement; None if the statement uses the database's clock."""

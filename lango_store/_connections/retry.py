@@ -42,6 +42,7 @@ class Retry:
     def __init__(self, engine: sa.Engine, seconds: float) -> None:
         self._engine = engine
         self._seconds = seconds
+        self.on_retry: Callable[[], None] | None = None
 
     @property
     def is_on(self) -> bool:
@@ -64,6 +65,8 @@ class Retry:
             if remaining <= 0 or (lost and not if_lost) or not cancellation.pause(min(pause, remaining)):
                 break
             tries += 1
+            if self.on_retry is not None:
+                self.on_retry()
             try:
                 result = call()
             except (DatabaseBusy, DatabaseUnavailable) as failed:

@@ -4,6 +4,8 @@ SQLAlchemy's queue wakes a waiting thread, but a running thread may take the con
 connections, some threads would wait until they time out.
 """
 
+from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from sqlalchemy.pool import QueuePool
@@ -14,6 +16,7 @@ class FairQueue(Queue[Any]):
     """A queue in which a new thread takes an item only if there are more items than waiting threads."""
 
     _waiting = 0
+    on_wait: Callable[[float], None] | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take an item, or raise `Empty`; with `block`, wait up to `timeout` seconds for one."""
@@ -23,6 +26,7 @@ class FairQueue(Queue[Any]):
             if not block:
                 raise Empty
             self._waiting += 1
+            started = perf_counter()
             try:
                 # The current items are for the threads that were woken for them, so this thread waits at least once.
                 if not (self.not_empty.wait(timeout) and self.not_empty.wait_for(self._qsize, timeout)):
@@ -33,9 +37,22 @@ class FairQueue(Queue[Any]):
                 raise
             finally:
                 self._waiting -= 1
+                if self.on_wait is not None:
+                    self.on_wait(perf_counter() - started)
 
 
 class FairPool(QueuePool):
     """A pool of connections with a fair queue."""
 
     _queue_class = FairQueue
+
+    @property
+    def on_wait(self) -> Callable[[float], None] | None:
+        """A function that is called after each wait for a connection, with the seconds."""
+        queue: FairQueue = self._pool  # type: ignore[assignment]
+        return queue.on_wait
+
+    @on_wait.setter
+    def on_wait(self, function: Callable[[float], None] | None) -> None:
+        queue: FairQueue = self._pool  # type: ignore[assignment]
+        queue.on_wait = function

@@ -33,7 +33,7 @@ def _is_number(value: object) -> bool:
 
 def add_usages(summed: dict[str, Any], usages: Sequence[Mapping[str, Any]]) -> None:
     """Add the numbers of many usages to a sum, field by field; other values are left out."""
-    for name in set().union(*usages):
+    for name in sorted(set().union(*usages)):
         values = [usage[name] for usage in usages if name in usage]
         if numbers := [value for value in values if _is_number(value)] if {*map(type, values)} - _NUMBERS else values:
             before = summed.get(name, 0)

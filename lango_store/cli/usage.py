@@ -10,7 +10,7 @@ import typer
 from lango_store._operations.usage_report import GROUPS
 from lango_store._values.reports import UsageRow
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
-from lango_store.cli.output import print_bars, print_json, say
+from lango_store.cli.output import print_bars, print_json, printable, say
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
 _NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
@@ -45,7 +45,8 @@ def usage(
 
     Tokens are counted whichever of the known names a provider gives them.
     The cost is the one that is stored with the usage. JSON lines have the
-    sums of all stored fields.
+    sums of all stored fields. In a pipe, each group is one line of
+    tab-separated fields without a header, in the order of --csv.
     """
     with open_store(url) as store:
         rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)
@@ -58,6 +59,9 @@ def usage(
         writer.writerows([getattr(row, name) for name in (*by, *_NUMBERS)] for row in rows)
     elif not rows:
         say("no turns")
+    elif not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(printable(str(each)) for each in _row(row, by, _NUMBERS)))
     else:
         shown = [name for name in _NUMBERS if name != "cost_usd" or any(row.cost_usd is not None for row in rows)]
         title = "Usage" if not by else f"Usage by {', '.join(name.removesuffix('_id') for name in by)}"
