@@ -1,48 +1,27 @@
 """Fixtures for tests in headless Chromium. `make browser` runs them."""
 
 import html
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.chromium import OPTIONS, program
 
 RunScript = Callable[..., str]
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-quic",
-    "--no-first-run",
+    *OPTIONS,
     "--allow-file-access-from-files",  # a page may read the frames that it opens
-    "--window-size=1280,900",
     "--virtual-time-budget=20000",
     "--dump-dom",
 )
 
 
-def browser() -> str:
-    """Return the path of Chromium, or raise an error that says how to install it."""
-    configured = os.environ.get("LANGO_STORE_TEST_CHROMIUM")
-    program = configured or next(filter(None, map(shutil.which, _NAMES)), None)
-    if program is None:
-        raise RuntimeError(
-            "these tests need Chromium: `apt-get install chromium`, or name one in LANGO_STORE_TEST_CHROMIUM"
-        )
-    return program
-
-
 def open_page(url: str, profile: Path, *, dark: bool = False) -> str:
     """Open a page, and return the text that its script wrote between BEGIN and END."""
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    command = [browser(), *_OPTIONS, scheme, f"--user-data-dir={profile}", url]
+    command = [program(), *_OPTIONS, scheme, f"--user-data-dir={profile}", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     result = re.search(r"<pre>BEGIN(.*?)END</pre>", done.stdout, re.DOTALL)
     assert result, done.stderr
