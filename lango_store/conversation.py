@@ -131,7 +131,8 @@ class Conversation:
         """
         if as_of is not None:
             moment = aware(as_of) if isinstance(as_of, datetime) else as_of
-            return self._reading(expired).read_together(history.load, self.key, moment, records=records)
+            clock = self._context.now
+            return self._reading(expired).read_together(history.load, self.key, moment, clock, records=records)
         return self._reading(expired).read(log.load, self.key, records=records)
 
     def info(self, *, expired: bool = False) -> SessionInfo:

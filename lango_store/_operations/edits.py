@@ -19,11 +19,13 @@ from lango_store._operations.binds import (
     IS_RECORD,
     MESSAGE,
     REMOVED_MESSAGE,
+    REMOVED_TURN,
     SESSION,
     TURN,
     column,
     number,
     of_session,
+    text,
 )
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
@@ -116,34 +118,43 @@ def update(
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
-    """Remove content, tool calls and extra from a message of a live session; store the reason in `extra`."""
+    """Remove content, tool calls and extra from a message of a live session; store the reason in `extra`.
+
+    The copies of its earlier versions are redacted too. A message that was removed is redacted in its copies.
+    """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
+    chosen_id = {"chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     try:
         edit.choose(seq_or_id)
     except MessageNotFound:
-        if (copy := _redact_removed(connection, key, seq_or_id, reason)) is None:
+        if (copy := _copy_of(connection, key, seq_or_id)) is None:
             raise
-        return copy
+        new = redacted(reason, in_summary=_was_in_summary(connection, key, copy.turn_no))
+        _redact_copies.run_many(connection, [new | chosen_id | {"key": key, "seq": copy.seq}])
+        payloads.release(connection, key)
+        return decode_messages(key, [_copy_of(connection, key, seq_or_id)])[0]
     new = redacted(reason, in_summary=edit.is_in_summary())
-    _redact_copies.run_many(connection, [new | {"key": key, "seq": edit.row["seq"]}])
+    _redact_copies.run_many(connection, [new | chosen_id | {"key": key, "seq": edit.row["seq"]}])
     edit.replace("redact", new if edit.row["tokens"] is None else new | {"tokens": 0})
     return edit.message()
 
 
-def _redact_removed(connection: sa.Connection, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message | None:
-    """Redact the copies of a message that was removed, and return the last one; None if no copy is kept."""
+def _copy_of(connection: sa.Connection, key: str, seq_or_id: SeqOrId) -> Any:
+    """Return the last copy of a message that was removed, as a row of `MESSAGE_COLUMNS`; None if none is kept."""
     value = checked_seq_or_id(seq_or_id)
     chosen = REMOVED_MESSAGE.c.id == value if isinstance(value, str) else REMOVED_MESSAGE.c.seq == value
-    columns = [as_stored(REMOVED_MESSAGE.c[name]) for name in MESSAGE_FIELDS]
+    columns = [as_stored(REMOVED_MESSAGE.c[name]).label(name) for name in MESSAGE_FIELDS]
     query = sa.select(*columns).where(of_session(REMOVED_MESSAGE, key), chosen)
-    row = connection.execute(query.order_by(REMOVED_MESSAGE.c.removed_at.desc()).limit(1)).first()
-    if row is None:
-        return None
-    new = redacted(reason, in_summary=False)
-    _redact_copies.run_many(connection, [new | {"key": key, "seq": row[0]}])
-    payloads.release(connection, key)
-    return decode_messages(key, [list((dict(zip(MESSAGE_FIELDS, row, strict=True)) | new).values())])[0]
+    return connection.execute(query.order_by(REMOVED_MESSAGE.c.removed_at.desc()).limit(1)).first()
+
+
+def _was_in_summary(connection: sa.Connection, key: str, turn_no: int | None) -> bool:
+    for turns in (TURN, REMOVED_TURN):
+        of_summary = (of_session(turns, key), turns.c.turn_no == turn_no, turns.c.kind == "compaction")
+        if connection.execute(sa.select(turns.c.kind).where(*of_summary).limit(1)).first():
+            return True
+    return False
 
 
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
@@ -170,7 +181,10 @@ def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:
 _redact_copies: Final = Statement(
     lambda _: (
         sa.update(REMOVED_MESSAGE)
-        .where(of_session(REMOVED_MESSAGE), REMOVED_MESSAGE.c.seq == number("seq"))
+        .where(
+            of_session(REMOVED_MESSAGE),
+            sa.or_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.id == text("chosen_id")),
+        )
         .values({name: column(REMOVED_MESSAGE.c[name]) for name in _REDACTED})
         .values(tokens=REMOVED_MESSAGE.c.tokens * sa.literal_column("0"))
     )

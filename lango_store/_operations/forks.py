@@ -55,11 +55,11 @@ def fork(
         _copy(connection, TURN, source, new, *whole)
     _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]), without=("undo_until",))
     _copy(connection, PAYLOAD, source, new)
+    payloads.release(connection, new)
     _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current values
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}
     sessions.change(connection, new, counted if upto is None else counted | {"last_seq": upto})
     if upto is not None:
-        payloads.release(connection, new)
         _detach_from_cut_turns(connection, new)
         counters.correct(connection, new)
         _explain_cut(connection, now, source, new, upto)

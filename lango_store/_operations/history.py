@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -11,12 +11,14 @@ import sqlalchemy as sa
 from lango_store._dialect import Moment
 from lango_store._operations import counters, payloads, removals, removed, sessions
 from lango_store._operations.binds import (
+    CALL,
     CHANGE,
     IS_COMPACTION,
     MESSAGE,
     REMOVED_MESSAGE,
     REMOVED_TURN,
     SESSION,
+    SUSPENSION,
     TURN,
     of_session,
 )
@@ -51,10 +53,21 @@ def _changes(connection: sa.Connection, key: str, after: int = 0) -> list[Change
 # As of a seq
 
 
-def load(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, *, records: bool = False) -> Session:
-    """Load a live session with the window that it had when `as_of` was its last seq, or at a time."""
+def load(
+    connection: sa.Connection,
+    now: Moment,
+    key: str,
+    as_of: int | datetime,
+    clock: Callable[[sa.Connection], datetime],
+    *,
+    records: bool = False,
+) -> Session:
+    """Load a live session with the window that it had when `as_of` was its last seq, or at a time.
+
+    A read of an expired session has a `now` before its expiry; removed rows are kept by `clock`.
+    """
     info = sessions.info(connection, now, key)
-    at = seq_at(connection, now, key, as_of, info.last_seq)
+    at = seq_at(connection, clock(connection), key, as_of, info.last_seq)
     log = read(connection, key, at)
     turns = [row for part in (TURN, REMOVED_TURN) for row in connection.execute(_turns(part, key, at))]
     compactions = [(turn_no, upto) for turn_no, kind, upto in turns if kind == "compaction"]
@@ -83,14 +96,14 @@ def _turns(turns: sa.Table, key: str, at: int) -> sa.Select[Any]:
 
 def read(connection: sa.Connection, key: str, at: int) -> list[Message]:
     """Read the log that a session had when `at` was its last seq."""
-    parts = [
-        sa.select(*(as_stored(part.c[name]).label(name) for name in MESSAGE_FIELDS)).where(
-            of_session(part, key), removed.valid(part, at)
-        )
-        for part in (MESSAGE, REMOVED_MESSAGE)
-    ]
+    parts = [_messages_of(part, key).where(removed.valid(part, at)) for part in (MESSAGE, REMOVED_MESSAGE)]
     query = sa.union_all(*parts).order_by("seq")
     return payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
+
+
+def _messages_of(rows: sa.Table, key: str) -> sa.Select[Any]:
+    columns = [as_stored(rows.c[name]).label(name) for name in MESSAGE_FIELDS]
+    return sa.select(*columns).where(of_session(rows, key))
 
 
 def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
@@ -190,6 +203,7 @@ def _invert(
     sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + max(number, 0)})
     (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
     removals.insert_change(connection, now, key, seq, kind, change.seq)
+    _delete_calls_of_other_versions(connection, key, change.seq)
     removed_rows = restored = 0
     for rows in (TURN, MESSAGE):
         replaced = rows.c[removed.NUMBER[rows]].in_(_copied_at(rows, key, change.seq))
@@ -208,6 +222,21 @@ def _invert(
     limited = sa.case((SESSION.c.message_count < remaining, SESSION.c.message_count), else_=remaining)
     sessions.change(connection, key, {"last_consolidated": limited})
     return Undone(change=change, seq=seq, restored=restored, removed=removed_rows)
+
+
+def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:
+    """Delete the calls and suspensions of messages whose copy, which replaces them, asks for other calls."""
+    for table in (CALL, SUSPENSION):
+        begun = sa.select(table.c.message_seq).where(
+            of_session(table, key), table.c.message_seq.in_(_copied_at(MESSAGE, key, seq))
+        )
+        for message_seq in set(connection.execute(begun).scalars()):
+            stored = _messages_of(MESSAGE, key).where(MESSAGE.c.seq == message_seq)
+            is_copy = (REMOVED_MESSAGE.c.seq == message_seq, REMOVED_MESSAGE.c.removed_at == seq)
+            rows = [*connection.execute(sa.union_all(stored, _messages_of(REMOVED_MESSAGE, key).where(*is_copy)))]
+            before, after = payloads.decode_rows(connection, key, rows)
+            if before.tool_calls != after.tool_calls:
+                connection.execute(sa.delete(table).where(of_session(table, key), table.c.message_seq == message_seq))
 
 
 def _copied_at(rows: sa.Table, key: str, seq: int) -> sa.Select[Any]:

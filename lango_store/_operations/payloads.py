@@ -27,6 +27,7 @@ from lango_store._operations.binds import (
     column,
     number,
     of_session,
+    of_sessions,
     text,
 )
 from lango_store._operations.levels import chunks
@@ -156,9 +157,26 @@ def _unused(connection: sa.Connection, key: str, digests: set[str]) -> set[str]:
     if not digests:
         return digests
     for table in (MESSAGE, REMOVED_MESSAGE):
-        query = sa.select(as_stored(table.c.payloads)).where(of_session(table, key), table.c.payloads.is_not(None))
-        digests = digests - digests_of(connection.execute(query).scalars().all())
+        digests = digests - digests_of(_listings(connection, table, key))
     return digests
+
+
+def _listings(connection: sa.Connection, table: sa.Table, key: str) -> Sequence[str]:
+    query = sa.select(as_stored(table.c.payloads)).where(of_session(table, key), table.c.payloads.is_not(None))
+    return connection.execute(query).scalars().all()
+
+
+def only_in_copies(connection: sa.Connection, keys: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the payloads that only copies of removed messages refer to, each as its session's key and its digest."""
+    refers = REMOVED_MESSAGE.c.payloads.is_not(None)
+    query = sa.select(REMOVED_MESSAGE.c.session_key, as_stored(REMOVED_MESSAGE.c.payloads))
+    kept: dict[str, list[str]] = {}
+    for key, listing in connection.execute(query.where(of_sessions(REMOVED_MESSAGE, keys), refers)):
+        kept.setdefault(key, []).append(listing)
+    digests = {
+        key: digests_of(listings) - digests_of(_listings(connection, MESSAGE, key)) for key, listings in kept.items()
+    }
+    return {(key, digest) for key in digests for digest in digests[key]}
 
 
 # All sessions

@@ -1,4 +1,7 @@
-"""Transfer: read all rows of a session as stored, and insert them unchanged into another database."""
+"""Transfer: read the rows of a session as stored, and insert them unchanged into another database.
+
+Copies of removed messages, and payloads that only they refer to, are left out.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -9,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import paging
+from lango_store._operations import paging, payloads
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -118,11 +121,14 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
     Needs a snapshot, because each table is read with a separate cursor.
     """
     with ExitStack() as stack:
+        left_out = payloads.only_in_copies(connection, keys)
 
         def rows_of(table: sa.Table) -> Iterator[Row]:
             query = sa.select(*_stored(table)).where(of_sessions(table, keys)).order_by(*table.primary_key)
             result = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
-            return (stored_row(table, values) for values in result)
+            return (
+                stored_row(table, each) for each in result if table is not PAYLOAD or tuple(each[:2]) not in left_out
+            )
 
         children = [(table, rows_of(table)) for table in CHILDREN]
         waiting = [next(rows, None) for _, rows in children]
@@ -166,8 +172,9 @@ _PAGES: Final = {
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
     """Read the rows of a session in one of `CHILDREN` page by page."""
+    left_out = payloads.only_in_copies(connection, [key]) if table is PAYLOAD else ()
     for page in _PAGES[table.name].read(connection, key):
-        yield [stored_row(table, values) for values in page]
+        yield [stored_row(table, values) for values in page if tuple(values[:2]) not in left_out]
 
 
 # Shared values

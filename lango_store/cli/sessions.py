@@ -15,7 +15,6 @@ from lango_store._operations.levels import below
 from lango_store._operations.lists import Order
 from lango_store._values import document
 from lango_store._values.model import UNSET, Message, SessionInfo
-from lango_store._values.session import Session
 from lango_store.cli.changes import point
 from lango_store.cli.options import (
     Agent,
@@ -222,8 +221,8 @@ def show(
 
     def messages(store: Store, key: str) -> Iterator[Message | DamagedMessage]:
         nonlocal is_damaged
-        if isinstance(info, Session):
-            yield from info.messages[-last:] if last else info.messages
+        if earlier is not None:
+            yield from earlier.messages[-last:] if last else earlier.messages
             return
         read = partial(store.conversation(key).all_messages, expired=expired, damaged="return")
         after, part = 0, read(last=last, limit=None if last else 500)
@@ -247,15 +246,16 @@ def show(
     with open_store(url) as store:
         if as_of is not None and children:
             raise typer.BadParameter("--as-of shows one session: leave out --children")
-        info: SessionInfo = store.info(key, expired=expired)
-        if as_of is not None:
-            info = store.get(key, expired=expired, records=True, as_of=as_of)
+        earlier = None if as_of is None else store.get(key, expired=expired, records=True, as_of=as_of)
+        info = store.info(key, expired=expired)
+        if earlier is not None:
+            info = SessionInfo.model_validate(earlier.model_dump(exclude={"messages"}))
         infos = _family(store, info, expired=None if expired else False) if children else [info]
         if html is not None:
             with atomic_writer(html, replace=True) as file:
                 file.write(document.start_page(info.title or key).encode())
                 for info in infos:
-                    turns = [] if expired else store.conversation(info.key).turns()
+                    turns = [] if expired or earlier else store.conversation(info.key).turns()
                     for piece in document.render_section(info, messages(store, info.key), turns):
                         file.write(piece.encode())
                 file.write(document.END.encode())
@@ -274,12 +274,13 @@ def show(
                 for info in infos:
                     usage: dict[str, Any] = {}
                     state: list[str] = []
-                    if not expired:  # these reads raise SessionExpired
+                    if not expired and earlier is None:  # these reads raise SessionExpired
                         talk = store.conversation(info.key)
                         usage = readable(talk.total_usage) or {}
                         turn, drafts, inbox = readable(talk.open_turn), readable(talk.drafts), readable(talk.inbox)
                         state = describe_turn_state(turn, drafts or [], inbox or [])
-                    omitted = max(info.message_count + info.record_count - last, 0) if last else 0
+                    number = info.message_count + info.record_count if earlier is None else len(earlier.messages)
+                    omitted = max(number - last, 0) if last else 0
                     out.print(render_session(info, usage, state, omitted=omitted))
                     for each in messages(store, info.key):
                         out.print(render_message(each, full=full))

@@ -42,7 +42,8 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute("LOCK TABLE lango_message, lango_payload")  # a running append could store a payload after the count
     is_last = op.get_context().opts.get("destination_rev") == "base"  # it drops the messages too
-    if not is_last and op.get_bind().scalar(sa.text("SELECT count(*) FROM lango_payload")):
+    moved = sa.text("SELECT count(*) FROM lango_message WHERE payloads IS NOT NULL")
+    if not is_last and op.get_bind().scalar(moved):
         raise LangoStoreError("lango_payload has parts of messages: run `lango-store payloads move --back` first")
     op.execute("DELETE FROM lango_feature WHERE name = 'payloads'")
     op.drop_index("ix_lango_message_payloads", "lango_message")

@@ -1,0 +1,128 @@
+"""Redactions reach the copies of removed messages and of earlier versions."""
+
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import contents, message, messages, summary
+from support.payloads import bodies
+from support.session_checks import assert_sound
+
+from lango_store import Conversation, MessageNotFound, Store, ToolCall, create_engine
+
+SECRET = "a secret "
+
+
+def at(conversation: Conversation, as_of: int) -> list[Any]:
+    """Return the contents of an earlier window."""
+    return contents(conversation.get(as_of=as_of).messages)
+
+
+def everything(store: Store) -> str:
+    """Return all columns of all copies and payloads as one text."""
+    with store.engine.connect() as connection:
+        names = ("lango_removed_message", "lango_removed_turn", "lango_payload", "lango_message")
+        return str([[*connection.exec_driver_sql(f"SELECT * FROM {name}")] for name in names])
+
+
+def secret_message(**fields: Any) -> Any:
+    call = ToolCall(id="1", name="f", arguments={"a": SECRET})
+    return message(SECRET * 500, role="assistant", sent=SECRET, extra={"x": SECRET}, tool_calls=[call], **fields)
+
+
+def test_redaction_reaches_earlier_versions_of_a_message(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[secret_message(id="a", tokens=7), message("b")])
+    conversation.update_message("a", message("edited"))
+    conversation.update_message("a", message("edited again"))
+    conversation.redact_message("a", reason="asked to")
+    assert SECRET not in everything(keeping)
+    assert "edited" not in everything(keeping)
+    assert bodies(keeping) == []
+    for seq in range(2, 6):
+        first, second = conversation.get(as_of=seq).messages
+        assert (first.id, first.content, first.tool_calls, first.sent, first.extra) == (
+            "a",
+            None,
+            [],
+            None,
+            {"redacted": "asked to"},
+        )
+        assert second.content == "b"
+    for _ in range(2):
+        conversation.undo()
+        assert contents(conversation.messages()) == [None, "b"]
+    assert conversation.undo() is None
+    assert conversation.messages()[0].tokens == 0
+    assert_sound(keeping)
+
+
+@pytest.mark.parametrize("seq_or_id", [2, "b"])
+def test_removed_message_can_be_redacted(keeping: Store, seq_or_id: int | str) -> None:
+    conversation = keeping.open("k", messages=[message("a"), secret_message(id="b", tokens=7)])
+    conversation.save_turn([message("c")])
+    conversation.truncate(after=1)
+    redacted = conversation.redact_message(seq_or_id, reason="asked to")
+    assert (redacted.seq, redacted.content, redacted.tokens) == (2, None, 0)
+    assert redacted.extra == {"redacted": "asked to"}
+    assert SECRET not in everything(keeping)
+    assert bodies(keeping) == []
+    assert at(conversation, 3) == ["a", None, "c"]
+    conversation.undo()
+    assert conversation.messages()[1] == redacted
+    assert contents(conversation.messages()) == ["a", None, "c"]
+    assert_sound(keeping)
+
+
+def test_redaction_by_id_reaches_each_message_that_had_the_id(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("question"), secret_message(id="answer")])
+    conversation.append_messages([secret_message(id="answer")], replace_after=1)
+    conversation.append_messages([message("good", id="answer")], replace_after=1)
+    conversation.redact_message("answer")
+    assert SECRET not in everything(keeping)
+    conversation.clear()
+    conversation.redact_message("answer")
+    assert "good" not in everything(keeping)
+
+
+def test_redacted_summary_that_is_restored_is_not_empty(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(2))
+    conversation.compact(lambda _: summary(SECRET))
+    conversation.clear()
+    assert conversation.redact_message(4).content == "(redacted)"
+    conversation.undo()
+    assert contents(conversation.messages()) == ["(redacted)"]
+
+
+def test_redaction_of_a_message_that_is_not_kept_is_refused(keeping: Store, store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.pop_message()
+    for seq_or_id in (2, "id", 9):
+        with pytest.raises(MessageNotFound):
+            keeping.conversation("k").redact_message(seq_or_id)
+
+
+def test_redaction_removes_removed_words_from_the_file(make_sqlite: MakeDatabase) -> None:
+    url = make_sqlite()
+    engine = create_engine(url)
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA secure_delete = ON"))
+    with Store(engine, keep_removed=timedelta(days=1)) as store:
+        conversation = store.open("k", messages=[secret_message(id="a")])
+        conversation.update_message("a", message("edited"))
+        conversation.delete_message("a")
+        assert is_in_file(url, SECRET)
+        conversation.redact_message("a")
+        assert not is_in_file(url, SECRET)
+        assert not is_in_file(url, "edited")
+    engine.dispose()
+
+
+def is_in_file(url: str, word: str) -> bool:
+    path = Path(url.removeprefix("sqlite:///"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return word.encode() in path.read_bytes()

@@ -1,0 +1,289 @@
+"""Changes of a session that `undo` takes back, and `redo` makes again."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.factories import contents, message, messages, seqs, summary
+from support.payloads import LARGE, bodies
+from support.session_checks import assert_sound
+
+from lango_store import AsyncStore, Conversation, Store
+from lango_store.testing import Clock
+
+
+def shown(conversation: Conversation) -> tuple[Any, ...]:
+    """Return what undo has to bring back."""
+    session = conversation.get(records=True)
+    changing = {"last_seq", "revision", "updated_at"}
+    return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns()
+
+
+def assert_taken_back(store: Store, conversation: Conversation, before: tuple[Any, ...], kind: str) -> None:
+    """Undo the last change, make it again and undo it again."""
+    after = shown(conversation)
+    assert after != before
+    for _ in range(2):
+        undone = conversation.undo()
+        assert undone is not None
+        assert (undone.seq, shown(conversation)) == (conversation.info().last_seq, before)
+        redone = conversation.redo()
+        assert redone is not None
+        assert (redone.change.kind, shown(conversation)) == ("undo", after)
+    assert conversation.changes()[0].kind == kind
+    assert [each.kind for each in conversation.changes()[1:]] == ["undo", "redo"] * 2
+    assert conversation.undo() is not None
+    assert shown(conversation) == before
+    assert_sound(store)
+
+
+def session_of_two_turns(store: Store) -> Conversation:
+    """Store a system message, two turns with two messages each, and a record."""
+    conversation = store.open("k")
+    conversation.append_message(message("be kind", role="system", tokens=2))
+    conversation.save_turn([message("a", id="a", tokens=3), message("b", role="assistant")], {"tokens": 1}, id="t1")
+    conversation.save_turn([message("c", sent="sent"), message(LARGE, role="assistant")], {"tokens": 1}, id="t2")
+    conversation.append_message(message("cost", role="record"))
+    conversation.update(last_consolidated=4)
+    return conversation
+
+
+# Each kind of change
+
+
+def test_truncate_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    assert conversation.truncate(after=2) == 3
+    assert_taken_back(keeping, conversation, before, "truncate")
+
+
+def test_clear_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    assert conversation.clear() == 5
+    assert_taken_back(keeping, conversation, before, "clear")
+
+
+def test_clear_that_keeps_system_messages_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    conversation.save_turn([message("in a turn", role="system")])
+    before = shown(conversation)
+    assert conversation.clear(keep_system=True) == 4
+    assert [each.turn_no for each in conversation.messages()] == [None, None]
+    assert_taken_back(keeping, conversation, before, "clear")
+
+
+def test_pop_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert popped.content == LARGE
+    assert_taken_back(keeping, conversation, before, "pop")
+
+
+def test_pop_of_a_record_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    assert conversation.pop_message(records=True) is not None
+    assert_taken_back(keeping, conversation, before, "pop")
+
+
+def test_pop_that_deletes_a_turn_is_taken_back(keeping: Store) -> None:
+    conversation = keeping.open("k")
+    conversation.save_turn([message("only")], {"tokens": 1}, id="t")
+    before = shown(conversation)
+    conversation.pop_message()
+    assert conversation.turns() == []
+    assert_taken_back(keeping, conversation, before, "pop")
+
+
+def test_delete_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    conversation.delete_message("a")
+    assert_taken_back(keeping, conversation, before, "delete")
+
+
+def test_update_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    conversation.update_message(5, message("short", id="new", tokens=9))
+    assert_taken_back(keeping, conversation, before, "update")
+
+
+def test_update_to_a_record_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    conversation.update_message(2, message("a", role="record"))
+    assert_taken_back(keeping, conversation, before, "update")
+
+
+def test_drop_sent_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    assert conversation.drop_sent(before=9) == 1
+    assert_taken_back(keeping, conversation, before, "drop_sent")
+
+
+def test_replacement_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    conversation.append_messages([message("b2", role="assistant"), message("c2")], replace_after=2)
+    assert contents(conversation.messages()) == ["be kind", "a", "b2", "c2"]
+    assert_taken_back(keeping, conversation, before, "truncate")
+
+
+def test_compaction_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    conversation.compact(lambda _: summary())
+    assert contents(conversation.messages()) == ["summary"]
+    assert_taken_back(keeping, conversation, before, "compact")
+
+
+def test_discarding_compaction_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    before = shown(conversation)
+    conversation.compact(lambda _: summary(), discard=True)
+    assert contents(conversation.all_messages()) == ["cost", "summary"]
+    assert_taken_back(keeping, conversation, before, "discard")
+
+
+def test_deletion_of_the_only_message_of_a_summary_is_taken_back(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    compaction = conversation.compact(lambda _: summary())
+    assert compaction is not None
+    before = shown(conversation)
+    conversation.delete_message(compaction.summary[0].seq)
+    assert conversation.compactions() == []
+    undone = conversation.undo()
+    assert undone is not None
+    assert shown(conversation) == before
+    assert_sound(keeping)
+
+
+# Several changes
+
+
+def test_undo_takes_back_the_last_change_that_was_not_taken_back(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message(text) for text in "abcd"])
+    for seq in (4, 2, 3):
+        conversation.delete_message(seq)
+    states = []
+    while (undone := conversation.undo()) is not None:
+        states.append((undone.change.seq, undone.restored, undone.removed, contents(conversation.messages())))
+    assert states == [(7, 1, 0, ["a", "c"]), (6, 1, 0, ["a", "b", "c"]), (5, 1, 0, ["a", "b", "c", "d"])]
+    assert seqs(conversation.messages()) == [1, 2, 3, 4]
+    kinds = [(each.kind, each.after_seq) for each in conversation.changes()]
+    assert kinds == [("delete", 4), ("delete", 2), ("delete", 3), ("undo", 7), ("undo", 6), ("undo", 5)]
+    for remaining in (["a", "b", "c"], ["a", "c"], ["a"]):
+        conversation.redo()
+        assert contents(conversation.messages()) == remaining
+    assert conversation.redo() is None
+    assert [each.kind for each in conversation.changes()[6:]] == ["redo"] * 3
+
+
+def test_undo_and_redo_without_changes_return_none(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(2))
+    assert (conversation.undo(), conversation.redo()) == (None, None)
+    assert (conversation.changes(), conversation.info().last_seq) == ([], 2)
+
+
+def test_undo_keeps_messages_appended_since(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("q1"), message("a1")])
+    conversation.truncate(after=1)
+    conversation.save_turn([message("q2"), message("a2")])
+    undone = conversation.undo()
+    assert undone is not None
+    assert (undone.restored, undone.removed) == (1, 0)
+    assert contents(conversation.messages()) == ["q1", "a1", "q2", "a2"]
+    assert conversation.redo() is not None
+    assert contents(conversation.messages()) == ["q1", "q2", "a2"]
+    assert_sound(keeping)
+
+
+def test_undo_of_a_compaction_keeps_messages_appended_since(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("q1"), message("a1")])
+    conversation.compact(lambda _: summary())
+    conversation.append_message(message("q2"))
+    conversation.undo()
+    assert contents(conversation.messages()) == ["q1", "a1", "q2"]
+    conversation.redo()
+    assert contents(conversation.messages()) == ["summary", "q2"]
+
+
+def test_another_change_ends_redo(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("a"), message("b")])
+    conversation.truncate(after=1)
+    conversation.undo()
+    conversation.update_message(1, message("A"))
+    assert conversation.redo() is None
+    assert contents(conversation.messages()) == ["A", "b"]
+
+
+def test_redo_after_an_append(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("a"), message("b")])
+    conversation.truncate(after=1)
+    conversation.undo()
+    conversation.append_message(message("c"))
+    assert conversation.redo() is not None
+    assert contents(conversation.messages()) == ["a", "c"]
+
+
+def test_seqs_of_new_messages_are_higher_than_those_of_an_undo(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(5))
+    conversation.truncate(after=0)
+    assert conversation.info().last_seq == 6
+    undone = conversation.undo()
+    assert undone is not None
+    assert (undone.seq, undone.restored) == (12, 5)  # one for each restored message, and one more
+    assert conversation.append_message(message()).seq == 13
+
+
+def test_undo_restores_large_strings(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message(LARGE)])
+    conversation.update_message(1, message("y" * 5_000))
+    assert bodies(keeping) == [LARGE, "y" * 5_000]
+    conversation.undo()
+    assert contents(conversation.messages()) == [LARGE]
+    conversation.redo()
+    assert contents(conversation.messages()) == ["y" * 5_000]
+
+
+# Other ways to call it
+
+
+def test_undo_in_a_transaction_is_rolled_back_with_it(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(2))
+
+    def change_and_fail() -> None:
+        with keeping.transaction() as tx:
+            tx.conversation("k").truncate(after=0)
+            assert tx.conversation("k").undo() is not None
+            assert len(tx.conversation("k").messages()) == 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_fail()
+    assert (len(conversation.messages()), conversation.changes()) == (2, [])
+
+
+def test_async_store_takes_changes_back(url: str, clock: Clock) -> None:
+    async def main() -> None:
+        async with AsyncStore(url, clock=clock, keep_removed=timedelta(days=1)) as store:
+            conversation = await store.open("k", messages=messages(3))
+            await conversation.truncate(after=1)
+            undone = await conversation.undo()
+            assert undone is not None
+            assert undone.restored == 2
+            assert len(await conversation.messages()) == 3
+            assert await conversation.redo() is not None
+            assert len((await conversation.get(as_of=3)).messages) == 3
+            assert seqs((await conversation.diff(3, 4)).removed) == [2, 3]
+            assert len(await (await conversation.fork(as_of=3)).messages()) == 3
+            assert [each.kind for each in await conversation.changes()] == ["truncate", "undo", "redo"]
+
+    asyncio.run(main())

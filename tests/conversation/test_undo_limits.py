@@ -1,0 +1,85 @@
+"""Limits of `undo`: redactions, calls, and ids that were used again."""
+
+from typing import Any
+
+import pytest
+from support.factories import contents, message
+from support.session_checks import assert_sound
+
+from lango_store import Conversation, LangoStoreError, Message, Store, ToolCall
+
+
+def shown(conversation: Conversation) -> tuple[Any, ...]:
+    """Return what undo has to bring back."""
+    session = conversation.get(records=True)
+    changing = {"last_seq", "revision", "updated_at"}
+    return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns()
+
+
+def test_redaction_is_not_taken_back(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("a"), message("secret")])
+    conversation.delete_message(1)
+    conversation.redact_message(2)
+    undone = conversation.undo()
+    assert undone is not None
+    assert undone.change.kind == "delete"
+    assert contents(conversation.messages()) == ["a", None]
+    assert conversation.undo() is None
+
+
+def test_records_of_tool_calls_are_not_restored(keeping: Store) -> None:
+    conversation = keeping.open("k")
+    asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="1", name="f")]))
+    conversation.finish_call(conversation.begin_call(asking.seq, 0), "done")
+    conversation.truncate(after=0)
+    conversation.undo()
+    assert len(conversation.messages()) == 2
+    assert conversation.calls() == []
+
+
+def asking(content: str, name: str) -> Message:
+    return Message.assistant(content, tool_calls=[ToolCall(id="1", name=name)])
+
+
+def test_undo_of_an_update_keeps_calls_only_if_the_message_asks_for_them(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[asking("a", "f")])
+    conversation.update_message(1, asking("b", "g"))
+    conversation.update_message(1, asking("c", "g"))
+    conversation.finish_call(conversation.begin_call(1, 0), "done")
+    conversation.suspend([(1, 0)])
+    conversation.undo()
+    assert [each.state for each in conversation.calls()] == ["finished"]
+    assert len(conversation.suspensions()) == 1
+    conversation.undo()
+    assert conversation.messages()[0].tool_calls[0].name == "f"
+    assert (conversation.calls(), conversation.suspensions()) == ([], [])
+
+
+@pytest.mark.parametrize("again", [message("new", id="one"), message("new", id="two")])
+def test_undo_is_refused_if_the_id_of_a_removed_message_is_used_again(keeping: Store, again: Message) -> None:
+    conversation = keeping.open("k", messages=[message("a", id="one"), message("b", id="two"), message("c")])
+    conversation.truncate(after=0)
+    used = conversation.append_message(again)
+    before, changes = shown(conversation), conversation.changes()
+    with pytest.raises(LangoStoreError, match="an id that the change removed was used again: nothing was changed"):
+        conversation.undo()
+    assert (shown(conversation), conversation.changes()) == (before, changes)
+    assert_sound(keeping)
+    conversation.delete_message(used.seq)
+    conversation.undo()
+    with pytest.raises(LangoStoreError, match="used again"):  # the deletion was taken back, so the id is used again
+        conversation.undo()
+    conversation.update_message(used.seq, message("new", id="three"))
+    conversation.undo()
+    conversation.redo()
+    assert contents(conversation.messages()) == ["new"]
+
+
+def test_undo_is_refused_if_the_id_of_a_removed_turn_is_used_again(keeping: Store) -> None:
+    conversation = keeping.open("k")
+    conversation.save_turn([message("a")], id="t")
+    conversation.clear()
+    conversation.save_turn([message("b")], id="t")
+    with pytest.raises(LangoStoreError, match="used again"):
+        conversation.undo()
+    assert contents(conversation.messages()) == ["b"]
