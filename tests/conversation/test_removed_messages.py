@@ -163,7 +163,7 @@ def test_archives_have_no_copies_and_none_of_their_large_strings(keeping: Store,
     cold = tmp_path / "cold.db"
     clock.move(hours=1)
     keeping.expire(older_than=timedelta(0), archive=cold)
-    assert LARGE.encode() not in cold.read_bytes()
+    assert LARGE[:1_000].encode() not in cold.read_bytes()  # a page holds no longer part
     keeping.restore(cold, "k")
     keeping.create("other", messages=[message(LARGE)])
     assert_has_no_copies(keeping)

@@ -1,6 +1,7 @@
 """A downgrade past the revision of payloads loses no part of a message."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from support.databases import MakeDatabase
 from support.factories import message
 from support.locks import until_one_waits
 
-from lango_store import LangoStoreError, Message, Store, schema
+from lango_store import LangoStoreError, Message, Store, create_engine, schema
 
 LARGE = "x" * 5_000
 BEFORE_PAYLOADS = "0104"
@@ -32,17 +33,33 @@ def test_downgrade_is_refused_until_payloads_are_moved_back(url: str) -> None:
         assert schema.features(url) == []
 
 
+def test_downgrade_drops_payloads_of_removed_messages(url: str) -> None:
+    with Store(url, keep_removed=timedelta(days=1)) as store:
+        store.create("k", messages=[message(LARGE), message("y" * 5_000)])
+        store.conversation("k").pop_message()
+        assert store.move_payloads(larger_than=None) == 1
+        assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
+        assert read_with_sql(store) == [LARGE]
+
+
 def test_downgrade_waits_for_a_transaction_that_appends_a_payload(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
-    with Store(url) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
+    with Store(url) as store:
         store.create("k")
-        store.using(host).append_message("k", message(LARGE))
+    assert schema.downgrade(url, "0105") == "0105"
+    engine = create_engine(url)
+    with engine.connect() as host, ThreadPoolExecutor(1) as pool:
+        host.exec_driver_sql(
+            "INSERT INTO lango_message (session_key, seq, role, text, payloads, created_at) "
+            "VALUES ('k', 1, 'user', '', '{\"text\":[\"digest\",19]}', now())"
+        )
         downgrading = pool.submit(schema.downgrade, url, BEFORE_PAYLOADS)
-        until_one_waits(store.engine)
+        until_one_waits(engine)
         host.commit()
         with pytest.raises(LangoStoreError, match="lango-store payloads move --back"):
             downgrading.result()
-        assert store.messages("k")[0].content == LARGE
+        assert schema.current(url) == "0105"
+    engine.dispose()
 
 
 def test_downgrade_to_base_drops_payloads_too(url: str) -> None:

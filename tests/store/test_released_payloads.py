@@ -110,9 +110,10 @@ def test_arguments_of_a_begun_call_can_be_updated_only_to_equal_ones(store: Stor
     same = message(B, role="assistant", tool_calls=[call])
     assert conversation.update_message(1, same).tool_calls == [call]
     assert bodies(store) == [A, B]
-    other = call.model_copy(update={"arguments": {"a": B}})
-    with pytest.raises(InvalidMessage, match="a call of the message was begun"):
-        conversation.update_message(1, message(B, role="assistant", tool_calls=[other]))
+    for text in (B, ""):
+        other = call.model_copy(update={"arguments": {"a": text}})
+        with pytest.raises(InvalidMessage, match="a call of the message was begun"):
+            conversation.update_message(1, message(B, role="assistant", tool_calls=[other]))
     assert bodies(store) == [A, B]
 
 
