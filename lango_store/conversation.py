@@ -66,7 +66,7 @@ from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, Summary, summarize
 from lango_store._values.usage import total
-from lango_store.errors import DamagedMessage, InvalidMessage, LangoStoreError, UniqueViolation, quoted
+from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
 from lango_store.running_turn import RunningTurn
 
 P = ParamSpec("P")
@@ -279,7 +279,7 @@ class Conversation:
             digest: The digest of a `Payload`.
 
         Raises:
-            PayloadNotFound: No message of the session refers to such a payload any more.
+            PayloadNotFound: No message of the session, and no removed message that is kept, refers to such a payload.
         """
         return self._context.read(payloads.find, self.key, digest)
 
@@ -1141,9 +1141,9 @@ class Conversation:
 
         Raises:
             NotKept: What the change removed is not kept: see `Store(keep_removed=…)`. Nothing was written.
-            LangoStoreError: The id of a removed message or turn was used again; nothing was written.
+            Conflict: The id of a removed message or turn was used again; nothing was written.
         """
-        return self._take_back(history.undo)
+        return self._context.transact_once(history.undo, self.key)
 
     def redo(self) -> Undone | None:
         """Take back the last undo, unless another change followed it.
@@ -1153,9 +1153,9 @@ class Conversation:
 
         Raises:
             NotKept: What the undo removed is not kept any more; nothing was written.
-            LangoStoreError: The id of a removed message or turn was used again; nothing was written.
+            Conflict: The id of a removed message or turn was used again; nothing was written.
         """
-        return self._take_back(history.redo)
+        return self._context.transact_once(history.redo, self.key)
 
     def diff(self, a: int | datetime, b: int | datetime) -> Diff:
         """Compare the log at two points, as for `get(as_of=…)`.
@@ -1227,15 +1227,6 @@ class Conversation:
         return window.as_prompt(chosen, nested=nested)
 
     # Helpers
-
-    def _take_back(self, operation: Callable[[sa.Connection, datetime, str], Undone | None]) -> Undone | None:
-        try:
-            return self._context.transact_once(operation, self.key)
-        except UniqueViolation as error:
-            raise LangoStoreError(
-                f"session {quoted(self.key)}: an id that the change removed was used again: nothing was changed; "
-                "give the newer message another id with update_message, or delete it"
-            ) from error
 
     def _message_pages(self, after: int, before: int | None, size: int) -> Iterator[list[Message]]:
         chosen = Range(after, log.MAX_SEQ if before is None else before)

@@ -141,8 +141,9 @@ class NotKept(LangoStoreError):
         seq: The `seq` of the change.
     """
 
-    def __init__(self, key: str, seq: int) -> None:
-        self._fact = f"session {quoted(key)}: what change {seq} removed was not kept, or only for a time that is over"
+    def __init__(self, key: str, seq: int, until: datetime | None = None) -> None:
+        kept = "was not kept" if until is None else f"was kept until {until:%Y-%m-%d %H:%M:%S} UTC"
+        self._fact = f"session {quoted(key)}: what change {seq} removed {kept}"
         super().__init__(f"{self._fact}: open the store with keep_removed= to keep what later changes remove")
         self.key = key
         self.seq = seq

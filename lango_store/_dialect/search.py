@@ -28,6 +28,8 @@ PAYLOAD: Final = Base.metadata.tables["lango_payload"]
 
 _SEARCHABLE: Final = [MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls")]
 
+_AT_ONCE: Final = 500  # a statement binds a limited number of values
+
 MessageKey = tuple[str, int]
 """The session key and the seq of a message."""
 
@@ -138,10 +140,13 @@ def _with_payloads(connection: sa.Connection, key: str, payloads: str, stored: S
     row = dict(zip(("text", "content", "tool_calls"), stored, strict=True))
     try:
         listing = {name: places for name, places in decode_json(payloads).items() if name in row}
-        wanted = [reference[0] for reference in references(listing)]
-        query = sa.select(PAYLOAD.c.digest, PAYLOAD.c.body)
-        query = query.where(PAYLOAD.c.session_key == key, PAYLOAD.c.digest.in_(wanted))
-        put_back(row, listing, dict([*connection.execute(query)]))
+        wanted = sorted({reference[0] for reference in references(listing)})
+        query = sa.select(PAYLOAD.c.digest, PAYLOAD.c.body).where(PAYLOAD.c.session_key == key)
+        bodies: dict[str, str] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = query.where(PAYLOAD.c.digest.in_(wanted[start : start + _AT_ONCE]))
+            bodies |= dict([*connection.execute(part)])
+        put_back(row, listing, bodies)
     except FAULTS:  # damaged, or the message was changed since it was read, and is queued again
         return stored
     return list(row.values())

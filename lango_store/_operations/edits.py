@@ -131,6 +131,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
         if (copy := _copy_of(connection, key, seq_or_id)) is None:
             raise
         new = redacted(reason, in_summary=_was_in_summary(connection, key, copy.turn_no))
+        sessions.lock_any(connection, key)
         _redact_copies.run_many(connection, [new | chosen_id | {"key": key, "seq": copy.seq}])
         payloads.release(connection, key)
         return decode_messages(key, [_copy_of(connection, key, seq_or_id)])[0]
@@ -162,7 +163,6 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
     check_seq("before", before)
     last_seq = sessions.lock(connection, now, key).last_seq
     those = (of_session(MESSAGE, key), MESSAGE.c.seq < before, MESSAGE.c.sent.is_not(None))
-    removed.keep(connection, key, MESSAGE, sa.and_(*those), replaced=True)
     dropped = connection.execute(sa.update(MESSAGE).where(*those).values(sent=sa.null())).rowcount
     if dropped:
         removals.insert_change(connection, now, key, last_seq + 1, "drop_sent", before)
@@ -304,6 +304,7 @@ class _Edit:
 
     def _count(self, kind: removals.Change, new: removals.Removed, **changes: Any) -> None:
         deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
+        deleted = deleted._replace(payloads=self.row["payloads"] is not None)
         if deleted.messages and self._is_consolidated():
             changes["last_consolidated"] = SESSION.c.last_consolidated - deleted.messages
         removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])

@@ -27,12 +27,12 @@ from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_t
 from lango_store._rows.columns import as_stored
 from lango_store._values.model import Change, Diff, Message, MessageRole, Undone
 from lango_store._values.session import Session
-from lango_store.errors import NotKept
+from lango_store.errors import Conflict, NotKept, quoted
 
 _FIELDS: Final = tuple(Change.model_fields)
 _COLUMNS: Final = [as_stored(CHANGE.c[name]) for name in _FIELDS]
 _TIMES: Final = ("changed_at", "undo_until")
-_NOT_UNDONE: Final = ("redact", "fork")
+_PERMANENT: Final = ("redact", "drop_sent", "fork")
 """The kinds of changes that are never taken back."""
 
 
@@ -119,10 +119,13 @@ def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | dateti
     else:
         check_seq("as_of", as_of)
         at = min(as_of, last_seq)
+    # The messages that a change added belong to it: there was no state between the two.
+    within = (of_session(CHANGE, key), CHANGE.c.seq <= at, CHANGE.c.added_upto > at)
+    at = connection.execute(sa.select(CHANGE.c.added_upto).where(*within)).scalar() or at
     now = now or sessions.server_time(connection)
     for change in _changes(connection, key, at):
-        if change.kind not in _NOT_UNDONE and not _is_kept(change, now):
-            raise NotKept(key, change.seq)
+        if change.kind not in _PERMANENT and not _is_kept(change, now):
+            raise NotKept(key, change.seq, change.undo_until)
     return at
 
 
@@ -158,18 +161,27 @@ def redo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
 
 
 def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal["undo", "redo"]) -> Undone | None:
-    sessions.lock(connection, now, key)
+    locked = sessions.lock(connection, now, key)
     undoable, redoable = _stacks(_changes(connection, key))
     waiting = undoable if kind == "undo" else redoable
     if not waiting:
         return None
     change = waiting[-1]
     if change.undo_until is None or not _is_kept(change, now):
-        raise NotKept(key, change.seq)
+        raise NotKept(key, change.seq, change.undo_until)
     before = connection.get_execution_options().get(removed.KEEP)
     connection.execution_options(**{removed.KEEP: before or change.undo_until - now})  # an undo can be taken back too
     try:
-        return _invert(connection, now, key, change, kind)
+        with connection.begin_nested():
+            return _invert(connection, now, key, change, kind, locked)
+    except sa.exc.IntegrityError as error:
+        raise Conflict(
+            key,
+            expected=change.seq,
+            last_seq=locked.last_seq,
+            message=f"session {quoted(key)}: an id that change {change.seq} removed was used again: nothing was "
+            f"changed; fork(as_of={change.seq - 1}) copies the log before this change",
+        ) from error
     finally:
         connection.execution_options(**{removed.KEEP: before})
 
@@ -185,14 +197,19 @@ def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         elif change.kind == "redo":
             del redoable[-1:]
             undoable.append(change)
-        elif change.kind not in _NOT_UNDONE:
+        elif change.kind not in _PERMANENT:
             undoable.append(change)
             redoable.clear()
     return undoable, redoable
 
 
 def _invert(
-    connection: sa.Connection, now: datetime, key: str, change: Change, kind: Literal["undo", "redo"]
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    change: Change,
+    kind: Literal["undo", "redo"],
+    locked: sessions.Locked,
 ) -> Undone:
     """Remove the rows that a change added, and restore those that it removed or replaced.
 
@@ -204,24 +221,25 @@ def _invert(
     (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
     removals.insert_change(connection, now, key, seq, kind, change.seq)
     _delete_calls_of_other_versions(connection, key, change.seq)
-    removed_rows = restored = 0
+    restored = 0
+    deleted: dict[bool, int] = {}
     for rows in (TURN, MESSAGE):
         replaced = rows.c[removed.NUMBER[rows]].in_(_copied_at(rows, key, change.seq))
         added = sa.and_(_added_by(rows, key, change), ~replaced)
         for condition, is_replaced in ((added, False), (replaced, True)):
             removed.keep(connection, key, rows, condition, replaced=is_replaced)
-            deleted = connection.execute(sa.delete(rows).where(of_session(rows, key), condition)).rowcount
-            removed_rows += deleted if rows is MESSAGE else 0
-        inserted = removed.restore(connection, key, rows, change.seq, seq)
-        restored += inserted if rows is MESSAGE else 0
+            delete = sa.delete(rows).where(of_session(rows, key), condition)
+            deleted[is_replaced] = connection.execute(delete).rowcount
+        restored = removed.restore(connection, key, rows, change.seq, seq)
     removals.delete_unasked(connection, key)
     payloads.release(connection, key)
     sessions.change(connection, key, {"last_seq": seq, "updated_at": now})
     counters.correct(connection, key)
-    remaining = sa.func.coalesce(sa.null() if change.consolidated is None else change.consolidated, 0)
-    limited = sa.case((SESSION.c.message_count < remaining, SESSION.c.message_count), else_=remaining)
-    sessions.change(connection, key, {"last_consolidated": limited})
-    return Undone(change=change, seq=seq, restored=restored, removed=removed_rows)
+    count = sessions.lock(connection, now, key).message_count
+    if deleted[False] or restored > deleted[True] or count != locked.message_count:  # not a mere edit
+        before = change.consolidated or 0
+        sessions.change(connection, key, {"last_consolidated": min(before, count)})
+    return Undone(change=change, seq=seq, restored=restored, removed=sum(deleted.values()))
 
 
 def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:

@@ -23,7 +23,6 @@ from lango_store._operations.binds import (
     MESSAGE,
     PAYLOAD,
     REMOVED_MESSAGE,
-    SESSION,
     column,
     number,
     of_session,
@@ -40,7 +39,6 @@ from lango_store.errors import DamagedMessage, PayloadNotFound
 
 _TRIES: Final = 3
 _AT_ONCE: Final = 500  # a statement binds a limited number of values
-_CHARS: Final = 4 << 20
 _HAS_PAYLOADS: Final = MESSAGE.c.payloads.is_not(None)
 
 
@@ -116,18 +114,13 @@ def _references_of(listing: str) -> list[list[Any]]:
         return []
 
 
-_one: Final = Statement(
-    lambda _: sa.select(PAYLOAD.c.body).where(of_session(PAYLOAD), PAYLOAD.c.digest == column(PAYLOAD.c.digest))
-)
-
-
 def find(connection: AnyConnection, now: Moment, key: str, digest: str) -> str:
     """Return a payload of a live session."""
     sessions.row_of(connection, now, key)
-    rows = _one.run(connection, {"key": checked_key(key), "digest": encode_text(digest, "digest")})
-    if not rows:
+    bodies = read(connection, checked_key(key), {str(encode_text(digest, "digest"))})
+    if digest not in bodies:
         raise PayloadNotFound(key, digest)
-    return str(rows[0][0])
+    return bodies[digest]
 
 
 # Write
@@ -182,11 +175,17 @@ def only_in_copies(connection: sa.Connection, keys: Sequence[str]) -> set[tuple[
 # All sessions
 
 _LISTINGS: Final = (
-    sa.select(MESSAGE.c.session_key, MESSAGE.c.seq, as_stored(MESSAGE.c.payloads))
-    .where(_HAS_PAYLOADS)
-    .order_by(MESSAGE.c.session_key)
+    sa.union_all(
+        *(
+            sa.select(table.c.session_key, table.c.seq, as_stored(listing)).where(listing.is_not(None))
+            for table in (MESSAGE, REMOVED_MESSAGE)
+            for listing in (table.c.payloads,)
+        )
+    )
+    .order_by("session_key")
     .execution_options(yield_per=1_000)
 )
+"""The messages with payloads, including copies of removed messages."""
 
 
 def sum_up(connection: sa.Connection) -> tuple[int, int]:
@@ -253,22 +252,15 @@ def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, le
     for each in _COLUMNS[:-1]:
         size += sa.func.coalesce(sa.func.length(each), sa.literal_column("0"))
     is_chosen = _HAS_PAYLOADS if least is None else sa.and_(~_HAS_PAYLOADS, size >= least)
-    query = sa.select(*_POSITION, size).where(sa.tuple_(*_POSITION) > after, is_chosen).order_by(*_POSITION)
-    chosen: list[Position] = []
-    chars = 0
-    for key, seq, size_of_row in connection.execute(query.limit(limit)):
-        chosen.append((key, seq))
-        chars += size_of_row
-        if chars > _CHARS:
-            break
-    return chosen
+    query = sa.select(*_POSITION).where(sa.tuple_(*_POSITION) > after, is_chosen).order_by(*_POSITION)
+    return [(key, seq) for key, seq in connection.execute(query.limit(limit))]
 
 
 def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], least: int | None) -> int:
     """Move strings of messages to payloads or, with None, back to the rows; return the number of changed messages."""
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
-        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
+        sessions.lock_any(connection, key)
         moved += sum(_move_row(connection, key, seq, least) for _, seq in positions)
         if least is None:
             release(connection, key)

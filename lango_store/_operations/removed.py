@@ -4,12 +4,13 @@ A copy is valid until its `removed_at`, the `seq` of the change. If a change sto
 when it is restored later, `next_at` is the `seq` from which that version is valid.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import payloads
+from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import CHANGE, MESSAGE, REMOVED_MESSAGE, REMOVED_TURN, SESSION, TURN, of_session
 
 KEEP: Final = "lango_store_keep_removed"
@@ -49,6 +50,14 @@ def keep(
     connection.execute(sa.insert(COPY_OF[rows]).from_select([*names, "removed_at", "next_at"], copied))
 
 
+def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no: int) -> None:
+    """Assign the copies of messages to the turn that was saved with their later versions."""
+    if connection.get_execution_options().get(KEEP) is None:
+        return
+    copies = (of_session(REMOVED_MESSAGE, key), REMOVED_MESSAGE.c.seq.in_(seqs), REMOVED_MESSAGE.c.turn_no.is_(None))
+    connection.execute(sa.update(REMOVED_MESSAGE).where(*copies).values(turn_no=turn_no))
+
+
 def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int, at: int) -> int:
     """Insert the rows that a change removed or replaced again, as of the change `at`; return how many."""
     copies = COPY_OF[rows]
@@ -82,7 +91,7 @@ def purge(connection: sa.Connection, now: datetime, after: str, moment: datetime
     query = sa.select(CHANGE.c.session_key).where(is_over, CHANGE.c.session_key > after).distinct()
     keys = connection.execute(query.order_by(CHANGE.c.session_key).limit(_AT_ONCE)).scalars().all()
     for key in keys:
-        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update())
+        sessions.lock_any(connection, key)
         ended = sa.select(CHANGE.c.seq).where(of_session(CHANGE, key), is_over)
         for copies in COPY_OF.values():
             # Until the change that restored a row is over too, its copy shows from when the restored row is valid.

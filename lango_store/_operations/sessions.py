@@ -240,6 +240,15 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     return Locked(*(whole_number(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
 
 
+def lock_any(connection: sa.Connection, key: str) -> None:
+    """Lock a session, live or expired, for a change of its rows that its counters do not show.
+
+    The update makes a transaction with an earlier snapshot fail when it writes to the session too.
+    """
+    unchanged = {"revision": SESSION.c.revision}
+    connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(unchanged))
+
+
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
     """Change the row of a locked session; raise `NotPermitted` if the database does not allow the change."""
     changed = {SESSION.c[name]: value for name, value in (REVISED | dict(values)).items()}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import appends, drafts, leases, levels, messages, payloads, sessions, turns
+from lango_store._operations import appends, drafts, leases, levels, messages, payloads, removed, sessions, turns
 from lango_store._operations.appends import Batch, NewTurn
 from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
 from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, encode_message
@@ -67,6 +67,7 @@ def finish(
         rows += connection.execute(
             sa.update(MESSAGE).where(*of_turn).values(turn_no=saved.turn_no).returning(*MESSAGE_COLUMNS)
         )
+        removed.join_turn(connection, key, part, saved.turn_no)
     members = payloads.decode_rows(connection, key, sorted(rows, key=lambda row: row[0]))
     if not members:
         return saved

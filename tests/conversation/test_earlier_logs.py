@@ -38,9 +38,9 @@ def test_every_earlier_window_can_be_read(keeping: Store) -> None:
         5: ["B", "c"],
         6: ["B", "c"],  # a seq that the undo used
         7: ["a", "B", "c"],
-        8: ["a", "B"],
+        8: ["a", "B", "d"],  # the cut of the replacement, which its message belongs to
         9: ["a", "B", "d"],
-        10: ["a", "B", "d"],
+        10: ["summary"],  # the change of the compaction, which its summary belongs to
         11: ["summary"],
         12: [],
         13: [],

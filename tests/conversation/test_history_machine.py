@@ -106,7 +106,6 @@ class Machine(RuleBasedStateMachine):
             "pop record": lambda: conversation.pop_message(records=True),
             "truncate": lambda: conversation.truncate(after=seq - 1),
             "clear": lambda: conversation.clear(keep_system=depth % 2 == 0),
-            "drop_sent": lambda: conversation.drop_sent(before=seq),
             "compact": lambda: conversation.compact(lambda window: Message.system(f"summary of {len(window)}")),
             "discard": lambda: conversation.compact(lambda window: [Message.system("all")], discard=True),
             "replace": lambda: conversation.append_messages(batch, replace_after=seq - 1),
@@ -114,7 +113,7 @@ class Machine(RuleBasedStateMachine):
         return changes[kind]
 
     kinds = st.sampled_from(
-        ["update", "delete", "pop", "pop record", "truncate", "clear", "drop_sent", "compact", "discard", "replace"]
+        ["update", "delete", "pop", "pop record", "truncate", "clear", "compact", "discard", "replace"]
     )
     changes = st.lists(st.tuples(kinds, st.integers(0, 9), one_message, batches), min_size=1, max_size=4)
 

@@ -121,13 +121,6 @@ def test_update_to_a_record_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "update")
 
 
-def test_drop_sent_is_taken_back(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    assert conversation.drop_sent(before=9) == 1
-    assert_taken_back(keeping, conversation, before, "drop_sent")
-
-
 def test_replacement_is_taken_back(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)

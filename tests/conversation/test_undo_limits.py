@@ -6,7 +6,7 @@ import pytest
 from support.factories import contents, message
 from support.session_checks import assert_sound
 
-from lango_store import Conversation, LangoStoreError, Message, Store, ToolCall
+from lango_store import Conflict, Conversation, Message, Store, ToolCall
 
 
 def shown(conversation: Conversation) -> tuple[Any, ...]:
@@ -61,13 +61,13 @@ def test_undo_is_refused_if_the_id_of_a_removed_message_is_used_again(keeping: S
     conversation.truncate(after=0)
     used = conversation.append_message(again)
     before, changes = shown(conversation), conversation.changes()
-    with pytest.raises(LangoStoreError, match="an id that the change removed was used again: nothing was changed"):
+    with pytest.raises(Conflict, match=r"an id that change \d+ removed was used again: nothing was changed"):
         conversation.undo()
     assert (shown(conversation), conversation.changes()) == (before, changes)
     assert_sound(keeping)
     conversation.delete_message(used.seq)
     conversation.undo()
-    with pytest.raises(LangoStoreError, match="used again"):  # the deletion was taken back, so the id is used again
+    with pytest.raises(Conflict, match="used again"):  # the deletion was taken back, so the id is used again
         conversation.undo()
     conversation.update_message(used.seq, message("new", id="three"))
     conversation.undo()
@@ -80,6 +80,6 @@ def test_undo_is_refused_if_the_id_of_a_removed_turn_is_used_again(keeping: Stor
     conversation.save_turn([message("a")], id="t")
     conversation.clear()
     conversation.save_turn([message("b")], id="t")
-    with pytest.raises(LangoStoreError, match="used again"):
+    with pytest.raises(Conflict, match="used again"):
         conversation.undo()
     assert contents(conversation.messages()) == ["b"]

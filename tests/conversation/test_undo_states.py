@@ -1,0 +1,94 @@
+"""States that undo and earlier logs show around changes of turns, compactions and counters."""
+
+import sqlalchemy as sa
+from support.databases import MakeDatabase
+from support.factories import contents, message, messages, seqs
+
+from lango_store import DatabaseBusy, Message, Store
+from lango_store.testing import Clock
+
+LARGE = "a large string " * 400
+
+
+def test_log_as_of_a_compaction_includes_its_summary(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(3))
+    conversation.compact(lambda window: Message.system("summary"), discard=True)
+    (change,) = conversation.changes()
+    assert contents(conversation.get(as_of=change.seq).messages) == ["summary"]
+    assert contents(conversation.fork(as_of=change.seq).messages()) == ["summary"]
+    assert len(conversation.get(as_of=change.seq - 1).messages) == 3
+
+
+def test_log_as_of_a_replacement_includes_the_new_messages(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(3))
+    conversation.append_messages([message("new"), message("newer")], replace_after=1)
+    (change,) = conversation.changes()
+    assert contents(conversation.get(as_of=change.seq).messages) == ["message 0", "new", "newer"]
+
+
+def test_undo_of_an_edit_in_a_running_turn_leaves_the_message_in_the_turn(keeping: Store) -> None:
+    conversation = keeping.open("k")
+    with conversation.turn("t") as turn:
+        first = turn.append(message("a"))
+        conversation.update_message(first.seq, message("b"))
+        turn.append(message("c"))
+    conversation.undo()
+    (saved,) = conversation.turns()
+    assert contents(conversation.messages_of(saved)) == ["a", "c"]
+
+
+def test_undo_of_an_edit_leaves_last_consolidated(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(6))
+    conversation.update_message(1, message("new"))
+    conversation.update(last_consolidated=6)
+    conversation.undo()
+    assert conversation.info().last_consolidated == 6
+
+
+def test_drop_sent_is_not_taken_back(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("a", sent="as sent")])
+    conversation.update_message(1, message("b", sent="as sent"))
+    conversation.drop_sent(before=2)
+    undone = conversation.undo()
+    assert undone is not None
+    assert undone.change.kind == "update"
+    assert contents(conversation.messages()) == ["a"]
+
+
+def test_statistics_and_doctor_know_payloads_of_removed_messages(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message(LARGE)])
+    conversation.truncate(after=0)
+    assert keeping.stats().payload_bytes == len(LARGE)
+    with keeping.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM lango_payload"))
+    assert "missing payload" in [finding.name for finding in keeping.examine()]
+
+
+def test_host_with_an_older_snapshot_cannot_delete_a_payload_that_was_moved_since(make_postgres: MakeDatabase) -> None:
+    postgres_url = make_postgres()
+    with Store(postgres_url, payloads=None) as plain:
+        plain.create("k", messages=[message(LARGE), message("b")])
+    with Store(postgres_url) as store:
+        store.append_message("k", message(LARGE))
+        engine = store.engine.execution_options(isolation_level="REPEATABLE READ")
+        with engine.connect() as connection:
+            host = store.using(connection).conversation("k")
+            assert len(host.messages()) == 3
+            assert store.move_payloads() == 1
+            try:
+                host.delete_message(3)
+                connection.commit()
+            except DatabaseBusy:
+                connection.rollback()
+        assert store.conversation("k").messages()[0].content == LARGE
+
+
+def test_copies_of_expired_changes_go_although_later_ones_stay(keeping: Store, clock: Clock) -> None:
+    conversation = keeping.open("k", messages=messages(3))
+    conversation.delete_message(1)
+    clock.move(days=20)
+    conversation.delete_message(2)
+    clock.move(days=15)
+    keeping.expire()
+    assert [change.undo_until is None for change in conversation.changes()] == [True, False]
+    assert seqs(conversation.get(as_of=4).messages) == [2, 3]
