@@ -171,6 +171,7 @@ def test_changed_field_is_refused_or_readable_by_every_method(
         ("value", {"value": ...}, "value"),
         ("message of payloads", {"payloads": {"text": ["x", 1]}}, "payloads: 1 are missing, such as x"),
         ("message of payloads", {"payloads": {"author": PLACE}}, "payloads: does not match the message"),
+        ("message of payloads", {"author": "", "payloads": {"author": PLACE}}, "author has no payloads"),
         ("message of payloads", {"content": "x"}, "payloads: does not match the message"),
         ("payload", {"body": "x"}, "body: does not match its digest"),
         ("payload", {"digest": "x"}, "body: does not match its digest"),

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.commands import run
+from support.databases import MakeDatabase
 from support.factories import contents, message
+from support.locks import until_one_waits
 from support.payloads import LARGE, bodies, large_message, listings, row
 from support.processes import run_program
 from support.session_checks import assert_sound
@@ -171,6 +174,23 @@ def test_other_process_writes_between_batches(whole: Store, url: str, larger_tha
         assert log[0] == ["r" * 5_000]
         assert log[-6:] == [text for each in "pqr" for text in (each * 5_000, LARGE)]
     assert_sound(whole)
+
+
+@pytest.mark.parametrize("larger_than", [4_096, None])
+def test_move_waits_for_a_transaction_that_edits_the_session(
+    make_postgres: MakeDatabase, larger_than: int | None
+) -> None:
+    url = make_postgres()
+    with Store(url, payloads=None if larger_than else 4_096) as store, ThreadPoolExecutor(1) as pool:
+        store.create("k", messages=[message(LARGE), message(LARGE)])
+        with store.engine.connect() as host:
+            store.using(host).conversation("k").update_message(1, message("y" * 5_000))
+            moving = pool.submit(store.move_payloads, larger_than=larger_than)
+            until_one_waits(store.engine)
+            host.commit()
+        moving.result()
+        assert contents(store.messages("k")) == ["y" * 5_000, LARGE]
+        assert_sound(store)
 
 
 def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:

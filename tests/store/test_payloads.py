@@ -219,6 +219,7 @@ def test_message_with_a_reference_cannot_be_appended(store: Store) -> None:
         ("data:text/plain;charset=utf-8,", "text/plain"),
         ("data:,", None),
         ("data:image,", None),
+        ("data:image/png ", None),
         (" data:image/png;", None),
         ("https://example.com/", None),
         ("data:imäge/png,", None),
