@@ -1,5 +1,7 @@
 """The SQL statements of the page on tables run on both databases and return the rows that the page describes."""
 
+from datetime import timedelta
+
 from support.factories import message
 from support.pages import blocks
 
@@ -9,11 +11,18 @@ from lango_store.tables import SCHEMA_REVISION
 LARGE = "x" * 5_000
 
 
-def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
+def test_statements_of_tables_page_return_described_rows(url: str) -> None:
+    with Store(url, keep_removed=timedelta(days=1)) as store:
+        check_statements(store)
+
+
+def check_statements(store: Store) -> None:
     conversation = store.open("telegram:9", user_id="ann", messages=[message("hello", tokens=3), message(LARGE)])
     conversation.save_turn([message("bye")], {"output_tokens": 4})
     conversation.compact(lambda _: [Message.assistant("We met.")])
     conversation.append_message(message("oops"))
+    conversation.pop_message()
+    conversation.save_turn([message("gone")])
     conversation.pop_message()
     store.set_values("telegram:9", {"state": 1})
     store.set_shared_values("user:ann", {"language": "nb"})
@@ -29,7 +38,7 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
         for statement in blocks("docs/reference/tables.md", "sql"):
             rows = connection.exec_driver_sql(statement.strip().rstrip(";")).all()
             results.append([tuple(row) for row in rows])
-    sessions, texts, whole, compactions, values, drafts, inbox, calls, suspensions, shared, changes, *schema = results
+    sessions, texts, whole, compactions, values, drafts, inbox, calls, suspensions, shared, changes, removed, *schema = results
     assert [row[0] for row in sessions] == ["telegram:9"]
     assert {row[2] for row in texts} == {"hello", "", "bye"}
     assert {row[2] for row in whole} == {"hello", LARGE, "bye", "We met."}
@@ -41,4 +50,5 @@ def test_statements_of_tables_page_return_described_rows(store: Store) -> None:
     assert [row[:3] for row in suspensions] == [("telegram:9", "ann", "Pay?")]
     assert [row[0] for row in shared] == ["language"]
     assert {row[2] for row in changes} == {"compact", "pop"}
-    assert schema == [[("payloads",)], [(SCHEMA_REVISION,)]]
+    assert [row[1:3] for row in removed] == [(8, "pop"), (6, "pop")]
+    assert schema == [[("telegram:9", 1)], [("payloads",)], [(SCHEMA_REVISION,)]]
