@@ -119,9 +119,10 @@ class Conversation:
         Args:
             expired: Also load the session if it has expired and is not purged yet. This does not revive it.
             records: Also load the records between the messages.
-            as_of: Load the log as it was when this `seq` was its last, or at this time, an aware datetime. The fields
-                of the session are the current ones, and times are those that the messages and changes have. Needs
-                `Store(keep_removed=…)`, unless nothing was removed or edited since.
+            as_of: Load the window of an earlier moment: when this `seq` was the session's `last_seq`, or at this time,
+                an aware datetime that is compared with the times of messages and changes. The counters are those of
+                the moment, and the fields of the session are the current ones. Needs `Store(keep_removed=…)`, unless
+                nothing was removed or edited since.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
@@ -471,8 +472,12 @@ class Conversation:
         Its `seq`, role, names, id and times stay. The content of a summary becomes the text `(redacted)`, because
         providers refuse a prompt with an empty message. Forks, summaries, backups and other archives keep their copies.
 
+        Earlier versions of the message that are kept, see `Store(keep_removed=…)`, are redacted too. So is a message
+        that was removed and is kept.
+
         Args:
-            seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact.
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
+                messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
             archive: An archive in which to redact the message too. A key can have several sessions in an archive: the
                 one that is also in the store is redacted, otherwise the latest one that has the message.
@@ -1041,8 +1046,8 @@ class Conversation:
             key: The key of the copy. Defaults to a new UUIDv7.
             upto: Copy only messages with a `seq` up to this value, and turns that end by then. A summary is copied
                 only if it covers no later message. Defaults to the whole session.
-            as_of: Copy the log as it was when this `seq` was its last, or at this time, as in `get`. Cannot be combined
-                with `upto`.
+            as_of: Copy the log of an earlier moment, as in `get`: when this `seq` was the session's `last_seq`, or at
+                this time. Cannot be combined with `upto`.
             ttl: The TTL of the copy, which starts now. Defaults to the TTL of this session.
 
         Returns:
@@ -1131,13 +1136,14 @@ class Conversation:
         return self._context.read_together(history.changes, self.key, after)
 
     def undo(self) -> Undone | None:
-        """Take back the last cut, pop, edit, deletion, replacement or compaction that was not taken back yet.
+        """Take back the last cut, edit, replacement or compaction that was not taken back yet.
 
-        This is a new change. Messages that were appended since then stay. Redactions are never taken back. The records
-        of tool calls and suspensions that a cut deleted are not restored.
+        This is a new change. Messages that were appended since then stay. Redactions and `drop_sent` are never taken
+        back. The records of tool calls and suspensions that the change deleted are not restored, so that a tool of a
+        restored message may run again.
 
         Returns:
-            The change that was taken back, and what this did; None if there is none.
+            The change that was taken back, and the numbers of restored and removed messages; None if there is none.
 
         Raises:
             NotKept: What the change removed is not kept: see `Store(keep_removed=…)`. Nothing was written.
@@ -1149,7 +1155,7 @@ class Conversation:
         """Take back the last undo, unless another change followed it.
 
         Returns:
-            The undo that was taken back, and what this did; None if there is none.
+            The undo that was taken back, and the numbers of restored and removed messages; None if there is none.
 
         Raises:
             NotKept: What the undo removed is not kept any more; nothing was written.
@@ -1158,14 +1164,14 @@ class Conversation:
         return self._context.transact_once(history.redo, self.key)
 
     def diff(self, a: int | datetime, b: int | datetime) -> Diff:
-        """Compare the log at two points, as for `get(as_of=…)`.
+        """Compare the logs of two moments, given like `as_of` in `get`.
 
         Args:
-            a: The first point: a `seq`, or an aware datetime.
-            b: The second point.
+            a: The first moment: a `seq`, or an aware datetime.
+            b: The second moment, which may be earlier.
 
         Raises:
-            NotKept: Something was removed or edited since the earlier point, and is not kept.
+            NotKept: Something was removed or edited since the earlier moment, and is not kept.
         """
         moments = (aware(each) if isinstance(each, datetime) else each for each in (a, b))
         return self._context.read_together(history.diff, self.key, *moments)

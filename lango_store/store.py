@@ -75,8 +75,10 @@ class Store:
         payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
             stored apart from the message's row, once per session. None stores all strings in the row. Reads return the
             same messages either way. Defaults to 4,096.
-        keep_removed: How long to keep what cuts, edits and compactions remove from a log, so that `Conversation.undo`
-            can take the change back, and `get(as_of=…)` can read the log as it was. None (default) keeps nothing.
+        keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
+            `Conversation.undo` can take the change back, and `get(as_of=…)` can read the earlier log. `expire` deletes
+            them when this time is over. None (default) keeps nothing. Only changes of stores with `keep_removed` can be
+            taken back.
         replica: The URL of a PostgreSQL replica. Sessions, messages, histories and lists are read there once it has
             everything that this store wrote, otherwise from `database`.
 
@@ -174,7 +176,7 @@ class Store:
             key: The session to load.
             expired: Also load a session that has expired and is not purged yet. This does not revive it.
             records: Also load the records between the messages.
-            as_of: Load the log as it was at an earlier point, as in `Conversation.get`.
+            as_of: Load the window of an earlier moment, as in `Conversation.get`.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
@@ -182,7 +184,7 @@ class Store:
         Raises:
             SessionNotFound: There is no such session.
             SessionExpired: The session's TTL has passed, and `expired` is False.
-            NotKept: Something was removed since `as_of` and is not kept.
+            NotKept: Something was removed or edited since `as_of`, and is not kept.
         """
         return self._at(key).get(expired=expired, records=records, as_of=as_of)
 
@@ -640,6 +642,8 @@ class Store:
         children: bool = False,
     ) -> ExpiryReport:
         """Purge sessions: permanently delete those whose TTL has passed.
+
+        Removed messages whose time is over are deleted too, in all sessions: see `Store(keep_removed=…)`.
 
         Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
         run has purged complete batches. Sessions that a foreign key of another table refers to are not purged; the

@@ -1,4 +1,4 @@
-"""The history of a session: its changes, the log as it was, and changes that are taken back."""
+"""The history of a session: its changes, its earlier logs, and changes that are taken back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load(
 ) -> Session:
     """Load a live session with the window that it had when `as_of` was its last seq, or at a time.
 
-    A read of an expired session has a `now` before its expiry; removed rows are kept by `clock`.
+    A read of an expired session has a `now` before its expiry, so `clock` tells whether removed rows are still kept.
     """
     info = sessions.info(connection, now, key)
     at = seq_at(connection, clock(connection), key, as_of, info.last_seq)

@@ -52,7 +52,7 @@ def keep(
 
 def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no: int) -> None:
     """Assign the copies of messages to the turn that was saved with their later versions."""
-    if connection.get_execution_options().get(KEEP) is None:
+    if not is_on(connection):
         return
     copies = (of_session(REMOVED_MESSAGE, key), REMOVED_MESSAGE.c.seq.in_(seqs), REMOVED_MESSAGE.c.turn_no.is_(None))
     connection.execute(sa.update(REMOVED_MESSAGE).where(*copies).values(turn_no=turn_no))

@@ -100,7 +100,7 @@ def test_operator_commands_run(tmp_path: Path) -> None:
             store.create(f"old:{user}", user_id=user, ttl=timedelta(days=1))
         old = [Message(role="user", content="Oslo weather?")]
         store.create("telegram:12345678", user_id="bob", ttl=timedelta(days=1), messages=old)
-    with Store(url) as store:
+    with Store(url, keep_removed=timedelta(days=1)) as store:
         store.expire(archive=tmp_path / "cold.db")
         store.create("telegram:12345678", messages=old)
         store.create("new", user_id="ann")
@@ -110,6 +110,8 @@ def test_operator_commands_run(tmp_path: Path) -> None:
         asking = conversation.append_message(Message.assistant(tool_calls=[call]))
         with suppress(ConnectionError), conversation.turn("t0") as turn, turn.call(asking, 0):
             raise ConnectionError
+        conversation.append_message(Message.user("Hello?"))
+        conversation.pop_message()
         conversation.turn("t1").begin()
     run_lango_store_commands("".join(blocks("docs/production/operations.md", "sh")), tmp_path)
     with Store(url) as store:
