@@ -78,12 +78,3 @@ def test_refused_downgrade_exits_1_with_the_command_to_run(tmp_path: Path) -> No
     assert "run `lango-store payloads move --back` first" in done.stderr
     assert run("payloads", "move", "--back", *at).stdout == "changed 1 message\n"
     assert run("db", "downgrade", BEFORE_PAYLOADS, "--yes", *at).stdout == f"at revision {BEFORE_PAYLOADS}\n"
-
-
-def test_downgrade_drops_removed_messages_with_their_payloads(url: str) -> None:
-    with Store(url, keep_removed=timedelta(days=1)) as store:
-        conversation = store.open("k", messages=[message("short"), message(LARGE)])
-        conversation.pop_message()
-        assert store.move_payloads(larger_than=None) == 0
-        assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
-        assert read_with_sql(store) == ["short"]

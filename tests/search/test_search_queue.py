@@ -124,6 +124,19 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
     assert (waiting(indexed), findings(indexed)) == (0, [])
 
 
+def test_search_finds_restored_messages_and_no_messages_that_undo_removed(url: str) -> None:
+    schema.enable_search(url)
+    with Store(url, keep_removed=timedelta(days=1)) as store:
+        conversation = store.open("a", messages=[message("oslo"), message("bergen " + "x " * 2_500)])
+        conversation.append_messages([message("tromso")], replace_after=1)
+        assert (found(store, "bergen"), found(store, "tromso")) == ([], [("a", 4)])
+        conversation.undo()
+        assert (found(store, "bergen"), found(store, "tromso")) == ([("a", 2)], [])
+        conversation.redo()
+        assert (found(store, "bergen"), found(store, "tromso")) == ([], [("a", 4)])
+        assert (waiting(store), findings(store)) == (0, [])
+
+
 # Removed words
 
 
