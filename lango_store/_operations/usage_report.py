@@ -1,13 +1,16 @@
 """Sums of the usage of turns, by user, day and other groups.
 
-The database groups the usages by session, day and model, and joins each group to one JSON text. Python decodes a group
-at once, and adds up its fields. This is much faster than SQL that adds up numbers of any name.
+The database joins the usages of each session to one JSON text. Python decodes a session at once, and adds up its
+fields. This is much faster than SQL that adds up numbers of any name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -34,8 +37,32 @@ class _Sum:
     def __init__(self) -> None:
         self.turns = 0
         self.keys: set[str] = set()
-        self.usage: dict[str, Any] = {}
-        self.cost: float | None = None
+        self.parts: defaultdict[tuple[str | None, tuple[str, ...]], dict[str, Any]] = defaultdict(dict)
+        """The sum of the usages of each model that have the same fields."""
+
+    def add(self, model: str | None, usages: Sequence[Any]) -> None:
+        """Add the usages of turns; None is a turn without a usage."""
+        self.turns += len(usages)
+        for names, same in groupby([usage for usage in usages if isinstance(usage, dict)], tuple):
+            add_usages(self.parts[model, names], [*same])
+
+    def row(self, group: Mapping[str, str | None], prices: Prices) -> UsageRow:
+        """Return the row of the report."""
+        parts = [*self.parts.values()]
+        usage = parts[0] if len(parts) == 1 else {}
+        if len(parts) > 1:
+            add_usages(usage, parts)
+        counts = [tokens(part) for part in parts]
+        costs = [cost(part, prices.get(model or "")) for (model, _), part in self.parts.items()]
+        spent = [each for each in costs if each is not None]
+        return UsageRow(
+            **group,
+            turns=self.turns,
+            sessions=len(self.keys),
+            usage=usage,
+            **{name: sum(each[name] for each in counts) for name in tokens({})},
+            cost_usd=sum(spent) if spent else None,
+        )
 
 
 def report(
@@ -50,63 +77,64 @@ def report(
     """Add up the usage of turns of the chosen sessions by groups, in the order of the groups."""
     if unknown := [name for name in by if name not in GROUPS]:
         raise ValueError(f"by={quoted(unknown[0])}: give some of {', '.join(GROUPS)}")
-    sums: dict[tuple[str | None, ...], _Sum] = {}
-    query = _query(connection, chosen, since, until, {"day", "month"} & set(by))
-    values = chosen.values(dialect_of(connection), None)
-    for key, user_id, agent_id, model, day, turns, usages in connection.execute(query, values):
-        group = {"key": key, "root": key.split("/", 1)[0], "user_id": user_id, "agent_id": agent_id, "model": model}
-        group |= {"day": day, "month": day and day[:7]}
-        each = sums.setdefault(tuple(group[name] for name in by), _Sum())
-        each.turns += turns
-        each.keys.add(key)
-        if usages is None:
-            continue
-        usage: dict[str, Any] = {}
-        add_usages(usage, _decoded(key, usages))
-        add_usages(each.usage, [usage])
-        spent = cost(usage, None if prices is None or model is None else prices.get(model))
-        if spent is not None:
-            each.cost = spent + (each.cost or 0.0)
-    groups = sorted(sums.items(), key=lambda item: [value or "" for value in item[0]])
-    return [
-        UsageRow(
-            **dict(zip(by, group, strict=True)),
-            turns=each.turns,
-            sessions=len(each.keys),
-            usage=each.usage,
-            **tokens(each.usage),
-            cost_usd=each.cost,
-        )
-        for group, each in groups
-    ]
+    query = _query(connection, chosen, since, until, set(by) if prices is None else {*by, "model"})
+    rows = connection.execute(query, chosen.values(dialect_of(connection), None))
+    try:
+        sums = sorted(_sums(rows, by).items(), key=lambda item: [value or "" for value in item[0]])
+        return [each.row(dict(zip(by, group, strict=True)), prices or {}) for group, each in sums]
+    except OverflowError:
+        raise LangoStoreError("the usage of turns cannot be summed up: a number is too large") from None
+
+
+def _sums(rows: Iterable[sa.Row[Any]], by: Sequence[str]) -> dict[tuple[str | None, ...], _Sum]:
+    sums: defaultdict[tuple[str | None, ...], _Sum] = defaultdict(_Sum)
+    for row in rows:
+        key, model = row.key, row.session_model if row.turn_model is None else row.turn_model
+        group = {"key": key, "root": key.split("/", 1)[0], "model": model}
+        group |= {"user_id": row.user_id, "agent_id": row.agent_id}
+        days = repeat(None) if row.days is None else row.days.split(",")
+        for day, turns in groupby(zip(days, _decoded(key, row.usages, row.turns), strict=False), itemgetter(0)):
+            group |= {"day": day, "month": day and day[:7]}
+            each = sums[tuple(group[name] for name in by)]
+            each.keys.add(key)
+            each.add(model, [usage for _, usage in turns])
+    return sums
 
 
 def _query(
-    connection: sa.Connection, chosen: Filter, since: datetime | None, until: datetime | None, by_day: set[str]
+    connection: sa.Connection, chosen: Filter, since: datetime | None, until: datetime | None, by: set[str]
 ) -> sa.Select[Any]:
+    """Return one row for each session, with all its days and usages, and if needed for each of its models."""
     dialect = dialect_of(connection)
-    day = dialect.day_of(TURN.c.created_at) if by_day else sa.null()
-    model = sa.func.coalesce(dialect.text_member(TURN.c.metadata, "model"), SESSION.c.model)
-    groups = [SESSION.c.key, SESSION.c.user_id, SESSION.c.agent_id, model.label("model"), day.label("day")]
-    usages = sa.func.aggregate_strings(sa.cast(TURN.c.usage, sa.Text), ",")
-    query = sa.select(*groups, sa.func.count(), usages).join_from(
-        TURN, SESSION, of_session(SESSION, TURN.c.session_key)
-    )
+    model = dialect.text_member(TURN.c.metadata, "model") if "model" in by else sa.null()
+    days = sa.func.aggregate_strings(dialect.day_of(TURN.c.created_at), ",") if {"day", "month"} & by else sa.null()
+    query = sa.select(
+        SESSION.c.key,
+        SESSION.c.user_id,
+        SESSION.c.agent_id,
+        SESSION.c.model.label("session_model"),
+        model.label("turn_model"),
+        days.label("days"),
+        sa.func.count().label("turns"),
+        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "null"), ",").label("usages"),
+    ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
     # A fork has copies of turns, whose usage was spent once.
     query = query.where(sa.or_(SESSION.c.forked_from.is_(None), TURN.c.created_at >= SESSION.c.created_at))
     if since is not None:
         query = query.where(TURN.c.created_at >= aware(since))
     if until is not None:
         query = query.where(TURN.c.created_at < aware(until))
-    query = query.where(*conditions(dialect, chosen.named())).group_by(*map(sa.literal_column, "12345"))
-    return query.execution_options(yield_per=_AT_ONCE)
+    query = query.where(*conditions(dialect, chosen.named())).group_by(SESSION.c.key)
+    return (query.group_by("turn_model") if "model" in by else query).execution_options(yield_per=_AT_ONCE)
 
 
-def _decoded(key: str, usages: str) -> list[dict[str, Any]]:
+def _decoded(key: str, usages: str, turns: int) -> list[Any]:
     try:
-        decoded = decode_json(f"[{usages}]")
+        decoded: list[Any] = decode_json(f"[{usages}]")
+        if len(decoded) != turns:
+            raise ValueError("is not JSON")
     except ValueError as error:
         raise LangoStoreError(
             f"session {quoted(key)}: the usage of a turn cannot be read ({error}): run `lango-store doctor`"
         ) from None
-    return [each for each in decoded if isinstance(each, dict)]
+    return decoded

@@ -110,6 +110,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "count": [store.count],
             "search": [lambda: store.search("hello")],
             "stats": [store.stats],
+            "usage": [store.usage, lambda: store.usage(["user_id", "model", "day"], key_prefix="k")],
             "move_payloads": [
                 lambda: store.move_payloads(larger_than=1),
                 lambda: store.move_payloads(larger_than=None),

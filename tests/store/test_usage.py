@@ -1,0 +1,333 @@
+"""`Store.usage`: the usage of turns by groups."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from support.databases import MakeDatabase
+from support.factories import message, summary
+from support.json_values import json_values
+
+from lango_store import AsyncStore, LangoStoreError, Store, UsageRow
+from lango_store.testing import Clock
+
+DAY = timedelta(days=1)
+
+
+def save(store: Store, key: str, usage: dict[str, Any] | None, **options: Any) -> None:
+    """Save a turn with this usage."""
+    store.open(key).save_turn([message()], usage, **options)
+
+
+def only(rows: list[UsageRow]) -> UsageRow:
+    (row,) = rows
+    return row
+
+
+@pytest.fixture
+def filled(store: Store, clock: Clock) -> Store:
+    """A store with turns of three users on two days of two months."""
+    clock.time = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    store.create("a", user_id="ann", agent_id="writer", model="large")
+    store.create("a/child", user_id="ann", agent_id="reader", model="small")
+    store.create("b", user_id="bob", agent_id="writer")
+    store.create("c")
+    for number, key in enumerate(("a", "a/child", "b", "c")):
+        save(store, key, {"input_tokens": 10**number})
+    clock.move(days=1)
+    save(store, "a", {"input_tokens": 20_000}, metadata={"model": "small"})
+    return store
+
+
+def test_usage_without_groups_is_one_row(filled: Store) -> None:
+    row = only(filled.usage())
+    assert (row.turns, row.sessions, row.input_tokens, row.usage) == (5, 4, 21_111, {"input_tokens": 21_111})
+    assert row.model_dump(exclude_none=True).keys().isdisjoint({"key", "user_id", "day", "cost_usd"})
+
+
+def test_usage_of_store_without_turns_has_no_rows(store: Store) -> None:
+    store.create("k")
+    assert store.usage() == []
+    assert store.usage(["user_id"]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("user_id", {None: 1000, "ann": 20_011, "bob": 100}),
+        ("agent_id", {None: 1000, "reader": 10, "writer": 20_101}),
+        ("key", {"a": 20_001, "a/child": 10, "b": 100, "c": 1000}),
+        ("root", {"a": 20_011, "b": 100, "c": 1000}),
+        ("model", {None: 1100, "large": 1, "small": 20_010}),
+        ("day", {"2026-11-30": 1111, "2026-12-01": 20_000}),
+        ("month", {"2026-11": 1111, "2026-12": 20_000}),
+    ],
+)
+def test_usage_is_grouped(filled: Store, name: str, expected: dict[str | None, int]) -> None:
+    rows = filled.usage([name])
+    assert {getattr(row, name): row.input_tokens for row in rows} == expected
+    assert [getattr(row, name) for row in rows] == list(expected)
+
+
+def test_usage_is_grouped_by_several_names_in_their_order(filled: Store) -> None:
+    rows = filled.usage(["day", "user_id"])
+    assert [(row.day, row.user_id, row.turns, row.sessions) for row in rows] == [
+        ("2026-11-30", None, 1, 1),
+        ("2026-11-30", "ann", 2, 2),
+        ("2026-11-30", "bob", 1, 1),
+        ("2026-12-01", "ann", 1, 1),
+    ]
+
+
+def test_usage_refuses_unknown_group(store: Store) -> None:
+    with pytest.raises(ValueError, match="by='users': give some of key, root"):
+        store.usage(["users"])
+
+
+def test_usage_is_filtered(filled: Store) -> None:
+    def total(**filters: Any) -> int:
+        return sum(row.input_tokens for row in filled.usage(**filters))
+
+    assert total(user_id="ann") == 20_011
+    assert total(agent_id="writer") == 20_101
+    assert total(key_prefix="a/") == 10
+    assert total(children=False) == 21_101
+    assert total(since=datetime(2026, 12, 1, tzinfo=UTC)) == 20_000
+    assert total(until=datetime(2026, 12, 1, tzinfo=UTC)) == 1111
+    assert total(since=datetime(2026, 11, 30, 12, tzinfo=UTC), until=datetime(2026, 12, 1, 12, tzinfo=UTC)) == 1111
+    with pytest.raises(ValueError, match="time zone"):
+        total(since=datetime(2026, 12, 1))
+
+
+def test_usage_counts_copied_turns_of_a_fork_once(filled: Store, clock: Clock) -> None:
+    clock.move(hours=1)
+    filled.conversation("a").fork("fork")
+    save(filled, "fork", {"input_tokens": 5})
+    rows = filled.usage(["key"], key_prefix="fork")
+    assert [(row.turns, row.input_tokens) for row in rows] == [(1, 5)]
+    assert only(filled.usage()).input_tokens == 21_116
+
+
+def test_usage_includes_expired_sessions_until_they_are_purged(store: Store, clock: Clock) -> None:
+    store.create("k", ttl=DAY)
+    save(store, "k", {"input_tokens": 3})
+    clock.move(days=2)
+    assert only(store.usage()).input_tokens == 3
+    store.expire()
+    assert store.usage() == []
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_compaction_keeps_the_sum(store: Store, discard: bool) -> None:
+    for number in range(3):
+        save(store, "k", {"input_tokens": 10**number, "details": {"a": 1}})
+    store.conversation("k").compact(lambda _: summary(), discard=discard)
+    row = only(store.usage())
+    assert row.usage == store.conversation("k").total_usage() == {"input_tokens": 111, "details": {"a": 3}}
+    assert row.turns == (1 if discard else 4)
+
+
+def test_usage_loses_turns_that_are_cut_or_deleted(filled: Store) -> None:
+    filled.conversation("a").truncate(after=1)
+    assert only(filled.usage(key_prefix="a", children=False)).input_tokens == 1
+    filled.conversation("b").clear()
+    filled.delete("c")
+    assert [(row.key, row.input_tokens) for row in filled.usage(["key"])] == [("a", 1), ("a/child", 10)]
+
+
+def test_turns_without_usage_are_counted(store: Store) -> None:
+    save(store, "k", None)
+    save(store, "k", {})
+    row = only(store.usage(["key", "day"]))
+    assert (row.turns, row.usage, row.input_tokens, row.cost_usd) == (2, {}, 0, None)
+
+
+@pytest.mark.parametrize("damaged", ["{", '{"input_tokens":1},{"input_tokens":2}'])
+def test_damaged_usage_names_the_session(filled: Store, damaged: str) -> None:
+    if filled.engine.dialect.name != "sqlite":
+        pytest.skip("a column of PostgreSQL has no damaged JSON")
+    with filled.engine.begin() as connection:
+        connection.execute(
+            sa.text("UPDATE lango_turn SET usage = :damaged WHERE session_key = 'b'"), {"damaged": damaged}
+        )
+    with pytest.raises(LangoStoreError, match="session 'b': the usage of a turn cannot be read"):
+        filled.usage()
+    assert only(filled.usage(user_id="ann")).input_tokens == 20_011
+
+
+def test_usage_that_is_no_object_is_left_out(filled: Store) -> None:
+    with filled.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE lango_turn SET usage = '[1]' WHERE session_key = 'b'"))
+    assert only(filled.usage()).input_tokens == 21_011
+
+
+OPENAI_CHAT = {
+    "prompt_tokens": 100,
+    "completion_tokens": 20,
+    "total_tokens": 120,
+    "prompt_tokens_details": {"cached_tokens": 40, "audio_tokens": 0},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+}
+OPENAI_RESPONSES = {
+    "input_tokens": 100,
+    "output_tokens": 20,
+    "input_tokens_details": {"cached_tokens": 40},
+    "output_tokens_details": {"reasoning_tokens": 5},
+}
+ANTHROPIC = {
+    "input_tokens": 100,
+    "output_tokens": 20,
+    "cache_read_input_tokens": 40,
+    "cache_creation": {"ephemeral_5m_input_tokens": 7},
+    "service_tier": "standard",
+}
+GOOGLE = {
+    "promptTokenCount": 100,
+    "candidatesTokenCount": 20,
+    "cachedContentTokenCount": 40,
+    "thoughtsTokenCount": 5,
+    "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 100}],
+}
+GOOGLE_ADK = {
+    "prompt_token_count": 100,
+    "candidates_token_count": 20,
+    "cached_content_token_count": 40,
+    "thoughts_token_count": 5,
+}
+PYDANTIC_AI = {"input_tokens": 100, "output_tokens": 20, "cache_read_tokens": 40, "details": {"reasoning_tokens": 5}}
+SPELLINGS: list[dict[str, Any]] = [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GOOGLE, GOOGLE_ADK, PYDANTIC_AI]
+
+
+@pytest.mark.parametrize("usage", SPELLINGS)
+def test_tokens_are_counted_under_each_known_name(store: Store, usage: dict[str, Any]) -> None:
+    save(store, "k", usage)
+    save(store, "k", usage)
+    row = only(store.usage())
+    assert (row.input_tokens, row.output_tokens, row.cached_tokens) == (200, 40, 80)
+    assert row.reasoning_tokens == (0 if usage is ANTHROPIC else 10)
+
+
+def test_tokens_of_different_names_are_added(store: Store) -> None:
+    for usage in SPELLINGS:
+        save(store, "k", usage)
+    row = only(store.usage())
+    assert (row.input_tokens, row.output_tokens, row.cached_tokens, row.reasoning_tokens) == (600, 120, 240, 25)
+
+
+def test_usage_with_two_names_for_one_count_counts_once(store: Store) -> None:
+    for _ in range(2):
+        save(store, "k", {"input_tokens": 100, "prompt_tokens": 100, "cost_usd": 0.5, "total_cost_usd": 0.5})
+    save(store, "k", {"prompt_tokens": 1, "total_cost_usd": 0.25})
+    row = only(store.usage())
+    assert (row.input_tokens, row.cost_usd) == (201, 1.25)
+    assert row.usage == {"input_tokens": 200, "prompt_tokens": 201, "cost_usd": 1.0, "total_cost_usd": 1.25}
+
+
+def test_values_that_are_not_numbers_are_left_out(store: Store) -> None:
+    save(store, "k", {"a": "7", "b": True, "c": [1], "d": None, "e": 1, "f": {"g": {"h": 1.5, "i": "x"}}})
+    save(store, "k", {"a": 2, "b": False, "f": {"g": {"h": 1}}, "unknown": 3})
+    assert only(store.usage()).usage == {"a": 2, "e": 1, "f": {"g": {"h": 2.5}}, "unknown": 3}
+
+
+def test_big_numbers_are_added_exactly(store: Store) -> None:
+    for _ in range(3):
+        save(store, "k", {"input_tokens": 2**63, "cost_usd": 0.1})
+    row = only(store.usage())
+    assert row.input_tokens == row.usage["input_tokens"] == 3 * 2**63
+    assert row.cost_usd == pytest.approx(0.3)
+
+
+def test_sum_that_is_too_large_is_an_error(store: Store) -> None:
+    for _ in range(2):
+        save(store, "k", {"input_tokens": 1.7e308})
+    with pytest.raises(LangoStoreError, match="a number is too large"):
+        store.usage()
+
+
+def test_stored_cost_is_added(store: Store) -> None:
+    save(store, "k", {"total_cost_usd": 0.25})
+    save(store, "k", {"cost_usd": 0.5})
+    save(store, "k", {"input_tokens": 1})
+    assert only(store.usage()).cost_usd == 0.75
+
+
+def test_prices_apply_to_models_and_to_usage_without_stored_cost(filled: Store) -> None:
+    save(filled, "a", {"input_tokens": 1_000_000, "cost_usd": 0.125})
+    prices = {"large": {"input_tokens": 2.0}, "small": {"input_tokens": 0.5, "details.cached_tokens": -0.25}}
+    save(filled, "a/child", {"input_tokens": 1_000_000, "details": {"cached_tokens": 400_000}})
+    costs = {row.key: row.cost_usd for row in filled.usage(["key"], prices=prices)}
+    assert costs == {
+        "a": pytest.approx(0.125 + 2e-6 + 20_000 * 0.5e-6),
+        "a/child": pytest.approx(0.4 + 10 * 0.5e-6),
+        "b": None,
+        "c": None,
+    }
+    assert only(filled.usage(prices=prices)).cost_usd == pytest.approx(sum(each or 0 for each in costs.values()))
+    assert only(filled.usage()).cost_usd == 0.125
+
+
+def test_days_are_those_of_utc(make_postgres: MakeDatabase) -> None:
+    url = sa.make_url(make_postgres()).update_query_dict({"options": "-c TimeZone=Pacific/Auckland"})
+    late = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
+    with Store(url.render_as_string(hide_password=False), clock=lambda: late) as store:
+        save(store, "k", {"input_tokens": 1})
+        assert only(store.usage(["day"])).day == "2026-11-21"
+
+
+def test_usage_of_eight_writers_is_the_sum_of_their_turns(store: Store) -> None:
+    for number in range(4):
+        store.create(f"k{number}", user_id=f"user {number % 2}")
+
+    def write(writer: int) -> None:
+        for number in range(10):
+            save(store, f"k{writer % 4}", {"input_tokens": 100 * writer + number, "n": {"m": 1}})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    row = only(store.usage())
+    assert (row.turns, row.usage) == (80, {"input_tokens": 100 * 10 * 28 + 8 * 45, "n": {"m": 80}})
+    assert sum(each.input_tokens for each in store.usage(["user_id", "day"])) == row.input_tokens
+
+
+def test_async_store_returns_the_same_rows(filled: Store, url: str) -> None:
+    async def read() -> list[UsageRow]:
+        async with AsyncStore(url) as store:
+            return await store.usage(["key"])
+
+    assert asyncio.run(read()) == filled.usage(["key"])
+
+
+def expected_sum(usages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sums by name, one name after the other. A name with numbers has no nested fields."""
+    sums: dict[str, Any] = {}
+    for name in {name for usage in usages for name in usage}:
+        values = [usage[name] for usage in usages if name in usage]
+        if numbers := [each for each in values if type(each) in (int, float)]:
+            sums[name] = pytest.approx(sum(numbers), rel=1e-9, abs=1e-300)
+        elif nested := [each for each in values if isinstance(each, dict)]:
+            sums[name] = expected_sum(nested)
+    return sums
+
+
+names = st.sampled_from(["input_tokens", "details", "a", "a.b", "é"])
+numbers = st.integers(-(2**70), 2**70) | st.floats(-1e9, 1e9)
+fields = st.recursive(numbers | st.text(), lambda inner: st.dictionaries(names, inner, max_size=3), max_leaves=6)
+
+
+@given(st.lists(st.dictionaries(names, fields | json_values(names), max_size=4), max_size=6), st.data())
+def test_sums_equal_those_of_python(store: Store, usages: list[dict[str, Any]], data: st.DataObject) -> None:
+    store.delete_where(key_prefix="k")
+    groups = [data.draw(st.sampled_from(["k1", "k2"])) for _ in usages]
+    for key, usage in zip(groups, usages, strict=True):
+        save(store, key, usage)
+    rows = {row.key: row for row in store.usage(["key"])}
+    assert rows.keys() == set(groups)
+    for key in set(groups):
+        own = [usage for group, usage in zip(groups, usages, strict=True) if group == key]
+        assert rows[key].usage == expected_sum(own)
+    assert [row.usage for row in store.usage()] == ([expected_sum(usages)] if usages else [])
