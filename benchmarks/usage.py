@@ -1,0 +1,88 @@
+"""`python -m benchmarks.usage [--turns 1000000]`: the time of `Store.usage` for turns of many users and days."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.turns import databases
+from lango_store import Store
+
+USAGE = (
+    '{"input_tokens": 1800, "output_tokens": 250, "total_tokens": 2050, '
+    '"input_tokens_details": {"cached_tokens": 1024}, "output_tokens_details": {"reasoning_tokens": 64}}'
+)
+USERS, DAYS, TURNS_OF_A_SESSION = 1_000, 30, 20
+
+NUMBERS = {
+    "sqlite": "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {count}) SELECT n FROM c)",
+    "postgresql": "(SELECT n FROM generate_series(1, {count}) AS n)",
+}
+TIME = {
+    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000+00:00', {seconds}, 'unixepoch')",
+    "postgresql": "to_timestamp({seconds})",
+}
+FILL = (
+    "INSERT INTO lango_session (key, user_id, model, created_at, updated_at, turn_count, last_seq) "
+    "SELECT 's' || n, 'user ' || (n % {users}), 'gpt-x', t, t, {length}, 0 "
+    "FROM (SELECT n, {time} AS t FROM {numbers} c) d",
+    "INSERT INTO lango_turn (session_key, turn_no, kind, first_seq, last_seq, usage, created_at) "
+    "SELECT key, n, 'turn', 1, 0, '{usage}', created_at FROM lango_session, {numbers} c",
+)
+
+
+def fill(engine: sa.Engine, turns: int) -> None:
+    """Write sessions of some turns each, a thirtieth of them on each day."""
+    name = engine.dialect.name
+    sessions = turns // TURNS_OF_A_SESSION
+    seconds = f"1750000000 + n * {DAYS * 86_400 // sessions}"
+    with engine.begin() as connection:
+        for statement, count in zip(FILL, (sessions, TURNS_OF_A_SESSION), strict=True):
+            values = {"users": USERS, "length": TURNS_OF_A_SESSION, "usage": USAGE}
+            values |= {"time": TIME[name].format(seconds=seconds), "numbers": NUMBERS[name].format(count=count)}
+            connection.execute(sa.text(statement.format(**values).replace(":", r"\:")))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def measure(store: Store, by: Sequence[str], turns: int, rounds: int) -> tuple[float, float]:
+    """Return the median seconds of a report, and those of this process; the rest is spent by PostgreSQL's server."""
+    taken = []
+    for _ in range(rounds):
+        started, processed = time.perf_counter(), time.process_time()
+        rows = store.usage(by)
+        taken.append((time.perf_counter() - started, time.process_time() - processed))
+        assert sum(row.turns for row in rows) == turns
+        assert sum(row.cached_tokens for row in rows) == 1024 * turns
+    elapsed, own = zip(*taken, strict=True)
+    return statistics.median(elapsed), statistics.median(own)
+
+
+def main() -> None:
+    """Measure on both databases, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.usage", description=__doc__)
+    parser.add_argument("--turns", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
+    options = parser.parse_args()
+    table = Table(title=f"usage() of {options.turns:,} turns", title_justify="left")
+    for column in ("database", "by", "seconds", "of them in this process"):
+        table.add_column(column, justify="left" if column in ("database", "by") else "right")
+    with databases(options.database) as urls:
+        for name, url in urls.items():
+            with Store(url) as store:
+                fill(store.engine, options.turns)
+                for by in (("user_id", "day"), ("day",), ("key",), ()):
+                    elapsed, own = measure(store, by, options.turns, options.rounds)
+                    table.add_row(name, ", ".join(by) or "–", f"{elapsed:.2f}", f"{own:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
