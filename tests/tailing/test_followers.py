@@ -22,6 +22,7 @@ from lango_store import (
     Store,
     create_engine,
 )
+from lango_store._connections import watcher
 from lango_store.testing import Clock
 
 
@@ -156,16 +157,34 @@ def test_late_reader_continues_by_itself_and_joins(store: Store) -> None:
         late.close()
 
 
-def test_redacted_text_is_not_shared_with_later_readers(store: Store) -> None:
+def test_redacted_text_is_not_shared_with_late_readers(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    late = store.tail("k")
+    next(late)
+    with follower(store) as reader:
+        until_waiting(store, readers=2)
+        secret = conversation.append_message(message("secret"))
+        reader.wait_for_messages(2)
+        conversation.redact_message(secret.seq)
+        reader.wait(lambda: isinstance(reader.events[-1], Changed))
+        event = next(late)
+        assert isinstance(event, Appended)
+        assert contents(event.messages) == [None]
+        late.close()
+
+
+def test_write_of_the_same_store_needs_no_polling(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "_LONGEST", 1e6)
+    monkeypatch.setattr(watcher, "_QUIET_SHARE", 1e9)
     conversation = store.open("k")
     with follower(store) as reader:
         until_waiting(store)
-        secret = conversation.append_message(message("secret"))
-        reader.wait_for_messages(1)
-        conversation.redact_message(secret.seq)
-        reader.wait(lambda: isinstance(reader.events[-1], Changed))
-        with follower(store) as later:
-            assert contents(later.wait_for_messages(1)) == [None]
+        for number in range(5):
+            conversation.append_message(message(f"{number}"))
+            reader.wait_for_messages(number + 1)
+        with store.transaction() as tx:
+            tx.append_message("k", message("in a transaction"))
+        reader.wait_for_messages(6)
 
 
 def test_waiting_readers_hold_no_connection_and_no_thread(url: str) -> None:
