@@ -10,7 +10,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -38,6 +38,14 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_STATUS: Final[dict[type, int]] = {
+    SessionNotFound: 404,
+    SessionExpired: 410,
+    InvalidKey: 400,
+    InvalidCursor: 400,
+    DatabaseBusy: 503,
+    DatabaseUnavailable: 503,
+}
 _PATH: Final = re.compile("/(.+)/events", re.DOTALL)  # the key of a child session contains slashes
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -126,7 +134,8 @@ class EventStream:
                 task.cancel()
             await asyncio.wait(tasks)
         for task in done:
-            task.result()
+            with suppress(OSError):  # some servers raise it if the client has disconnected
+                task.result()
 
     async def _send_events(self, scope: _Scope, key: str, send: _Send) -> None:
         has_started = False
@@ -141,7 +150,9 @@ class EventStream:
                     await send({"type": "http.response.body", "body": _frame(event), "more_body": True})
         except LangoStoreError as error:
             if not has_started:
-                await _refuse(send, _status(error))
+                if (status := next((_STATUS[kind] for kind in type(error).mro() if kind in _STATUS), None)) is None:
+                    raise
+                await _refuse(send, status)
                 return
             logger.warning("the event stream of session %s ended: %s", quoted(key), error)
         await send({"type": "http.response.body", "body": b""})
@@ -160,21 +171,7 @@ def _cursor(scope: _Scope) -> str:
 
 
 def _frame(event: Event | None) -> bytes:
-    return b":\n\n" if event is None else f"id: {event.cursor}\nevent: {event.name}\ndata: {event.data}\n\n".encode()
-
-
-def _status(error: LangoStoreError) -> int:
-    match error:
-        case SessionExpired():
-            return 410
-        case SessionNotFound():
-            return 404
-        case DatabaseBusy() | DatabaseUnavailable():
-            return 503
-        case InvalidKey() | InvalidCursor():
-            return 400
-        case _:
-            raise error
+    return b":\n\n" if event is None else f"id: {event.cursor}\nevent: {event.event}\ndata: {event.data}\n\n".encode()
 
 
 async def _refuse(send: _Send, status: int, *headers: tuple[bytes, bytes]) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -23,7 +22,6 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._engine.pool import is_listened_to, renew_lock_in_children
 from lango_store._operations import tailing
 from lango_store._operations.tailing import Batch, Cursor, State
-from lango_store._values.events import Changed
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 _SHORTEST: Final = 0.02
@@ -60,50 +58,44 @@ class Channel:
     """The state that the readers of one session share.
 
     Attributes:
+        context: The context of the first reader, in which the session is read: a listener of the engine may take the
+            tenant from it.
         readers: The number of readers.
         head: The cursor up to which events were shared; None if each reader has to read from the database.
         state: The state of the session at the head.
         recent: The latest batches by the cursor at which they begin.
         signals: The events that end the waits of readers, by event loop; that of readers in threads by None.
-        context: The context of the first reader, in which the session is read: a listener of the engine may take the
-            tenant from it.
     """
 
     def __init__(self) -> None:
         self.context = contextvars.copy_context()
         self.readers = 0
         self.head: Cursor | None = None
-        self.state: State | None = None
+        self.state: State = None
         self.recent: dict[Cursor, Batch] = {}
         self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
 
     def share(self, batch: Batch) -> None:
         """Move the head to the end of a batch that begins there, and wake the readers."""
         if self.head is not None and batch.events:
-            if any(isinstance(event, Changed) for event in batch.events):
+            if any(event.event == "changed" for event in batch.events):
                 self.recent.clear()  # earlier batches may contain what was redacted
             self.recent.pop(self.head, None)
             self.recent[self.head] = batch
             if len(self.recent) > _RECENT:
                 del self.recent[next(iter(self.recent))]
             self.wake()
-        self.head = None if batch.has_ended else batch.end
-
-    def release_readers(self) -> None:
-        """Make each reader read from the database, where it gets its own error."""
-        self.head = None
-        self.recent.clear()
-        self.wake()
+        self.head = None if batch.is_over else batch.end
 
     def wake(self) -> None:
         """End the current waits."""
-        signals, self.signals = self.signals, {}
-        for loop, signal in signals.items():
+        for loop, signal in self.signals.items():
             if loop is None:
                 signal.set()
             else:
                 with suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(signal.set)
+        self.signals = {}
 
 
 class Watcher:
@@ -129,28 +121,24 @@ class Watcher:
         if self._channels:
             self._written.set()
 
-    def join(self, key: str, batch: Batch) -> Channel:
-        """Return the channel of a session for a reader that has read up to its end with this batch."""
+    def join(self, key: str, batch: Batch, channel: Channel | None) -> Channel:
+        """Return the channel of a reader that has read this batch; a channel without a head gets the end of it."""
         with self._lock:
-            if self._process != os.getpid():  # a forked child has no thread
-                self._start()
-            channel = self._channels.get(key)
             if channel is None:
-                channel = self._channels[key] = Channel()
-            channel.readers += 1
-            self.move_head(channel, batch)
-            self._news_at = monotonic()
-            if self._thread is None and not self._is_closed:
+                if self._process != os.getpid():  # a forked child has no thread
+                    self._start()
+                channel = self._channels[key] = self._channels.get(key) or Channel()
+                channel.readers += 1
+                self._news_at = monotonic()
+                self._written.set()
+            if self._is_closed:
+                return channel
+            if channel.head is None and batch.state is not None:
+                channel.head, channel.state = batch.end, batch.state
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="lango_store_watcher", daemon=True)
                 self._thread.start()
-            self._written.set()
             return channel
-
-    def move_head(self, channel: Channel, batch: Batch) -> None:
-        """Use the cursor of a reader as the head of a channel that has none."""
-        with self._lock:
-            if channel.head is None and batch.state is not None and not self._is_closed:
-                channel.head, channel.state = batch.end, batch.state
 
     def leave(self, key: str, channel: Channel) -> None:
         """Remove a reader from a channel."""
@@ -160,23 +148,24 @@ class Watcher:
                 del self._channels[key]
                 self._written.set()
 
-    def next_batch(self, channel: Channel, after: Cursor) -> Batch | None:
-        """Return the batch after a cursor, empty at the head; None if the reader has to read it."""
-        with self._lock:
-            return Batch([], after, channel.state) if channel.head == after else channel.recent.get(after)
+    def next(self, channel: Channel, after: Cursor, loop: asyncio.AbstractEventLoop | None) -> tuple[Any, Batch | None]:
+        """Return the event that the next news set, and the batch after a cursor.
 
-    def signal(self, channel: Channel, loop: asyncio.AbstractEventLoop | None) -> Any:
-        """Return the event that the next news of a channel sets. Take it before you look for a batch."""
+        The batch is empty at the head, and None if the reader has to read it.
+        """
         with self._lock:
             if loop not in channel.signals:
                 channel.signals[loop] = threading.Event() if loop is None else asyncio.Event()
-            return channel.signals[loop]
+            batch = Batch([], after, channel.state) if channel.head == after else channel.recent.get(after)
+            return channel.signals[loop], batch
 
     def interrupt(self) -> None:
         """Make all readers read from the database, because they may have to end."""
         with self._lock:
             for channel in self._channels.values():
-                channel.release_readers()
+                channel.head = None
+                channel.recent.clear()
+                channel.wake()
 
     def close(self) -> None:
         """End the thread and the waits of all readers."""
@@ -191,28 +180,23 @@ class Watcher:
     # The thread
 
     def _run(self) -> None:
-        while (pauses := self._pauses()) is not None:
-            least, longest = pauses
+        while True:
+            with self._lock:
+                if self._is_closed or not self._channels:
+                    self._thread = None
+                    return
+                readers = sum(channel.readers for channel in self._channels.values())
+            least = min(max(_SHORTEST, readers * _PER_READER), _LONGEST)
+            pause = min(max(least, (monotonic() - self._news_at) * _QUIET_SHARE), _LONGEST)
             self._written.clear()
             try:
                 self._poll()
-            except (DatabaseBusy, DatabaseUnavailable):
-                self._mark, longest = None, _LONGEST
-            except LangoStoreError:  # nothing can be read
-                self._mark = None
-                self.interrupt()
+            except LangoStoreError as error:
+                self._mark, pause = None, _LONGEST
+                if not isinstance(error, DatabaseBusy | DatabaseUnavailable):
+                    self.interrupt()  # readers whose session cannot be read get the same error, and leave
             self._stopped.wait(least)
-            self._written.wait(longest - least)
-
-    def _pauses(self) -> tuple[float, float] | None:
-        """Return the least and the longest pause until the next poll; None if the thread has to end."""
-        with self._lock:
-            if self._is_closed or not self._channels:
-                self._thread = None
-                return None
-            readers = sum(channel.readers for channel in self._channels.values())
-        least = min(max(_SHORTEST, readers * _PER_READER), _LONGEST)
-        return least, min(max(least, (monotonic() - self._news_at) * _QUIET_SHARE), _LONGEST)
+            self._written.wait(pause - least)
 
     def _poll(self) -> None:
         with self._lock:
@@ -226,7 +210,7 @@ class Watcher:
                 if (state := states.get(key)) != channels[key].state:
                     channels[key].context.run(self._update, key, channels[key], state)
 
-    def _states(self, keys: list[str], *, may_skip: bool) -> Mapping[str, State] | None:
+    def _states(self, keys: list[str], *, may_skip: bool) -> dict[str, State] | None:
         """Return the states of sessions; None if nothing in the database has changed."""
         with self._reads.single_read() as connection:
             mark = dialect_of(connection).change_mark(connection) if may_skip else None
@@ -237,31 +221,21 @@ class Watcher:
         self._mark, self._polled_at = mark, monotonic()
         return states
 
-    def _update(self, key: str, channel: Channel, state: State | None) -> None:
-        """Share the new events of a session. After an error of the database, the next poll tries again."""
-        while True:
-            head = channel.head
-            batch = None if head is None else self._read(key, head)
+    def _update(self, key: str, channel: Channel, state: State) -> None:
+        """Share the new events of a session. After an error, the next poll tries again."""
+        more = True
+        while more and (head := channel.head) is not None:
+            with self._reads.snapshot() as connection:
+                batch = tailing.read(connection, self._reads.moment(connection), key, head)
             with self._lock:
                 if channel.head != head:
                     return
-                if batch is None:
-                    channel.release_readers()
-                    channel.state = state
-                    return
                 channel.share(batch)
-                if batch.events:
-                    self._news_at = monotonic()
-                if batch.state is not None or batch.has_ended or not batch.events:
-                    channel.state = batch.state or state
-                    return
-
-    def _read(self, key: str, after: Cursor) -> Batch | None:
-        """Read the next batch of a session; None if the readers have to meet the error themselves."""
-        try:
-            with self._reads.snapshot() as connection:
-                return tailing.read(connection, self._reads.moment(connection), key, after)
-        except (DatabaseBusy, DatabaseUnavailable):
-            raise
-        except LangoStoreError:
-            return None
+            more = bool(batch.events) and batch.state is None and not batch.is_over
+            if batch.events:
+                self._news_at = monotonic()
+            state = batch.state or state
+        with self._lock:
+            channel.state = state
+            if channel.head is None:
+                channel.wake()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -59,41 +59,26 @@ class Cursor(NamedTuple):
         return f"{self.seq}{draft}-{self.incarnation}"
 
 
-class State(NamedTuple):
-    """The columns of a session that change whenever it has a new event."""
-
-    live: bool
-    incarnation: int
-    last_seq: int
-    lease_token: int | None
-    lease_until: Any
-    last_piece: int | None
+State = tuple[Any, ...] | None
+"""The columns `_STATE` of a session; None if the session does not exist."""
 
 
 class Batch(NamedTuple):
     """Events, and the cursor after them.
 
-    `state` is the state of the session that `end` belongs to; None if it is not known, because more events follow.
+    `state` is the state of the session if `end` is its newest event, otherwise None. `is_over` is True after `Ended`.
     """
 
     events: Sequence[Event]
     end: Cursor
-    state: State | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        """True if no more events follow."""
-        return bool(self.events) and isinstance(self.events[-1], Ended)
+    state: State = None
+    is_over: bool = False
 
 
-_STATE: Final = [
-    LIVE,
-    SESSION.c.incarnation,
-    SESSION.c.last_seq,
-    SESSION.c.lease_token,
-    as_stored(SESSION.c.lease_until),  # changes with each piece of a draft, unless the clock is frozen
-    sa.select(sa.func.max(DRAFT.c.n)).where(of_session(DRAFT, SESSION.c.key)).scalar_subquery(),
-]
+# These columns change with each event. Each piece of a draft changes `lease_until`, unless the clock is frozen.
+_LAST_PIECE: Final = sa.select(sa.func.max(DRAFT.c.n)).where(of_session(DRAFT, SESSION.c.key)).scalar_subquery()
+_COUNTERS: Final = [SESSION.c.incarnation, SESSION.c.last_seq, SESSION.c.lease_token]
+_STATE: Final = [LIVE, *_COUNTERS, as_stored(SESSION.c.lease_until), _LAST_PIECE]
 _state: Final = Statement(lambda _: sa.select(*_STATE).where(of_session(SESSION)))
 _states: Final = Statement(
     lambda dialect: sa.select(SESSION.c.key, *_STATE).where(SESSION.c.key.in_(dialect.texts_of_list(text("keys"))))
@@ -103,7 +88,7 @@ _states: Final = Statement(
 def states(connection: AnyConnection, now: Moment, keys: Sequence[str]) -> dict[str, State]:
     """Return the states of those of these sessions that exist, by key."""
     values = {"keys": json.dumps(keys), "now": dialect_of(connection).time(now)}
-    return {key: State(*row) for key, *row in _states.run(connection, values)}
+    return {key: tuple(row) for key, *row in _states.run(connection, values)}
 
 
 _changes: Final = Statement(
@@ -122,55 +107,50 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Bat
     If the session does not exist, a plain seq raises `SessionNotFound` or `SessionExpired`; a cursor returns `Ended`.
     """
     rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
-    state = State(*rows[0]) if rows else None
-    if after.incarnation is None and (state is None or not state.live):
-        sessions.row_of(connection, now, key)
-    incarnation = None if state is None else f"{whole_number(key, 'incarnation', state.incarnation) & 0xFFFFFFFF:08x}"
-    after = after._replace(incarnation=after.incarnation or incarnation)
-    if state is None:
-        return Batch([Ended(cursor=after.text, reason="deleted")], after)
-    if after.incarnation != incarnation:
-        return Batch([Ended(cursor=after.text, reason="replaced")], after)
-    if not state.live:
-        return Batch([Ended(cursor=after.text, reason="expired")], after)
-    events, upto = _log(connection, key, after, whole_number(key, "last_seq", state.last_seq))
+    state = tuple(rows[0]) if rows else None
+    live, number, last_seq, token, *_ = state or (False, 0, 0, None)
+    incarnation = f"{whole_number(key, 'incarnation', number) & 0xFFFFFFFF:08x}"
+    if after.incarnation is None:
+        if not live:
+            sessions.row_of(connection, now, key)
+        after = after._replace(incarnation=incarnation)
+    reason = "deleted" if state is None else "replaced" if after.incarnation != incarnation else "expired"
+    if reason != "expired" or not live:
+        return Batch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
+    events, upto = _log(connection, key, after, whole_number(key, "last_seq", last_seq))
     end = after._replace(seq=upto)
-    if upto < state.last_seq:
+    if upto < last_seq:
         return Batch(events, end)
-    turn_id, draft = _draft(connection, key, state.lease_token)
+    turn_id, draft = _draft(connection, key, token)
     if (draft_end := _after_draft(end, draft)) != end:
         known = end.length if _after_draft(end, draft[: end.length]) == end else 0
         events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
-    return Batch(events, draft_end, state if upto == state.last_seq else None)
+    return Batch(events, draft_end, state if upto == last_seq else None)
 
 
 def _log(connection: sa.Connection, key: str, after: Cursor, last_seq: int) -> tuple[list[Event], int]:
     """Read a page of messages and changes; return them as events, with the seq up to which they are complete."""
     if after.seq >= last_seq:
         return [], after.seq
-    values = {"key": key, "after": after.seq, "upto": last_seq, "limit": PAGE}
-    changes = _changes.run(connection, values)
+    changes = _changes.run(connection, {"key": key, "after": after.seq, "upto": last_seq, "limit": PAGE})
     chosen = log.Range(after.seq, last_seq + 1, PAGE)
     messages = log.read(connection, BEFORE_ANY_EXPIRY, key, chosen)  # the session is live in this snapshot
-    full = [seqs[-1] for seqs in ([row[0] for row in changes], [each.seq for each in messages]) if len(seqs) == PAGE]
-    upto = min([last_seq, *full])
-    entries = sorted([*((row[0], row) for row in changes), *((each.seq, each) for each in messages)], key=_seq)
-    return [*_events(key, after, [each for seq, each in entries if seq <= upto])], upto
-
-
-def _seq(entry: tuple[int, Any]) -> int:
-    return entry[0]
-
-
-def _events(key: str, after: Cursor, entries: Sequence[Any]) -> Iterator[Event]:
-    for are_messages, group in groupby(entries, lambda entry: isinstance(entry, Message)):
-        if are_messages:
-            messages = list(group)
-            yield Appended(cursor=after._replace(seq=messages[-1].seq).text, messages=messages)
-            continue
-        for seq, kind, after_seq in group:
-            fields = {"seq": seq, "kind": kind, "after_seq": after_seq}
-            yield session_value(Changed, fields | {"cursor": after._replace(seq=seq).text}, key)
+    entries = [(row[0], row) for row in changes], [(each.seq, each) for each in messages]
+    upto = min([last_seq, *(each[-1][0] for each in entries if len(each) == PAGE)])
+    events: list[Event] = []
+    for seq, entry in sorted([*entries[0], *entries[1]], key=itemgetter(0)):
+        if seq > upto:
+            break
+        cursor = after._replace(seq=seq).text
+        if not isinstance(entry, Message):
+            fields = {"cursor": cursor, "seq": seq, "kind": entry[1], "after_seq": entry[2]}
+            events.append(session_value(Changed, fields, key))
+        elif events and isinstance(events[-1], Appended):
+            events[-1].messages.append(entry)
+            events[-1].cursor = cursor
+        else:
+            events.append(Appended(cursor=cursor, messages=[entry]))
+    return events, upto
 
 
 def _draft(connection: sa.Connection, key: str, token: int | None) -> tuple[str | None, str]:

@@ -20,31 +20,27 @@ _RETRY: Final = 1.0
 
 
 class Reader:
-    """The position of one reader of a session. It joins the watcher when it has read what is stored."""
+    """The cursor of one reader of a session. It joins the watcher when it has read all that is stored."""
 
     def __init__(self, context: Context, key: str, after: int | str, *, follow: bool) -> None:
         if follow and context.in_callers_transaction:
             raise LangoStoreError(
-                "a transaction cannot follow what others commit: call tail() on the store, or with follow=False"
+                "a transaction cannot follow other writers: call tail() on the store, or with follow=False"
             )
         self._context = context.on_primary()
         self._key = checked_key(key)
         self._cursor = Cursor.of(after)
         self._channel: Channel | None = None
-        self.follows = follow
+        self._follows = follow
 
-    def signal(self, loop: asyncio.AbstractEventLoop | None = None) -> Any:
-        """Return the event that ends a wait; None before the reader has joined. Call this before `next_shared`."""
-        return None if self._channel is None else self._context.watcher.signal(self._channel, loop)
+    def next_shared(self, loop: asyncio.AbstractEventLoop | None = None) -> tuple[Any, Batch | None]:
+        """Return the event that ends a wait, and the next batch of the watcher, which is empty if nothing is new.
 
-    def next_shared(self) -> Batch | None:
-        """Return the next batch of the watcher, empty if nothing is new; None if the reader has to call `read`."""
+        Before the reader has joined, there is no event. The batch is None if the reader has to call `read`.
+        """
         if self._channel is None:
-            return None
-        batch = self._context.watcher.next_batch(self._channel, self._cursor)
-        if batch is not None:
-            self._cursor = batch.end
-        return batch
+            return None, None
+        return self._context.watcher.next(self._channel, self._cursor, loop)
 
     def read(self) -> Batch:
         """Read the next batch from the database, and change nothing: the caller may be cancelled before this ends."""
@@ -55,19 +51,14 @@ class Reader:
                 raise
             return Batch([], self._cursor)
 
-    def advance(self, batch: Batch) -> Batch:
-        """Move to the end of a batch that was read; at the end of the stored events, join the watcher."""
-        watcher = self._context.watcher
+    def advance(self, batch: Batch) -> bool:
+        """Move to the end of a batch, join the watcher at the last stored event, and return True if a batch follows."""
         self._cursor = batch.end
-        if self._channel is not None:
-            watcher.move_head(self._channel, batch)
-        elif self.follows and not batch.has_ended and (batch.state is not None or not batch.events):
-            self._channel = watcher.join(self._key, batch)
-        return batch
-
-    def is_over(self, batch: Batch) -> bool:
-        """Return True if no batch follows this one."""
-        return batch.has_ended or not (batch.events or self.follows)
+        if batch.is_over or not (batch.events or self._follows):
+            return False
+        if self._follows and (batch.state is not None or not batch.events):
+            self._channel = self._context.watcher.join(self._key, batch, self._channel)
+        return True
 
     def leave(self) -> None:
         """Leave the watcher."""
@@ -79,12 +70,12 @@ def follow(reader: Reader) -> Generator[Event, None, None]:
     """Yield the events of a session, and wait for more in this thread."""
     try:
         while True:
-            signal = reader.signal()
-            batch = reader.next_shared()
+            signal, batch = reader.next_shared()
             if batch is None:
-                batch = reader.advance(reader.read())
+                batch = reader.read()
+            continues = reader.advance(batch)
             yield from batch.events
-            if reader.is_over(batch):
+            if not continues:
                 return
             if signal is not None and not batch.events:
                 signal.wait(None if batch.state else _RETRY)
@@ -102,23 +93,22 @@ async def follow_async(
     loop = asyncio.get_running_loop()
     try:
         while True:
-            signal = reader.signal(loop)
-            batch = reader.next_shared()
+            signal, batch = reader.next_shared(loop)
             if batch is None:
-                batch = reader.advance(await threads.run(reader.read))
+                batch = await threads.run(reader.read)
+            continues = reader.advance(batch)
             if signal is None and heartbeat is not None:
                 yield None
             for event in batch.events:
                 yield event
-            if reader.is_over(batch):
+            if not continues:
                 return
-            if signal is None or batch.events:
-                continue
-            try:
-                async with asyncio.timeout(heartbeat if batch.state else _RETRY):
-                    await signal.wait()
-            except TimeoutError:
-                if heartbeat is not None:
-                    yield None
+            if signal is not None and not batch.events:
+                try:
+                    async with asyncio.timeout(heartbeat if batch.state else _RETRY):
+                        await signal.wait()
+                except TimeoutError:
+                    if heartbeat is not None:
+                        yield None
     finally:
         reader.leave()

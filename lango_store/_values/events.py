@@ -13,21 +13,18 @@ class Event(Value):
     All readers of a session in a process may get the same object. Do not change it.
 
     Attributes:
+        event: The kind of event: "appended", "changed", "piece" or "ended".
         cursor: The position after this event, to pass as `after`. It also identifies the session, so that a cursor of a
             deleted session does not continue in a new one with the same key.
     """
 
+    event: str
     cursor: str
-
-    @property
-    def name(self) -> str:
-        """The kind of event: "appended", "changed", "piece" or "ended"."""
-        return type(self).__name__.lower()
 
     @cached_property
     def data(self) -> str:
-        """The fields without the cursor, as JSON on one line."""
-        return self.model_dump_json(exclude={"cursor"})
+        """The other fields as JSON on one line."""
+        return self.model_dump_json(exclude={"event", "cursor"})
 
 
 class Appended(Event):
@@ -38,6 +35,7 @@ class Appended(Event):
             was appended has its new content.
     """
 
+    event: Literal["appended"] = "appended"
     messages: list[Message]
 
 
@@ -50,6 +48,7 @@ class Changed(Event):
         after_seq: The `seq` that the change refers to; its meaning depends on `kind`.
     """
 
+    event: Literal["changed"] = "changed"
     kind: str
     seq: int
     after_seq: int
@@ -65,6 +64,7 @@ class Piece(Event):
         text: The text; empty if the draft ended, because the answer was stored or the turn failed.
     """
 
+    event: Literal["piece"] = "piece"
     turn_id: str | None
     n: int
     text: str
@@ -77,4 +77,5 @@ class Ended(Event):
         reason: "deleted"; "expired" if its TTL has passed; or "replaced" if another session has its key now.
     """
 
+    event: Literal["ended"] = "ended"
     reason: Literal["deleted", "expired", "replaced"]

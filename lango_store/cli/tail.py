@@ -8,7 +8,6 @@ import typer
 from rich.text import Text
 
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
-from lango_store._values.value import Json, Value
 from lango_store.cli.options import JsonOption, UrlOption, open_store
 from lango_store.cli.output import console, print_json, printable, say
 from lango_store.cli.rendering import render_message
@@ -16,14 +15,6 @@ from lango_store.errors import quoted
 
 LAST: Final = 10
 """The number of seqs before the end at which the output begins by default."""
-
-
-class Line(Value):
-    """An event as a line of JSON."""
-
-    event: str
-    cursor: str
-    data: Json
 
 
 def tail(
@@ -44,41 +35,32 @@ def tail(
     they are stored now; edits and deletions are printed as lines with
     the seq that they refer to.
 
-    With --json, each event is one line: its kind, its cursor and its data.
+    With --json, each event is one line, with its kind and its cursor.
     """
     with open_store(url) as store, suppress(KeyboardInterrupt):
         if after is None:
             after = str(max(0, store.info(key).last_seq - LAST))
-        show = _Screen(key).show
+        in_draft = False
         for event in store.tail(key, after=after, follow=follow):
             if json_:
-                print_json(Line(event=event.name, cursor=event.cursor, data=event.model_dump(exclude={"cursor"})))
+                print_json(event)
             else:
-                show(event)
+                if in_draft and not (isinstance(event, Piece) and event.n):
+                    print()
+                _show(key, event)
+                in_draft = isinstance(event, Piece) and event.text != ""
             sys.stdout.flush()
 
 
-class _Screen:
-    """The output for people: panels with messages, and the text of a draft as it arrives."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-        self._out = console()
-        self._is_in_line = False
-
-    def show(self, event: Event) -> None:
-        """Print an event."""
-        if self._is_in_line and not (isinstance(event, Piece) and event.n):
-            print()
-            self._is_in_line = False
-        match event:
-            case Appended():
-                for message in event.messages:
-                    self._out.print(render_message(message))
-            case Changed():
-                self._out.print(Text(printable(f"{event.seq} {event.kind} {event.after_seq}"), style="dim"))
-            case Piece(text=text) if text:
-                print(printable(text), end="")
-                self._is_in_line = True
-            case Ended():
-                say(f"session {quoted(self._key)} {'has' if event.reason == 'expired' else 'was'} {event.reason}")
+def _show(key: str, event: Event) -> None:
+    """Print an event for people: panels of messages, and the text of a draft as it arrives."""
+    match event:
+        case Appended():
+            for message in event.messages:
+                console().print(render_message(message))
+        case Changed():
+            console().print(Text(printable(f"{event.seq} {event.kind} {event.after_seq}"), style="dim"))
+        case Piece():
+            print(printable(event.text), end="")
+        case Ended():
+            say(f"session {quoted(key)} {'has' if event.reason == 'expired' else 'was'} {event.reason}")
