@@ -304,7 +304,8 @@ class _Edit:
 
     def _count(self, kind: removals.Change, new: removals.Removed, **changes: Any) -> None:
         deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
-        deleted = deleted._replace(payloads=self.row["payloads"] is not None)
+        # A redaction also empties the copies of the message, which can be the last ones to refer to a payload.
+        deleted = deleted._replace(payloads=kind == "redact" or self.row["payloads"] is not None)
         if deleted.messages and self._is_consolidated():
             changes["last_consolidated"] = SESSION.c.last_consolidated - deleted.messages
         removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
