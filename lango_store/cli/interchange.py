@@ -1,8 +1,9 @@
 """`lango-store import`, `export` and `copy`: backups, files of other systems, and copies of databases."""
 
+import pkgutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 import typer
@@ -79,13 +80,24 @@ def _summarize(reports: list[FileReport], *, dry_run: bool) -> str:
     )
 
 
+def _function(name: str) -> Any:
+    sys.path.insert(0, "")  # a module in the current folder, as with `python -m`
+    try:
+        function: Any = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise typer.BadParameter(f"{quoted(name)} cannot be imported ({error}): give module:function") from None
+    if not callable(function):
+        raise typer.BadParameter(f"{quoted(name)} is not a function")
+    return function
+
+
 def export(
     to: Annotated[
         str,
         typer.Option(
             "--to",
             metavar="PATH",
-            help="Folder to write to. With jsonl also a file such as today.jsonl.gz, or - for standard output.",
+            help="Folder to write to. With jsonl and openai also a file such as a.jsonl.gz, or - for standard output.",
         ),
     ],
     format: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {_WRITABLE}.")] = "jsonl",
@@ -95,13 +107,22 @@ def export(
     all_: Annotated[bool, typer.Option("--all", help="Export all sessions.")] = False,
     children: ChildrenOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that have different content.")] = False,
+    redact: Annotated[
+        Any,
+        typer.Option(
+            parser=_function, metavar="MODULE:FUNCTION", help="With openai: redact texts with this function instead."
+        ),
+    ] = None,
+    no_redact: Annotated[bool, typer.Option("--no-redact", help="With openai: write texts unchanged.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Export sessions to files.
 
     The format jsonl is for backups: it writes all chosen sessions,
-    including expired ones, to one file. The other formats write one file
-    for each live session.
+    including expired ones, to one file. The format openai is for
+    fine-tuning: it writes one file with a line for each live session,
+    without e-mail addresses, telephone numbers, card numbers, IBANs and
+    keys. The other formats write one file for each live session.
 
     Exit code 1 if a session is not exported. Without --force, an existing
     file with different content is an error and is not changed.
@@ -110,10 +131,12 @@ def export(
         raise typer.BadParameter("give keys, or --user, or --all")
     if format not in interchange.writable():
         raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
+    if (redact or no_redact) and (format != "openai" or (redact and no_redact)):
+        raise typer.BadParameter("give one of --redact and --no-redact, with --format openai")
     is_output = to == "-"
-    if is_output and (format != "jsonl" or json_):
+    if is_output and (format not in ("jsonl", "openai") or json_):
         raise typer.BadParameter(
-            "only --format jsonl without --json can go to standard output: give a folder", param_hint="--to"
+            "only --format jsonl or openai without --json can go to standard output: give a folder", param_hint="--to"
         )
     with open_store(url) as store, progress("exporting", quiet=json_) as update:
 
@@ -133,6 +156,7 @@ def export(
             everything=all_,
             children=children,
             replace=force,
+            redact=None if no_redact else redact or interchange.redact_text,
             on_file=on_file,
         )
     failed, unchanged = sum(each.error is not None for each in done), sum(each.unchanged for each in done)

@@ -1,8 +1,8 @@
 """Import and export of sessions: lossless backups, and the files of other systems.
 
 The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format of another
-system converts its files to a `Draft`, and all except `lango` also write files from a `Draft`. A copy between stores
-uses the same code as a backup, without a file.
+system converts its files to a `Draft`, and all except `lango` also write files from a `Draft`. `openai` is only
+written. A copy between stores uses the same code as a backup, without a file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +15,22 @@ from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
 from lango_store.interchange.backups import Backups
 from lango_store.interchange.files import PACKED, unfinished
+from lango_store.interchange.fine_tuning import NAME as OPENAI
+from lango_store.interchange.fine_tuning import FineTuning
 from lango_store.interchange.format import Exported, FileReport, Format
+from lango_store.interchange.redaction import Redact, redact_text
 from lango_store.store import Store
 
 __all__ = [
     "FORMATS",
     "Exported",
     "FileReport",
+    "Redact",
     "export",
     "files_of",
     "import_path",
     "recognise",
+    "redact_text",
     "writable",
 ]
 
@@ -39,7 +44,7 @@ FORMATS: Final[dict[str, Format | Backups]] = {
         Format("nanobot", nanobot.recognises, nanobot.read, nanobot.write, nanobot.rank),
     )
 }
-"""All formats by name, in the order in which they are tried when the format of a file is detected."""
+"""The formats that can be imported, in the order in which they are tried when the format of a file is detected."""
 
 
 def recognise(path: str | Path) -> str | None:
@@ -60,7 +65,7 @@ def _recognise(path: Path, formats: dict[str, Format | Backups]) -> str | None:
 
 def writable() -> list[str]:
     """Return the names of the formats that `export` can write."""
-    return [name for name, each in FORMATS.items() if each.is_writable]
+    return [*(name for name, each in FORMATS.items() if each.is_writable), OPENAI]
 
 
 def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Path, str | None]]:
@@ -161,26 +166,30 @@ def export(
     everything: bool = False,
     children: bool = False,
     replace: bool = False,
+    redact: Redact | None = redact_text,
     on_file: Callable[[Exported], None] | None = None,
 ) -> list[Exported]:
     """Export sessions to files: some sessions, the sessions of a user, or all sessions.
 
     The format `jsonl` is a lossless backup: one file with all chosen sessions, live and expired, from one snapshot.
-    Every other format writes one file for each live session.
+    The format `openai` is one file with a line for each live session, for the fine-tuning of models. Every other format
+    writes one file for each live session.
 
     A file that already exists with the same content is not written again. A file with different content is not changed
     unless `replace` is True.
 
     Args:
         store: The store to export from.
-        to: The folder to write to; it is created if needed. For `jsonl` also the path of a file that ends with `.jsonl`
-            or `.jsonl.gz`, or an open binary file.
+        to: The folder to write to; it is created if needed. For `jsonl` and `openai` also the path of a file that ends
+            with `.jsonl` or `.jsonl.gz`, or an open binary file.
         format: The format to write, one of `writable()`.
         keys: The keys of the sessions to export.
         user_id: Export all sessions of this user.
         everything: Export all sessions, and as `jsonl` also the values of shared scopes.
         children: Export the descendants of each chosen session too. Default: False.
         replace: Replace existing files that have different content.
+        redact: For `openai`: a function that replaces personal data and secrets in a text, or None for unchanged texts.
+            The other formats are never redacted.
         on_file: Called with each result when the session is finished.
 
     Returns:
@@ -188,17 +197,19 @@ def export(
         with the next session.
 
     Raises:
-        InvalidFile: With `jsonl`: the file exists with different content, or cannot be written.
+        InvalidFile: With `jsonl` and `openai`: the file exists with different content, or cannot be written.
         ValueError: The choice is not exactly one of `keys`, `user_id` and `everything`; or `format` cannot be written;
-            or `to` is an open file and `format` is not `jsonl`.
+            or `to` is an open file, or `redact` a function of yours, and the format does not support that.
         DatabaseBusy: The database is busy.
         DatabaseUnavailable: The database cannot be reached.
     """
     if sum((bool(keys), user_id is not None, everything)) != 1:
         raise ValueError("give exactly one of keys, user_id and everything=True to choose the sessions to export")
-    chosen = _format_named(format)
+    chosen = FineTuning(redact) if format == OPENAI else _format_named(format)
     if format not in writable():
         raise ValueError(f"{format} can only be imported: export to one of {', '.join(writable())}")
+    if redact not in (redact_text, None) and format != OPENAI:
+        raise ValueError(f"{format} cannot be redacted: leave out redact, or export as {OPENAI}")
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
     session_keys = keys or _keys(store, expired=chosen.exports_expired, user_id=user_id)

@@ -1,13 +1,12 @@
 """The backup format `jsonl`: one lossless file with any number of sessions."""
 
 import pickle
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, BinaryIO, Final, cast
+from typing import IO, BinaryIO, Final, cast
 
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import backup_reading, files
@@ -74,18 +73,30 @@ class Backups:
         Missing and damaged sessions are left out of the file and reported.
         """
         chosen = list(dict.fromkeys(keys))
-        path = _file(to) if isinstance(to, Path) else None
-        before = files.state(path) if path is not None and path.is_file() else None
-        with (
-            _opened(to if path is None else path, replace=replace) as file,
-            store.context.snapshot(allow_replica=True) as connection,
-        ):
-            faults, unread = write_sessions(connection, chosen, file, shared=shared)
-        done: dict[str, Any] = {} if path is None else {"path": str(path), "unchanged": files.state(path) == before}
-        for key in chosen:
-            fault = faults.get(key)
-            yield Exported(key=key, error=fault.fact) if fault else Exported(key=key, **done)
-        yield from (Exported(key=fault.key, error=fault.fact) for fault in unread)
+
+        def write(file: BinaryIO) -> Iterator[Exported]:
+            with store.context.snapshot(allow_replica=True) as connection:
+                faults, unread = write_sessions(connection, chosen, file, shared=shared)
+            for key in chosen:
+                yield Exported(key=key, error=faults[key].fact if key in faults else None)
+            yield from (Exported(key=fault.key, error=fault.fact) for fault in unread)
+
+        return export_to(to, FILE_NAME, write, replace=replace)
+
+
+def export_to(
+    to: Path | BinaryIO, name: str, write: Callable[[BinaryIO], Iterator[Exported]], *, replace: bool
+) -> Iterator[Exported]:
+    """Write one file: `to` itself if it is open or has the suffix of a backup, otherwise `name` in the folder `to`."""
+    if not isinstance(to, Path):
+        yield from list(write(to))
+        return
+    path = to if to.suffix in _SUFFIXES and not to.is_dir() else to / name
+    before = files.state(path) if path.is_file() else None
+    with files.atomic_writer(path, replace=replace) as file:
+        done = list(write(file))
+    written = {"path": str(path), "unchanged": files.state(path) == before}
+    yield from (each if each.error else each.model_copy(update=written) for each in done)
 
 
 def _next(spool: IO[bytes]) -> Piece | None:
@@ -109,15 +120,6 @@ def _write(store: Store, pieces: Iterator[Piece], report: FileReport, planned: s
         for outcome in done:  # counted after the commit
             _count(report, outcome)
         pause.after_batch()
-
-
-def _opened(to: Path | BinaryIO, *, replace: bool) -> AbstractContextManager[BinaryIO]:
-    return files.atomic_writer(to, replace=replace) if isinstance(to, Path) else nullcontext(to)
-
-
-def _file(to: Path) -> Path:
-    """Return the file to write: `to` itself if it has the suffix of a backup, otherwise a file in the folder `to`."""
-    return to if to.suffix in _SUFFIXES and not to.is_dir() else to / FILE_NAME
 
 
 def _count(report: FileReport, outcome: Outcome | SharedValue) -> None:

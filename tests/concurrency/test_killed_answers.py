@@ -84,7 +84,7 @@ def words(length: int) -> str:
 def exported(store: Store, key: str, folder: Path) -> dict[str, int]:
     """Return for each format how many messages of the exported session have the first word of the stream."""
     found: dict[str, int] = {}
-    for format in interchange.writable():
+    for format in set(interchange.writable()) - {"openai"}:  # which needs a whole answer
         (done,) = interchange.export(store, folder / format, format, keys=[key], replace=True)
         assert done.path is not None, done.error
         lines = Path(done.path).read_text().splitlines()

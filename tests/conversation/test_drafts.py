@@ -407,7 +407,7 @@ def test_draft_is_in_no_window_and_no_list_and_no_export(store: Store, tmp_path:
         assert conversation.last_message(MessageRole.ASSISTANT) is None
         assert [each.message_count for each in store.list_sessions().items] == [1]
         for name in interchange.writable():
-            if name != "jsonl":  # backups contain drafts
+            if name not in ("jsonl", "openai"):  # backups contain drafts, and files for fine-tuning need an answer
                 (report,) = interchange.export(store, tmp_path / name, name, keys=["k"])
                 assert report.path is not None
                 exported = Path(report.path).read_bytes()

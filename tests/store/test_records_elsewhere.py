@@ -81,7 +81,7 @@ def test_records_are_kept_by_export_import_archive_and_restore(
         assert_sound(store)
 
 
-@pytest.mark.parametrize("format", [name for name in interchange.writable() if name != "jsonl"])
+@pytest.mark.parametrize("format", sorted(set(interchange.writable()) - {"jsonl", "openai"}))
 def test_export_to_another_format_leaves_out_records_and_counts_them(url: str, tmp_path: Path, format: str) -> None:
     with Store(url) as store:
         store.create("plain", messages=EXCHANGE)
