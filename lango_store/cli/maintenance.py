@@ -11,7 +11,9 @@ import typer
 from rich import filesize
 
 from lango_store._values.reports import ExpiryReport
+from lango_store._values.usage import describe
 from lango_store.archive import Archive
+from lango_store.cli.metrics import print_metrics, tokens_and_cost
 from lango_store.cli.options import (
     Agent,
     JsonOption,
@@ -142,16 +144,28 @@ def _print(report: ExpiryReport, *, json_: bool, action: str) -> None:
     print(f"{action} {sessions}, {messages}{batches}, {report.seconds:.1f} s")
 
 
-def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
+def stats(
+    url: UrlOption = None,
+    json_: JsonOption = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print metrics for the textfile collector of Prometheus.")
+    ] = False,
+) -> None:
     """Print totals of the store, the largest agents, and when sessions expire.
 
-    Tokens are the token counts of messages, not the usage of turns. The
-    command `sessions show` prints the total usage of one session.
+    Message tokens are the token counts of messages. The line about turns
+    is their usage, which `lango-store usage` prints by groups.
     """
-    with open_store(url) as store, progress("reading all sessions", quiet=json_):
+    if json_ and prometheus:
+        raise typer.BadParameter("give one of --json and --prometheus")
+    with open_store(url) as store, progress("reading all sessions", quiet=json_ or prometheus):
         totals = store.stats()
+        used = [] if json_ else store.usage()
     if json_:
         print_json(totals)
+        return
+    if prometheus:
+        print_metrics(totals, used)
         return
     turns = f"{quantity(totals.turns, 'turn')}, " if totals.turns else ""
     records = f"{quantity(totals.records, 'record')}, " if totals.records else ""
@@ -164,6 +178,8 @@ def stats(url: UrlOption = None, json_: JsonOption = False) -> None:
     if totals.payload_bytes:
         stored, saved = filesize.decimal(totals.payload_bytes), filesize.decimal(totals.saved_bytes)
         console().print(f"{stored} of payloads, {saved} saved by storing each once per session")
+    for row in used:
+        console().print(f"usage of turns: {', '.join(describe(tokens_and_cost(row)))}")
     if not totals.sessions:
         return
     agents = [(each.agent_id or "–", each.sessions, each.tokens, each.messages) for each in totals.agents[:20]]

@@ -10,7 +10,7 @@ import typer
 from lango_store._operations.usage_report import GROUPS
 from lango_store._values.reports import UsageRow
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
-from lango_store.cli.output import print_bars, print_json, printable, say
+from lango_store.cli.output import escaped, print_bars, print_json, say
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
 _NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
@@ -61,7 +61,7 @@ def usage(
         say("no turns")
     elif not sys.stdout.isatty():
         for row in rows:
-            print("\t".join(printable(str(each)) for each in _row(row, by, _NUMBERS)))
+            print("\t".join(escaped(str(each)) for each in _row(row, by, _NUMBERS)))
     else:
         shown = [name for name in _NUMBERS if name != "cost_usd" or any(row.cost_usd is not None for row in rows)]
         title = "Usage" if not by else f"Usage by {', '.join(name.removesuffix('_id') for name in by)}"

@@ -1,0 +1,36 @@
+"""Metrics in the text format of Prometheus."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lango_store._values.reports import Stats, UsageRow
+
+_HELP: Final = {
+    "sessions": "Sessions, live and expired.",
+    "expired": "Sessions whose TTL has passed, and that are not purged yet.",
+    "turns": "Turns, including compactions.",
+    "messages": "Messages, without records.",
+    "records": "Records.",
+    "tokens": "Tokens of messages, without records.",
+    "bytes": "Size of the tables and their indexes on disk.",
+    "payload_bytes": "Size of the large strings that are stored apart from messages.",
+    "input_tokens": "Tokens of prompts in the usage of turns.",
+    "output_tokens": "Tokens of answers in the usage of turns.",
+    "cached_tokens": "Tokens of prompts that were read from a cache, in the usage of turns.",
+    "reasoning_tokens": "Tokens of answers that are reasoning, in the usage of turns.",
+    "cost_usd": "Cost in dollars that is stored with the usage of turns.",
+}
+_USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
+
+
+def tokens_and_cost(row: UsageRow) -> dict[str, int | float]:
+    """Return the usage of all turns by common names, without those that are zero."""
+    return {name: number for name in _USAGE if (number := getattr(row, name))}
+
+
+def print_metrics(totals: Stats, rows: Sequence[UsageRow]) -> None:
+    """Print gauges with their help; all numbers can decrease, because purges delete sessions with their turns."""
+    used = dict.fromkeys(_USAGE, 0) | (tokens_and_cost(rows[0]) if rows else {})
+    for name, text in _HELP.items():
+        metric = f"lango_store_usage_{name}" if name in used else f"lango_store_{name}"
+        print(f"# HELP {metric} {text}\n# TYPE {metric} gauge\n{metric} {used.get(name, getattr(totals, name, 0))}")

@@ -1,0 +1,152 @@
+"""Usage on the command line: `usage`, `stats`, metrics for Prometheus, and the totals of a session."""
+
+import csv
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from support.commands import run, run_on_terminal
+from support.factories import message
+
+from lango_store import Store
+from lango_store.testing import Clock
+
+
+@pytest.fixture
+def filled(store: Store, clock: Clock, url: str) -> str:
+    """A store with turns of two users on two days."""
+    clock.time = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    store.create("a", user_id="ann", agent_id="writer")
+    store.create("b", user_id="b\tob")
+    for key in ("a", "b"):
+        store.conversation(key).save_turn([message()], {"input_tokens": 1200, "output_tokens": 40, "cost_usd": 0.25})
+    clock.move(days=1)
+    store.conversation("a").save_turn([message()], {"prompt_tokens": 300}, metadata={"model": "large"})
+    return url
+
+
+def test_usage_prints_fields_in_a_pipe(filled: str) -> None:
+    assert run("usage", "--url", filled).stdout.splitlines() == [
+        "ann\t2\t1\t0\t0\t40\t1500\t0.25",
+        "b\\tob\t1\t1\t0\t0\t40\t1200\t0.25",
+    ]
+
+
+def test_usage_takes_several_groups_and_filters(filled: str) -> None:
+    printed = run("usage", "--by", "user,day", "--since", "2026-12-01", "--url", filled).stdout
+    assert printed == "ann · 2026-12-01\t1\t1\t0\t0\t0\t300\t0\n"
+    assert run("usage", "--by", "model", "--agent", "writer", "--url", filled).stdout.splitlines() == [
+        "–\t1\t1\t0\t0\t40\t1200\t0.25",
+        "large\t1\t1\t0\t0\t0\t300\t0",
+    ]
+    assert run("usage", "--by", "", "--url", filled).stdout.startswith("all turns\t3\t2\t")
+    assert run("usage", "--prefix", "nothing", "--url", filled).stderr == "no turns\n"
+
+
+def test_usage_prints_csv_and_json(filled: str) -> None:
+    rows = [*csv.DictReader(run("usage", "--csv", "--by", "user,month", "--url", filled).stdout.splitlines())]
+    assert [(row["user_id"], row["month"], row["input_tokens"]) for row in rows] == [
+        ("ann", "2026-11", "1200"),
+        ("ann", "2026-12", "300"),
+        ("b\tob", "2026-11", "1200"),
+    ]
+    first, _ = run("usage", "--json", "--url", filled).stdout.splitlines()
+    assert json.loads(first)["usage"] == {
+        "input_tokens": 1200,
+        "output_tokens": 40,
+        "cost_usd": 0.25,
+        "prompt_tokens": 300,
+    }
+
+
+def test_usage_refuses_unknown_group(filled: str) -> None:
+    refused = run("usage", "--by", "users", "--url", filled)
+    assert refused.returncode == 2
+    assert "'users' is not one of user, agent, key" in " ".join(refused.stderr.split())
+
+
+def test_usage_draws_bars_on_a_terminal(filled: str) -> None:
+    shown, code = run_on_terminal("usage", "--by", "day", "--url", filled, columns=120)
+    assert code == 0
+    assert "Usage by day" in shown
+    assert re.search(r"2026-11-30 +2 +2 +0 +0 +80 +2,400 +0.5 +█+", shown)
+    shown, _ = run_on_terminal("usage", "--by", "model", "--until", "2026-11-30", "--url", filled)
+    assert shown.strip() == "no turns"
+
+
+def test_stats_print_total_usage_on_one_line(filled: str) -> None:
+    assert "usage of turns: input_tokens 2,700, output_tokens 80, cost $0.5\n" in run("stats", "--url", filled).stdout
+
+
+def test_stats_without_turns_have_no_usage(url: str) -> None:
+    assert "usage" not in run("stats", "--url", url).stdout
+
+
+def parsed(text: str) -> dict[str, float]:
+    """Return the samples of an exposition in the text format of Prometheus, each after its HELP and TYPE lines."""
+    samples: dict[str, float] = {}
+    lines = text.splitlines()
+    for help_, type_, sample in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        match = re.fullmatch(r"([a-zA-Z_:][a-zA-Z0-9_:]*) (\S+)", sample)
+        assert match is not None
+        assert re.fullmatch(rf"# HELP {match[1]} [^\n\\]+\.", help_)
+        assert type_ == f"# TYPE {match[1]} gauge"
+        assert match[1] not in samples
+        samples[match[1]] = float(match[2])
+    assert text.endswith("\n")
+    return samples
+
+
+def test_metrics_are_those_of_stats_and_usage(store: Store, clock: Clock, filled: str) -> None:
+    with Store(store.engine, clock=clock, payloads=10) as small:
+        small.append_message("a", message("x" * 100, tokens=7))
+        small.append_message("a", message(role="record"))
+        small.touch("b", ttl=None)
+    printed = run("stats", "--prometheus", "--url", filled)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    totals = store.stats()
+    assert parsed(printed.stdout) == {
+        "lango_store_sessions": 2,
+        "lango_store_expired": 0,
+        "lango_store_turns": 3,
+        "lango_store_messages": 4,
+        "lango_store_records": 1,
+        "lango_store_tokens": 7,
+        "lango_store_bytes": totals.bytes,
+        "lango_store_payload_bytes": 100,
+        "lango_store_usage_input_tokens": 2700,
+        "lango_store_usage_output_tokens": 80,
+        "lango_store_usage_cached_tokens": 0,
+        "lango_store_usage_reasoning_tokens": 0,
+        "lango_store_usage_cost_usd": 0.5,
+    }
+
+
+def test_metrics_of_empty_store_are_zero(url: str) -> None:
+    samples = parsed(run("stats", "--prometheus", "--url", url).stdout)
+    assert {name for name, value in samples.items() if value} <= {"lango_store_bytes"}
+
+
+def test_stats_refuse_two_output_formats(url: str) -> None:
+    refused = run("stats", "--prometheus", "--json", "--url", url)
+    assert refused.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("usage", "shown"),
+    [
+        ({"cost_usd": 0.1}, "cost $0.3"),
+        ({"total_cost_usd": 1234.5}, "cost $3,703.50"),
+        ({"input_tokens": 5, "cost_usd": 0.000123}, "input_tokens 15, cost $0.00037"),
+        ({"cost": {"usd": 0.5}}, "cost.usd 1.5"),
+    ],
+)
+def test_session_shows_its_total_usage_and_cost(store: Store, url: str, usage: dict[str, Any], shown: str) -> None:
+    talk = store.open("k")
+    for _ in range(3):
+        talk.save_turn([message()], usage)
+    assert f"usage of turns: {shown} " in run("sessions", "show", "k", "--url", url).stdout
+    html = store.get("k").to_html(turns=talk.turns())
+    assert f"<dt>usage of turns</dt><dd>{shown.replace(', ', ' · ')}</dd>" in html
