@@ -38,7 +38,9 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
         "docs/why/design.md",
         "docs/howto/subagents.md",
         "docs/howto/usage.md",
+        "docs/howto/fine-tuning.md",
         "docs/production/migrations.md",
+        "docs/production/telemetry.md",
         "docs/reference/formats.md",
     ),
 }
@@ -46,7 +48,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
 # Other programs on the pages: test_page_scripts.py and the tests of the ADK page run them.
 OTHER_PROGRAMS: Final = ("adk", "exec", "export", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set", "sqlite3")
 # Programs that set up a machine as root, on docs/howto/fastapi.md and docs/production/operations.md. No test runs them.
-SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "systemctl", "useradd")
+SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "mv", "systemctl", "useradd")
 
 
 def test_code_blocks_have_a_tested_language() -> None:

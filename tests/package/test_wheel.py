@@ -47,7 +47,7 @@ def test_installed_wheel_migrates_and_stores(
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
     assert {"lango_store/migrations/env.py", "lango_store/py.typed"} <= set(names)
     assert all(name.startswith(("lango_store/", "lango_store-")) for name in names)
-    extras = {"asyncio", "postgresql", "sqlite", "web"}
+    extras = {"asyncio", "otel", "postgresql", "sqlite", "web"}
     extras |= {"claude-agent-sdk", "google-adk", "nanobot", "openai-agents", "pydantic-ai"}  # frameworks
     assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M)) == extras
     assert (

@@ -160,7 +160,7 @@ def test_damaged_usage_names_the_session(filled: Store, damaged: str) -> None:
     assert only(filled.usage(user_id="ann")).input_tokens == 20_011
 
 
-def test_usage_that_is_no_object_is_left_out(filled: Store) -> None:
+def test_usage_that_is_not_an_object_is_left_out(filled: Store) -> None:
     with filled.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_turn SET usage = '[1]' WHERE session_key = 'b'"))
     assert only(filled.usage()).input_tokens == 21_011
