@@ -47,6 +47,11 @@ ORDER BY 1, 2
 """
 
 
+def _text(value: str) -> sa.ColumnElement[str]:
+    """Bind a text as TEXT: another role can define a function or an operator of VARCHAR, which would run instead."""
+    return sa.cast(sa.literal(value), sa.Text)
+
+
 class PostgreSQL(Dialect):
     """Many writers, row locks and a network: round trips are the main cost."""
 
@@ -106,13 +111,14 @@ class PostgreSQL(Dialect):
         return sa.func.strpos(sa.func.lower(sa.collate(column, "C")), part) > sa.literal_column("0")
 
     def day_of(self, column: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
-        return sa.func.to_char(sa.func.timezone("UTC", column), "YYYY-MM-DD", type_=sa.Text)
+        in_utc = sa.func.timezone(_text("UTC"), column)
+        return sa.func.to_char(in_utc, _text("YYYY-MM-DD"), type_=sa.Text)
 
     def text_member(self, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[str | None]:
         # ->> fails for JSON with a NUL or a lone surrogate in any of its texts.
         text = sa.cast(column, sa.Text)
-        member = sa.cast(text, postgresql.JSON).op("->>", return_type=sa.Text())(sa.literal_column(f"'{name}'"))
-        return sa.case((text.op("~*")(r"\\u(0000|d[89a-f])"), sa.null()), else_=member)
+        member = sa.cast(text, postgresql.JSON).op("->>", return_type=sa.Text())(_text(name))
+        return sa.case((text.op("~*")(_text(r"\\u(0000|d[89a-f])")), sa.null()), else_=member)
 
     def texts_of_list(self, texts: sa.BindParameter[str]) -> sa.Select[tuple[str]]:
         return sa.select(sa.func.json_array_elements_text(sa.cast(texts, postgresql.JSON)))

@@ -29,6 +29,7 @@ Prices = Mapping[str, Mapping[str, float]]
 """By model and dotted name of a usage field: the price of a million units, in dollars."""
 
 _AT_ONCE: Final = 1_000
+_COMMA: Final[Any] = sa.cast(sa.literal(","), sa.Text)  # another role can define string_agg(text, varchar)
 
 
 class _Sum:
@@ -107,7 +108,7 @@ def _query(
     """Return one row for each session, with all its days and usages, and if needed for each of its models."""
     dialect = dialect_of(connection)
     model = dialect.text_member(TURN.c.metadata, "model") if "model" in by else sa.null()
-    days = sa.func.aggregate_strings(dialect.day_of(TURN.c.created_at), ",") if {"day", "month"} & by else sa.null()
+    days = sa.func.aggregate_strings(dialect.day_of(TURN.c.created_at), _COMMA) if {"day", "month"} & by else sa.null()
     query = sa.select(
         SESSION.c.key,
         SESSION.c.user_id,
@@ -116,7 +117,7 @@ def _query(
         model.label("turn_model"),
         days.label("days"),
         sa.func.count().label("turns"),
-        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "null"), ",").label("usages"),
+        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "null"), _COMMA).label("usages"),
     ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
     # A fork has copies of turns, whose usage was spent once.
     query = query.where(sa.or_(SESSION.c.forked_from.is_(None), TURN.c.created_at >= SESSION.c.created_at))
