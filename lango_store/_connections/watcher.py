@@ -26,8 +26,8 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 
 _SHORTEST: Final = 0.02
 _LONGEST: Final = 1.0
-_PER_READER: Final = 0.0002
-"""Seconds between polls for each reader. A delivery takes a twentieth of it, so that writers get the processor."""
+_DELIVERY_SHARE: Final = 20
+"""The shortest pause between polls, in times that the readers of a loop took for the last events: 5% of a core."""
 
 _QUIET_SHARE: Final = 0.01
 """The pause between polls, as a share of the time since the last event: 20 ms for 2 s, 100 ms after 10 s."""
@@ -76,7 +76,7 @@ class Channel:
         self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
 
     def share(self, batch: Batch) -> None:
-        """Move the head to the end of a batch that begins there, and wake the readers."""
+        """Move the head to the end of a batch that begins there."""
         if self.head is not None and batch.events:
             if any(event.event == "changed" for event in batch.events):
                 self.recent.clear()  # earlier batches may contain what was redacted
@@ -84,18 +84,7 @@ class Channel:
             self.recent[self.head] = batch
             if len(self.recent) > _RECENT:
                 del self.recent[next(iter(self.recent))]
-            self.wake()
         self.head = None if batch.is_over else batch.end
-
-    def wake(self) -> None:
-        """End the current waits."""
-        for loop, signal in self.signals.items():
-            if loop is None:
-                signal.set()
-            else:
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(signal.set)
-        self.signals = {}
 
 
 class Watcher:
@@ -114,7 +103,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._written, self._stopped = threading.Event(), threading.Event()
         self._mark: Any = None
-        self._polled_at = self._news_at = 0.0
+        self._polled_at = self._news_at = self._delivery = 0.0
 
     def notify(self) -> None:
         """Poll now: this process has committed a write."""
@@ -165,7 +154,7 @@ class Watcher:
             for channel in self._channels.values():
                 channel.head = None
                 channel.recent.clear()
-                channel.wake()
+                self._wake(channel)
 
     def close(self) -> None:
         """End the thread and the waits of all readers."""
@@ -185,8 +174,7 @@ class Watcher:
                 if self._is_closed or not self._channels:
                     self._thread = None
                     return
-                readers = sum(channel.readers for channel in self._channels.values())
-            least = min(max(_SHORTEST, readers * _PER_READER), _LONGEST)
+            least = min(max(_SHORTEST, self._delivery * _DELIVERY_SHARE), _LONGEST)
             pause = min(max(least, (monotonic() - self._news_at) * _QUIET_SHARE), _LONGEST)
             self._written.clear()
             try:
@@ -231,6 +219,8 @@ class Watcher:
                 if channel.head != head:
                     return
                 channel.share(batch)
+                if batch.events:
+                    self._wake(channel)
             more = bool(batch.events) and batch.state is None and not batch.is_over
             if batch.events:
                 self._news_at = monotonic()
@@ -238,4 +228,24 @@ class Watcher:
         with self._lock:
             channel.state = state
             if channel.head is None:
-                channel.wake()
+                self._wake(channel)
+
+    def _wake(self, channel: Channel) -> None:
+        """End the waits of the readers of a channel."""
+        for loop, signal in channel.signals.items():
+            if loop is None:
+                signal.set()
+            else:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._deliver, loop, signal)
+        channel.signals = {}
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop, signal: asyncio.Event) -> None:
+        """Wake the readers of a loop, and measure how long they take for the new events."""
+        started = monotonic()
+
+        def measure() -> None:
+            self._delivery = monotonic() - started
+
+        signal.set()
+        loop.call_soon(measure)  # runs after the readers
