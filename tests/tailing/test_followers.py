@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -208,6 +209,30 @@ def test_waiting_readers_hold_no_connection_and_no_thread(url: str) -> None:
             await store.delete("k")
             await asyncio.gather(*readers)
             store.engine.dispose()
+
+    asyncio.run(work())
+
+
+def test_watcher_measures_how_long_readers_take(url: str) -> None:
+    async def work() -> None:
+        async with AsyncStore(url) as store:
+            await store.create("k")
+            watching = store.store.context.watcher
+
+            async def follow() -> None:
+                async for _ in store.tail("k"):
+                    started = time.perf_counter()
+                    while time.perf_counter() - started < 0.02:
+                        """The reader uses the processor."""
+
+            readers = [asyncio.create_task(follow()) for _ in range(3)]
+            while (channel := channel_of(store.store)) is None or channel.readers < 3:
+                await asyncio.sleep(0.01)
+            await store.append_message("k", message())
+            while watching._delivery < 0.06:
+                await asyncio.sleep(0.01)
+            await store.delete("k")
+            await asyncio.gather(*readers)
 
     asyncio.run(work())
 
