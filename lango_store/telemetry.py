@@ -22,17 +22,22 @@ from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
 from lango_store.conversation import Conversation
+from lango_store.running_turn import RunningTurn
 from lango_store.store import Store
 
 SEMANTIC_CONVENTIONS: Final = "https://opentelemetry.io/schemas/1.43.0"
 """The version of OpenTelemetry's semantic conventions that the attributes follow."""
 
 _NAME: Final = "lango_store"
-_HANDLES: Final = {"conversation", "using"}
-"""Methods that do not use the database: they have no span, but return traced objects."""
+_HANDLES: Final = {"conversation", "using", "at", "in_turn", "turn", "tail", "iter_messages", "iter_sessions"}
+"""Methods that use the database later, or not at all: they have no span, but return traced objects."""
 
 _BLOCKS: Final = {"transaction", "snapshot"}
-_APPENDS: Final = {"append_message", "append_messages", "save_turn"}
+_OF_TURN: Final = ("append", "append_messages", "inbox", "flush", "interrupt", "save", "abandon")
+_APPENDS: Final = {
+    *("append_message", "append_messages", "save_turn"),
+    *("turn.append", "turn.append_messages", "turn.inbox", "turn.interrupt"),
+}
 
 
 def instrument(
@@ -41,7 +46,7 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
-    """Record a span for each call of a store and of its conversations, and metrics.
+    """Record a span for each call of a store, of its conversations and of their turns, and metrics.
 
     A span has `db.system.name`, `db.operation.name` (the method), `gen_ai.conversation.id` (the session key),
     `db.response.returned_rows` and, after an error, `error.type`. The metrics are `lango_store.appended_messages`,
@@ -83,18 +88,22 @@ class _Telemetry:
         if key is not None:
             attributes["gen_ai.conversation.id"] = key
         with self._tracer.start_as_current_span(
-            f"{_NAME} {name}", kind=SpanKind.CLIENT, attributes=attributes, record_exception=False
+            f"{_NAME} {name}",
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            record_exception=False,  # the text of an exception may quote what was given
+            set_status_on_exception=False,
         ) as span:
             try:
                 result = method()
-            except Exception as error:  # its text may quote what was given
+            except Exception as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(Status(StatusCode.ERROR))
                 raise
             rows = _messages_in(result)
             if rows is not None:
                 span.set_attribute("db.response.returned_rows", len(rows))
-        if name in _APPENDS and rows:
+        if name in _APPENDS and rows and not (isinstance(result, Turn) and result.replayed):
             self._appended.add(sum(not each.replayed for each in rows), self._system)
         if isinstance(result, ExpiryReport) and not result.dry_run:
             self._purged.add(result.sessions, self._system)
@@ -146,7 +155,25 @@ def _trace(result: Any) -> Any:
         result.__class__ = _TracedStore
     elif type(result) is Conversation:
         result.__class__ = _TracedConversation
+    elif type(result) is RunningTurn:
+        result.__class__ = _TracedTurn
     return result
+
+
+def _traced_in_turn(name: str) -> Callable[..., Any]:
+    """Return a method of a turn. A turn has a state, so calls within it have no spans because its class is changed."""
+    method = getattr(RunningTurn, name)
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        run = functools.partial(method, self, *arguments, **options)
+        self.__class__ = RunningTurn
+        try:
+            return self._context.telemetry.call(f"turn.{name}", self.key, run)
+        finally:
+            self.__class__ = _TracedTurn
+
+    return call
 
 
 def _traced_class(plain: type) -> type:
@@ -160,3 +187,4 @@ def _traced_class(plain: type) -> type:
 
 _TracedStore: Final = _traced_class(Store)
 _TracedConversation: Final = _traced_class(Conversation)
+_TracedTurn: Final = type("TracedTurn", (RunningTurn,), {name: _traced_in_turn(name) for name in _OF_TURN})

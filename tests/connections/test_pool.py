@@ -1,18 +1,12 @@
 """The connection pool: order of waiting threads."""
 
 import threading
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.locks import wait_for_waiters
 
 from lango_store import create_engine
-
-
-def wait_for_waiters(engine: sa.Engine, number: int) -> None:
-    queue: Any = engine.pool._pool  # type: ignore[attr-defined]
-    while queue._waiting < number:
-        threading.Event().wait(0.001)
 
 
 def test_free_connection_goes_to_longest_waiting_thread(url: str) -> None:

@@ -1,4 +1,7 @@
-"""Waiting until a statement waits for a lock of another transaction."""
+"""Waiting until a statement waits for a lock of another transaction, or threads for a connection."""
+
+import threading
+from typing import Any
 
 import sqlalchemy as sa
 from support.databases import CITUS
@@ -17,3 +20,10 @@ def until_one_waits(engine: sa.Engine) -> None:
             if connection.exec_driver_sql(SOMEBODY_WAITS).first():
                 return
     raise AssertionError("no statement waits for a lock")
+
+
+def wait_for_waiters(engine: sa.Engine, number: int) -> None:
+    """Return when this number of threads wait for a connection of the pool."""
+    queue: Any = engine.pool._pool  # type: ignore[attr-defined]
+    while queue._waiting < number:
+        threading.Event().wait(0.001)
