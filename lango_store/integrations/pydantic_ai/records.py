@@ -247,9 +247,14 @@ def _log(info: SessionInfo) -> list[Any]:
 
 
 def added_usage(record: ConversationRecord, before: ConversationRecord | None) -> dict[str, Any]:
-    """Return the usage that a conversation has added since the record `before` was saved."""
-    usage = USAGE.dump_python(record.usage, mode="json")
-    return usage if before is None else _increase(usage, USAGE.dump_python(before.usage, mode="json"))
+    """Return the usage that a conversation has added since the record `before` was saved.
+
+    `cost` is the text of a decimal, and the last one is the total. `cost_usd` is a number, which reports add up.
+    """
+    usage, last = (USAGE.dump_python(each.usage if each else RunUsage(), mode="json") for each in (record, before))
+    added = usage if before is None else _increase(usage, last)
+    cost = float(usage.get("cost") or 0) - float(last.get("cost") or 0)
+    return added | ({"cost_usd": cost} if cost else {})
 
 
 def _increase(usage: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

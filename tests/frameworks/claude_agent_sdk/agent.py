@@ -1,8 +1,10 @@
-"""An agent as a separate process: `agent.py URL API FOLDER PROMPT [SESSION] [--die]`; it prints its session's id.
+"""An agent as a separate process: `agent.py URL API FOLDER PROMPT [SESSION] [--die]`.
 
-With `--die` it is killed, together with its CLI, as soon as the tool's result is stored.
+It prints the id of its session with the answer, and its usage as JSON. With `--die` it is killed, together with its
+CLI, as soon as the tool's result is stored.
 """
 
+import json
 import os
 import signal
 import sys
@@ -62,6 +64,7 @@ async def main(*words: str) -> None:
         async for message in query(prompt=prompt, options=options):
             if isinstance(message, ResultMessage):
                 print(message.session_id, message.result)
+                print(json.dumps(message.usage))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class MessagesApi:
             "content": [text, call] if called else [text],
             "stop_reason": "tool_use" if called else "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": 10, "output_tokens": 5},
+            "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3},
         }
 
 

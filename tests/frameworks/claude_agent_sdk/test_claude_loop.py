@@ -1,6 +1,7 @@
 """The SDK's runner with its CLI, a tool and a model stub, killed in the middle of a turn."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -158,6 +159,10 @@ async def test_sdk_lists_and_reads_sessions_of_agent(url: str, api: MessagesApi,
         ]
         usage = conversation.total_usage()
         assert (usage["input_tokens"], usage["output_tokens"]) == (20, 10)
+        (row,) = sessions.store.usage()
+        spent = json.loads(done.stdout.splitlines()[-1])  # as the SDK reports it
+        assert (row.input_tokens, row.output_tokens) == (spent["input_tokens"], spent["output_tokens"])
+        assert row.cached_tokens == spent["cache_read_input_tokens"] == 6
         assert len(await get_session_messages_from_store(sessions, session, directory=work)) == 5
         assert [each.summary for each in await list_sessions_from_store(sessions, directory=work)] == [
             "Weather in Oslo?"

@@ -255,6 +255,30 @@ def _recent(number: int | None) -> GetSessionConfig | None:
     return None if number is None else GetSessionConfig(num_recent_events=number)
 
 
+async def test_store_usage_equals_usage_of_events(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE, session_id="trip")
+    for factor in (1, 2):
+        usage = types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=100 * factor,
+            candidates_token_count=10 * factor,
+            cached_content_token_count=40 * factor,
+            thoughts_token_count=5 * factor,
+            prompt_tokens_details=[
+                types.ModalityTokenCount(modality=types.MediaModality.TEXT, token_count=100 * factor)
+            ],
+        )
+        await service.append_event(session, said("Hello", author="agent", usage_metadata=usage))
+    stored = await service.get_session(**WHERE, session_id="trip")
+    assert stored is not None
+    spent = [event.usage_metadata for event in stored.events if event.usage_metadata]
+    (row,) = service.store.usage()
+    assert row.turns == len(spent) == 2
+    assert row.input_tokens == sum(each.prompt_token_count or 0 for each in spent) == 300
+    assert row.output_tokens == sum(each.candidates_token_count or 0 for each in spent)
+    assert row.cached_tokens == sum(each.cached_content_token_count or 0 for each in spent)
+    assert row.reasoning_tokens == sum(each.thoughts_token_count or 0 for each in spent)
+
+
 async def test_usage_of_turn_by_other_program_is_in_no_event(service: LangoSessionService) -> None:
     conversation = service.store.open("weather:ann:trip")
     conversation.save_turn([Message.assistant("Hello")], {"input_tokens": 5})

@@ -68,6 +68,18 @@ async def test_usage_of_run_is_stored_with_its_turns(store: Store, streamed: boo
     assert conversation.total_usage() == total(10, 11, 20, 30)
 
 
+async def test_store_usage_equals_usage_of_runs(store: Store) -> None:
+    whole = Usage()
+    for key, steps in (("a", (asks("Oslo", cost=10), says("Cold."))), ("b", (says("Still.", cost=30),))):
+        result = await Runner.run(agent(*steps), "Weather?", session=LangoSession(key, store))
+        whole.add(result.context_wrapper.usage)
+    (row,) = store.usage()
+    assert (row.input_tokens, row.output_tokens) == (whole.input_tokens, whole.output_tokens) == (60, 6)
+    assert row.cached_tokens == whole.input_tokens_details.cached_tokens == 9
+    assert row.reasoning_tokens == whole.output_tokens_details.reasoning_tokens == 3
+    assert row.usage["requests"] == whole.requests
+
+
 class Run:
     """The part of the framework's run that a session uses."""
 

@@ -79,6 +79,28 @@ async def test_usage_of_record_equals_total_usage_of_session(conversations: Conv
     assert len(store.conversation("c").turns()) == 3
 
 
+async def test_store_usage_equals_usage_of_conversations(conversations: Conversations, store: Store) -> None:
+    whole = RunUsage()
+    for id in ("a", "b"):
+        talk = conversation(id, "1")
+        for factor in (1, 3):
+            talk.usage = talk.usage + RunUsage(
+                requests=1,
+                input_tokens=10 * factor,
+                cache_read_tokens=4 * factor,
+                output_tokens=2 * factor,
+                details={"reasoning_tokens": factor},
+                cost=Decimal("0.25"),
+            )
+            await conversations.save(talk)
+        whole = whole + talk.usage
+    (row,) = store.usage()
+    assert (row.input_tokens, row.output_tokens) == (whole.input_tokens, whole.output_tokens) == (80, 16)
+    assert (row.cached_tokens, row.reasoning_tokens) == (whole.cache_read_tokens, whole.details["reasoning_tokens"])
+    assert row.usage["requests"] == whole.requests
+    assert row.cost_usd == whole.cost == 1
+
+
 async def test_total_usage_follows_usage_that_shrinks_or_has_text(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1")
     for usage in (
