@@ -162,7 +162,8 @@ def redo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
 
 def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal["undo", "redo"]) -> Undone | None:
     locked = sessions.lock(connection, now, key)
-    undoable, redoable = _stacks(_changes(connection, key))
+    log = _changes(connection, key)
+    undoable, redoable = _stacks(log)
     waiting = undoable if kind == "undo" else redoable
     if not waiting:
         return None
@@ -173,7 +174,9 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
     connection.execution_options(**{removed.KEEP: before or change.undo_until - now})  # an undo can be taken back too
     try:
         with connection.begin_nested():
-            return _invert(connection, now, key, change, kind, locked)
+            undone = _invert(connection, now, key, change, kind)
+            _restore_consolidated(connection, now, key, change, _first_kind(log, change), locked.message_count)
+            return undone
     except sa.exc.IntegrityError as error:
         raise Conflict(
             key,
@@ -204,12 +207,7 @@ def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
 
 
 def _invert(
-    connection: sa.Connection,
-    now: datetime,
-    key: str,
-    change: Change,
-    kind: Literal["undo", "redo"],
-    locked: sessions.Locked,
+    connection: sa.Connection, now: datetime, key: str, change: Change, kind: Literal["undo", "redo"]
 ) -> Undone:
     """Remove the rows that a change added, and restore those that it removed or replaced.
 
@@ -221,25 +219,37 @@ def _invert(
     (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
     removals.insert_change(connection, now, key, seq, kind, change.seq)
     _delete_calls_of_other_versions(connection, key, change.seq)
-    restored = 0
-    deleted: dict[bool, int] = {}
+    restored = deleted = 0
     for rows in (TURN, MESSAGE):
         replaced = rows.c[removed.NUMBER[rows]].in_(_copied_at(rows, key, change.seq))
         added = sa.and_(_added_by(rows, key, change), ~replaced)
+        deleted = 0
         for condition, is_replaced in ((added, False), (replaced, True)):
             removed.keep(connection, key, rows, condition, replaced=is_replaced)
-            delete = sa.delete(rows).where(of_session(rows, key), condition)
-            deleted[is_replaced] = connection.execute(delete).rowcount
+            deleted += connection.execute(sa.delete(rows).where(of_session(rows, key), condition)).rowcount
         restored = removed.restore(connection, key, rows, change.seq, seq)
     removals.delete_unasked(connection, key)
     payloads.release(connection, key)
     sessions.change(connection, key, {"last_seq": seq, "updated_at": now})
     counters.correct(connection, key)
+    return Undone(change=change, seq=seq, restored=restored, removed=deleted)
+
+
+def _first_kind(log: Sequence[Change], change: Change) -> str:
+    """Return the kind of the change that a chain of undos and redos is about."""
+    by_seq = {each.seq: each for each in log}
+    while change.kind in ("undo", "redo"):
+        change = by_seq[change.after_seq]
+    return change.kind
+
+
+def _restore_consolidated(
+    connection: sa.Connection, now: datetime, key: str, change: Change, first_kind: str, count_before: int
+) -> None:
+    """Set `last_consolidated` to its value before a change, unless the change only replaced the content of messages."""
     count = sessions.lock(connection, now, key).message_count
-    if deleted[False] or restored > deleted[True] or count != locked.message_count:  # not a mere edit
-        before = change.consolidated or 0
-        sessions.change(connection, key, {"last_consolidated": min(before, count)})
-    return Undone(change=change, seq=seq, restored=restored, removed=sum(deleted.values()))
+    if first_kind != "update" or count != count_before:
+        sessions.change(connection, key, {"last_consolidated": min(change.consolidated or 0, count)})
 
 
 def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:

@@ -45,6 +45,18 @@ def test_undo_of_an_edit_leaves_last_consolidated(keeping: Store) -> None:
     assert conversation.info().last_consolidated == 6
 
 
+def test_undo_of_a_clear_that_removed_no_message_restores_last_consolidated(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[message("be kind", role="system")])
+    conversation.save_turn([message("be brief", role="system")])
+    conversation.update(last_consolidated=2)
+    conversation.clear(keep_system=True)
+    assert conversation.info().last_consolidated == 0
+    conversation.undo()
+    assert conversation.info().last_consolidated == 2
+    conversation.redo()
+    assert conversation.info().last_consolidated == 0
+
+
 def test_drop_sent_is_not_taken_back(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", sent="as sent")])
     conversation.update_message(1, message("b", sent="as sent"))
