@@ -30,6 +30,7 @@ class ModelAttempt:
         for message in stored:
             if message.seq not in [each.seq for each in self.messages]:
                 self.messages.append(message)
+        self.messages.sort(key=lambda message: message.seq)
 
     def forget_draft(self) -> None:
         self.texts, self.pending = [], []
