@@ -85,6 +85,11 @@ PayloadMode = Literal["load", "reference"]
 """Load the payloads of messages, or return a `Payload` in the place of each."""
 
 
+def _check_mode(mode: PayloadMode) -> None:
+    if mode not in ("load", "reference"):
+        raise ValueError(f"payloads={quoted(mode)}: give 'load' or 'reference'")
+
+
 def _decoded(
     connection: AnyConnection,
     key: str,
@@ -92,8 +97,7 @@ def _decoded(
     mode: PayloadMode,
     decode: Callable[..., list[Any]] = decode_messages,
 ) -> list[Any]:
-    if mode not in ("load", "reference"):
-        raise ValueError(f"payloads={quoted(mode)}: give 'load' or 'reference'")
+    _check_mode(mode)
     return payloads.decoded(connection, key, run, decode) if mode == "load" else run(functools.partial(decode, key))
 
 
@@ -113,6 +117,7 @@ def load_with_incarnation(
     increases their difference. So the window belongs to the session row if neither that difference nor the incarnation
     has changed since. An empty result is either an empty window or a change: the session row is read again.
     """
+    _check_mode(mode)
     incarnation, row = sessions.row_with_incarnation(connection, now, key)
     loaded: list[Message] = []
     for _ in range(_TRIES):

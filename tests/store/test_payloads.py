@@ -232,11 +232,11 @@ def test_only_data_uris_have_a_media_type(store: Store, uri: str, media_type: st
 
 
 def test_unknown_mode_is_refused(store: Store) -> None:
-    conversation = store.open("k", messages=[message()])
     mode: Any = "none"
-    for call in (conversation.messages, conversation.all_messages):
-        with pytest.raises(ValueError, match="payloads='none': give 'load' or 'reference'"):
-            call(payloads=mode)
+    for conversation in (store.open("k", messages=[message()]), store.open("empty")):
+        for call in (conversation.messages, conversation.all_messages):
+            with pytest.raises(ValueError, match="payloads='none': give 'load' or 'reference'"):
+                call(payloads=mode)
 
 
 @pytest.mark.parametrize("digest", ["unknown", "", "é", digest_of("of another session" + LARGE)])
