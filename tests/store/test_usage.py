@@ -148,16 +148,19 @@ def test_turns_without_usage_are_counted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["{", '{"input_tokens":1},{"input_tokens":2}'])
-def test_damaged_usage_names_the_session(filled: Store, damaged: str) -> None:
-    if filled.engine.dialect.name != "sqlite":
-        pytest.skip("a column of PostgreSQL has no damaged JSON")
-    with filled.engine.begin() as connection:
-        connection.execute(
-            sa.text("UPDATE lango_turn SET usage = :damaged WHERE session_key = 'b'"), {"damaged": damaged}
-        )
-    with pytest.raises(LangoStoreError, match="session 'b': the usage of a turn cannot be read"):
-        filled.usage()
-    assert only(filled.usage(user_id="ann")).input_tokens == 20_011
+def test_damaged_usage_names_the_session(make_sqlite: MakeDatabase, damaged: str) -> None:
+    with Store(make_sqlite()) as store:  # PostgreSQL accepts no damaged JSON
+        store.create("a", user_id="ann")
+        store.create("b")
+        save(store, "a", {"input_tokens": 7})
+        save(store, "b", {"input_tokens": 1})
+        with store.engine.begin() as connection:
+            connection.execute(
+                sa.text("UPDATE lango_turn SET usage = :damaged WHERE session_key = 'b'"), {"damaged": damaged}
+            )
+        with pytest.raises(LangoStoreError, match="session 'b': the usage of a turn cannot be read"):
+            store.usage()
+        assert only(store.usage(user_id="ann")).input_tokens == 7
 
 
 def test_usage_that_is_not_an_object_is_left_out(filled: Store) -> None:
