@@ -151,4 +151,4 @@ def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -
 
 
 FAULTS: Final = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What the functions of this module raise for a damaged listing."""
+"""The errors that the functions of this module raise for a damaged listing."""
