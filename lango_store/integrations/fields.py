@@ -4,6 +4,7 @@ They compare JSON values, check that text and ids can be stored, and build sessi
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -30,6 +31,12 @@ def storable_id(value: Any) -> str | None:
     """Return an id that an index can store, and None for any other value."""
     text = storable_text(value)
     return text if text is not None and len(text.encode()) <= _MAX_ID_BYTES else None
+
+
+def turn_metadata(models: Iterable[Any]) -> dict[str, Any] | None:
+    """Return metadata with the last model of a turn's responses, for `Store.usage`; None if no model is known."""
+    names = [name for name in map(storable_text, models) if name]
+    return {"model": names[-1]} if names else None
 
 
 def same_json(one: Any, other: Any) -> bool:

@@ -15,7 +15,7 @@ from lango_store.integrations.claude_agent_sdk.entries import (
     entry_of_message,
     message_of,
 )
-from lango_store.integrations.fields import split_key, storable_text
+from lango_store.integrations.fields import split_key, storable_text, turn_metadata
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionSummaryEntry
@@ -39,10 +39,12 @@ class Response(NamedTuple):
     Attributes:
         position: The index of the response's first entry in the batch.
         usage: The token usage of the response. The SDK repeats it in every entry of the response.
+        model: The name of the model; any JSON if another program wrote the entry.
     """
 
     position: int
     usage: dict[str, Any]
+    model: Any
 
     @property
     def tokens(self) -> int | None:
@@ -64,9 +66,9 @@ def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fie
 
     def write(tx: Store) -> None:
         stored = tx.append_messages(key, messages, create=True, **fields)
-        for position, usage in responses:
+        for position, usage, model in responses:
             if not stored[position].replayed:
-                tx.conversation(key).save_turn([], usage)
+                tx.conversation(key).save_turn([], usage, metadata=turn_metadata([model]))
         if title is not None and not all(message.replayed for message in stored):
             _set_title(tx, key, *title)
 
@@ -90,7 +92,7 @@ def _responses(entries: Sequence[Any], last: str | None) -> tuple[list[Response]
         continues = block != 0 if type(block) is int else id is not None and id == last
         last = id
         if not continues:
-            started[name] = Response(position, usage)
+            started[name] = Response(position, usage, message.get("model"))
     return list(started.values()), last
 
 

@@ -26,7 +26,7 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import escaped, joined_key, same_json, split_key, storable_text
+from lango_store.integrations.fields import escaped, joined_key, same_json, split_key, storable_text, turn_metadata
 from lango_store.integrations.google_adk.events import (
     NewEvent,
     event_json,
@@ -331,7 +331,8 @@ def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
         replayed = message.replayed
         equal = message.turn_no is None and new.equals(message, None)  # an event with usage is in a turn
     else:
-        turn = conversation.save_turn([new.message], new.usage, **options)
+        metadata = turn_metadata([new.json.get("model_version")])
+        turn = conversation.save_turn([new.message], new.usage, metadata=metadata, **options)
         message = next(each for each in turn.messages if each.id == new.message.id)
         replayed = turn.replayed or message.replayed
         equal = message.turn_no == turn.turn_no and new.equals(message, turn.usage)

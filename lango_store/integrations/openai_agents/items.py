@@ -5,11 +5,11 @@ other item, such as a model's reasoning, becomes the content of a record.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lango_store import InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.integrations.fields import storable_text
+from lango_store.integrations.fields import mapping, storable_text
 from lango_store.window import as_prompt
 
 NAME: Final = "openai_agents"
@@ -44,6 +44,13 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
             calls = []
         messages.append(_message_of(item, names))
     return [*messages, _message_of_calls(calls)] if calls else messages
+
+
+def models_of(messages: Sequence[Message]) -> Iterator[Any]:
+    """Yield the model of each item that names it, as those of Chat Completions, LiteLLM and any-llm do."""
+    for message in messages:
+        for rest in message.extra.get(NAME) or ():
+            yield mapping(rest.get("provider_data")).get("model")
 
 
 def _as_json(item: Item, field: str) -> Item:

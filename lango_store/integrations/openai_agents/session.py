@@ -16,9 +16,9 @@ from agents.run_context import RunContextWrapper
 
 from lango_store import AsyncStore, Conflict, LangoStoreError, Message, SessionNotFound, Store, create_engine
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import level_key
+from lango_store.integrations.fields import level_key, turn_metadata
 from lango_store.integrations.openai_agents import rows
-from lango_store.integrations.openai_agents.items import Item, messages_of
+from lango_store.integrations.openai_agents.items import Item, messages_of, models_of
 from lango_store.integrations.openai_agents.usage import RunUsage, as_usage
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class LangoSession(Adapter):
         with self._usage_lock:  # otherwise two concurrent writers would store the same usage twice
             added = self._usage.added(wrapper)
             if added:
-                conversation.save_turn(new, as_usage(added), create=True)
+                conversation.save_turn(new, as_usage(added), metadata=turn_metadata(models_of(new)), create=True)
             else:
                 conversation.append_messages(new, create=True)
             self._usage.mark_stored(wrapper, added)

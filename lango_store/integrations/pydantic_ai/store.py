@@ -13,7 +13,7 @@ from pydantic_ai.conversation_store import (
 
 from lango_store import AsyncStore, LangoStoreError, Message, SessionExists, SessionNotFound, Store
 from lango_store.integrations.adapter import Adapter, create_session, retry_conflicts
-from lango_store.integrations.fields import level_key
+from lango_store.integrations.fields import level_key, turn_metadata
 from lango_store.integrations.pydantic_ai import records
 from lango_store.integrations.pydantic_ai.items import NAME, messages_of
 from lango_store.integrations.pydantic_ai.records import Log, as_left, as_shown, entry_id, history, path_to
@@ -179,7 +179,8 @@ def _save(
         new = messages if is_linear else _branch(tx, prefix, record, messages, dict(parents))
         usage = records.added_usage(record, before)
         if new or usage or before is None:
-            turn = tx.conversation(key).save_turn(new, usage)
+            metadata = turn_metadata(getattr(entry.message, "model_name", None) for entry in entries)
+            turn = tx.conversation(key).save_turn(new, usage, metadata=metadata)
             if turn.replayed or any(
                 message.replayed for message in turn.messages
             ):  # the id of an entry is already stored

@@ -159,7 +159,8 @@ async def test_sdk_lists_and_reads_sessions_of_agent(url: str, api: MessagesApi,
         ]
         usage = conversation.total_usage()
         assert (usage["input_tokens"], usage["output_tokens"]) == (20, 10)
-        (row,) = sessions.store.usage()
+        (row,) = sessions.store.usage(["model"])
+        assert row.model == "claude-sonnet-4-5"
         spent = json.loads(done.stdout.splitlines()[-1])  # as the SDK reports it
         assert (row.input_tokens, row.output_tokens) == (spent["input_tokens"], spent["output_tokens"])
         assert row.cached_tokens == spent["cache_read_input_tokens"] == 6

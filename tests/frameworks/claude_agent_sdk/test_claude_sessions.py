@@ -63,6 +63,16 @@ async def test_usage_of_response_with_several_entries_is_counted_once(
     assert store.info(NAME).token_count == 22
 
 
+async def test_usage_by_model_has_model_of_responses(store: Store, sessions: LangoSessionStore) -> None:
+    entries = [block("a", "1"), block("b", "1"), block("c", "2"), block("d", "3"), block("e", "4")]
+    for each, model in zip(entries, ("opus", "opus", "haiku", "opus", ["not a text"]), strict=True):
+        each["message"]["model"] = model
+    await sessions.append(KEY, entries)
+    assert await sessions.load(KEY) == entries
+    rows = store.usage(["model"])
+    assert [(row.model, row.input_tokens) for row in rows] == [(None, 10), ("haiku", 10), ("opus", 20)]
+
+
 async def test_usage_of_response_is_counted_at_its_first_block(store: Store) -> None:
     await LangoSessionStore(store).append(KEY, [block("a", "1", apiBlockIndex=0)])
     await LangoSessionStore(store).append(KEY, [block("b", "1", apiBlockIndex=1), block("c", "2", apiBlockIndex=0)])

@@ -47,6 +47,7 @@ class Script(BaseLlm):
             part = types.Part(text=f"It has {(last.function_response.response or {})['celsius']} degrees.")
         yield LlmResponse(
             content=types.Content(role="model", parts=[part]),
+            model_version="script-1",
             usage_metadata=types.GenerateContentResponseUsageMetadata(
                 prompt_token_count=10, candidates_token_count=4, total_token_count=14
             ),

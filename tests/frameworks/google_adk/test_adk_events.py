@@ -70,6 +70,7 @@ events = st.builds(
     content=st.none() | contents,
     actions=actions,
     usage_metadata=st.none() | usages,
+    model_version=maybe,
     custom_metadata=st.none() | objects,
     long_running_tool_ids=st.none() | st.sets(text, max_size=2),
     branch=maybe,
@@ -277,6 +278,19 @@ async def test_store_usage_equals_usage_of_events(service: LangoSessionService) 
     assert row.output_tokens == sum(each.candidates_token_count or 0 for each in spent)
     assert row.cached_tokens == sum(each.cached_content_token_count or 0 for each in spent)
     assert row.reasoning_tokens == sum(each.thoughts_token_count or 0 for each in spent)
+
+
+async def test_usage_by_model_has_model_version_of_events(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE, session_id="trip")
+    usage = types.GenerateContentResponseUsageMetadata(prompt_token_count=10)
+    for version in ("gemini-a", "gemini-b", "gemini-a", None):
+        event = said("Hello", author="agent", usage_metadata=usage, model_version=version)
+        await service.append_event(session, event)
+    stored = await service.get_session(**WHERE, session_id="trip")
+    assert stored is not None
+    assert written(stored.events) == written(session.events)
+    rows = service.store.usage(["model"])
+    assert [(row.model, row.input_tokens) for row in rows] == [(None, 10), ("gemini-a", 20), ("gemini-b", 10)]
 
 
 async def test_usage_of_turn_by_other_program_is_in_no_event(service: LangoSessionService) -> None:

@@ -28,11 +28,11 @@ def asks(*cities: str, cost: int = 10) -> ModelStep:
     return ModelStep(output=calls, usage=spent(cost))
 
 
-def says(text: str, cost: int = 20) -> ModelStep:
+def says(text: str, cost: int = 20, **fields: Any) -> ModelStep:
     """A model step with the final answer."""
     block = ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])
     message = ResponseOutputMessage(
-        id=f"msg_{cost}", type="message", role="assistant", status="completed", content=[block]
+        id=f"msg_{cost}", type="message", role="assistant", status="completed", content=[block], **fields
     )
     return ModelStep(output=[message], usage=spent(cost))
 

@@ -80,6 +80,19 @@ async def test_store_usage_equals_usage_of_runs(store: Store) -> None:
     assert row.usage["requests"] == whole.requests
 
 
+async def test_usage_by_model_has_model_of_items_or_of_session(store: Store) -> None:
+    store.create("k", model="of the session")
+    for model, cost in (("large", 10), ("small", 20), (None, 30)):
+        source = {} if model is None else {"provider_data": {"model": model}}  # as LiteLLM's models return it
+        await spoken(LangoSession("k", store), "Weather?", says("Cold.", cost, **source))
+    rows = store.usage(["model"], prices={"large": {"input_tokens": 1e6}, "small": {"input_tokens": 2e6}})
+    assert [(row.model, row.input_tokens, row.cost_usd) for row in rows] == [
+        ("large", 10, 10),
+        ("of the session", 30, None),
+        ("small", 20, 40),
+    ]
+
+
 class Run:
     """The part of the framework's run that a session uses."""
 

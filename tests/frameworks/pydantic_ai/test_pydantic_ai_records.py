@@ -7,8 +7,10 @@ from decimal import Decimal
 import pytest
 from frameworks.pydantic_ai.talking import (
     Conversations,
+    asked,
     conversation,
     load,
+    said,
     weather_agent,
 )
 from pydantic_ai.conversation import Conversation, ConversationTypeAdapter
@@ -99,6 +101,18 @@ async def test_store_usage_equals_usage_of_conversations(conversations: Conversa
     assert (row.cached_tokens, row.reasoning_tokens) == (whole.cache_read_tokens, whole.details["reasoning_tokens"])
     assert row.usage["requests"] == whole.requests
     assert row.cost_usd == whole.cost == 1
+
+
+async def test_usage_by_model_has_last_model_of_each_save(conversations: Conversations, store: Store) -> None:
+    talk = Conversation(conversation_id="c")
+    for models in (["large"], ["small", "large"], [None], []):
+        for model in models:
+            talk.messages += [asked("Hello"), replace(said("Hi"), model_name=model)]
+        talk.usage = talk.usage + RunUsage(requests=1, input_tokens=10)
+        await conversations.save(talk)
+    assert (await load(conversations, "c")).messages == talk.messages
+    rows = store.usage(["model"])
+    assert [(row.model, row.input_tokens) for row in rows] == [(None, 20), ("large", 20)]
 
 
 async def test_total_usage_follows_usage_that_shrinks_or_has_text(conversations: Conversations, store: Store) -> None:
