@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby, repeat
-from operator import itemgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -20,7 +18,7 @@ from lango_store._operations.binds import SESSION, TURN, of_session
 from lango_store._operations.lists import Filter, conditions
 from lango_store._rows.encoding import aware, decode_json
 from lango_store._values.reports import UsageRow
-from lango_store._values.usage import add_usages, cost, tokens
+from lango_store._values.usage import TOKENS, add_usage, cost, numbers_by_path, numbers_of, tokens, total
 from lango_store.errors import LangoStoreError, quoted
 
 GROUPS: Final = ("key", "root", "user_id", "agent_id", "model", "day", "month")
@@ -29,6 +27,7 @@ Prices = Mapping[str, Mapping[str, float]]
 """By model and dotted name of a usage field: the price of a million units, in dollars."""
 
 _AT_ONCE: Final = 1_000
+_DAY: Final = len("2026-11-21")
 _COMMA: Final[Any] = sa.cast(sa.literal(","), sa.Text)  # another role can define string_agg(text, varchar)
 
 
@@ -41,27 +40,24 @@ class _Sum:
         self.parts: defaultdict[tuple[str | None, tuple[str, ...]], dict[str, Any]] = defaultdict(dict)
         """The sum of the usages of each model that have the same fields."""
 
-    def add(self, model: str | None, usages: Sequence[Any]) -> None:
-        """Add the usages of turns; None is a turn without a usage."""
+    def add(self, key: str, model: str | None, usages: Sequence[dict[str, Any]]) -> None:
+        """Add the usages of turns of a session."""
         self.turns += len(usages)
-        for names, same in groupby([usage for usage in usages if isinstance(usage, dict)], tuple):
-            add_usages(self.parts[model, names], [*same])
+        self.keys.add(key)
+        for usage in usages:
+            add_usage(self.parts[model, tuple(usage)], usage)
 
     def row(self, group: Mapping[str, str | None], prices: Prices) -> UsageRow:
         """Return the row of the report."""
-        parts = [*self.parts.values()]
-        usage = parts[0] if len(parts) == 1 else {}
-        if len(parts) > 1:
-            add_usages(usage, parts)
-        counts = [tokens(part) for part in parts]
-        costs = [cost(part, prices.get(model or "")) for (model, _), part in self.parts.items()]
+        numbers = {part: numbers_by_path(usage) for part, usage in self.parts.items()}
+        costs = [cost(each, prices.get(model or "")) for (model, names), each in numbers.items() if names]
         spent = [each for each in costs if each is not None]
         return UsageRow(
             **group,
             turns=self.turns,
             sessions=len(self.keys),
-            usage=usage,
-            **{name: sum(each[name] for each in counts) for name in tokens({})},
+            usage=numbers_of(total(self.parts.values())),
+            **dict(zip(TOKENS, map(sum, zip(*map(tokens, numbers.values()), strict=True)), strict=True)),
             cost_usd=sum(spent) if spent else None,
         )
 
@@ -79,9 +75,9 @@ def report(
     if unknown := [name for name in by if name not in GROUPS]:
         raise ValueError(f"by={quoted(unknown[0])}: give some of {', '.join(GROUPS)}")
     query = _query(connection, chosen, since, until, set(by) if prices is None else {*by, "model"})
-    rows = connection.execute(query, chosen.values(dialect_of(connection), None))
     try:
-        sums = sorted(_sums(rows, by).items(), key=lambda item: [value or "" for value in item[0]])
+        with connection.execute(query, chosen.values(dialect_of(connection), None)) as rows:
+            sums = sorted(_sums(rows, by).items(), key=lambda item: [value or "" for value in item[0]])
         return [each.row(dict(zip(by, group, strict=True)), prices or {}) for group, each in sums]
     except OverflowError:
         raise LangoStoreError("the usage of turns cannot be summed up: a number is too large") from None
@@ -93,13 +89,19 @@ def _sums(rows: Iterable[sa.Row[Any]], by: Sequence[str]) -> dict[tuple[str | No
         key, model = row.key, row.session_model if row.turn_model is None else row.turn_model
         group = {"key": key, "root": key.split("/", 1)[0], "model": model}
         group |= {"user_id": row.user_id, "agent_id": row.agent_id}
-        days = repeat(None) if row.days is None else row.days.split(",")
-        for day, turns in groupby(zip(days, _decoded(key, row.usages, row.turns), strict=False), itemgetter(0)):
+        for day, usages in _by_day(row.days, _decoded(key, row.usages, row.turns)):
             group |= {"day": day, "month": day and day[:7]}
-            each = sums[tuple(group[name] for name in by)]
-            each.keys.add(key)
-            each.add(model, [usage for _, usage in turns])
+            sums[tuple([group[name] for name in by])].add(key, model, usages)
     return sums
+
+
+def _by_day(days: str | None, usages: list[Any]) -> Iterable[tuple[str | None, list[Any]]]:
+    if days is None or days.count(day := days[:_DAY]) == len(usages):  # usually, all turns are of one day
+        return [(days and day, usages)]
+    groups = defaultdict(list)
+    for day, usage in zip(days.split(","), usages, strict=True):
+        groups[day].append(usage)
+    return groups.items()
 
 
 def _query(
@@ -117,7 +119,7 @@ def _query(
         model.label("turn_model"),
         days.label("days"),
         sa.func.count().label("turns"),
-        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "null"), _COMMA).label("usages"),
+        sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "{}"), _COMMA).label("usages"),
     ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
     # A fork has copies of turns, whose usage was spent once.
     query = query.where(sa.or_(SESSION.c.forked_from.is_(None), TURN.c.created_at >= SESSION.c.created_at))
@@ -129,11 +131,11 @@ def _query(
     return (query.group_by("turn_model") if "model" in by else query).execution_options(yield_per=_AT_ONCE)
 
 
-def _decoded(key: str, usages: str, turns: int) -> list[Any]:
+def _decoded(key: str, usages: str, turns: int) -> list[dict[str, Any]]:
     try:
-        decoded: list[Any] = decode_json(f"[{usages}]")
-        if len(decoded) != turns:
-            raise ValueError("is not JSON")
+        decoded: list[dict[str, Any]] = decode_json(f"[{usages}]")
+        if len(decoded) != turns or {*map(type, decoded)} != {dict}:
+            raise ValueError("is not a JSON object")
     except ValueError as error:
         raise LangoStoreError(
             f"session {quoted(key)}: the usage of a turn cannot be read ({error}): run `lango-store doctor`"

@@ -163,10 +163,11 @@ def test_damaged_usage_names_the_session(make_sqlite: MakeDatabase, damaged: str
         assert only(store.usage(user_id="ann")).input_tokens == 7
 
 
-def test_usage_that_is_not_an_object_is_left_out(filled: Store) -> None:
+def test_usage_that_is_not_an_object_names_the_session(filled: Store) -> None:
     with filled.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_turn SET usage = '[1]' WHERE session_key = 'b'"))
-    assert only(filled.usage()).input_tokens == 21_011
+    with pytest.raises(LangoStoreError, match="session 'b': the usage of a turn cannot be read"):
+        filled.usage()
 
 
 OPENAI_CHAT = {
