@@ -1,6 +1,7 @@
 """Output of the commands: escaped text, tables, JSON, errors, progress bars and the pager."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 from rich.bar import Bar
+from rich.cells import cell_len
 from rich.console import Capture, Console
 from rich.pager import SystemPager
 from rich.table import Table
@@ -25,8 +27,8 @@ Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
 
 NOTHING_FOUND = "nothing found"
 
-_MIN_WIDTH_FOR_BARS = 80
-"""The minimum width of a terminal, in columns, for bars."""
+_MIN_BAR, _MAX_BAR, _MIN_NAME = 6, 30, 8
+"""The widths of the bars of a table, which has no bars without room for them, and the least width of its names."""
 
 _NARROW, _WHOLE = 120, 16
 """Terminals narrower than `_NARROW` omit the wide columns of a table. Values up to `_WHOLE` wide are never cut."""
@@ -131,20 +133,44 @@ def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, 
         say(none)
 
 
-def print_bars(title: str, columns: Sequence[str], rows: Iterable[tuple[str | int | float, ...]]) -> None:
-    """Print names and numbers as a table, with a bar for the last number on a wide terminal."""
-    rows = list(rows)
-    longest = max(float(row[-1]) for row in rows) or 1.0
+def print_bars(
+    title: str, columns: Sequence[str], rows: Iterable[tuple[str | int | float, ...]], *, optional: Sequence[str] = ()
+) -> None:
+    """Print names and numbers as a table, with a bar for the last number if there is room.
+
+    Columns in `optional` are left out, in this order, until the table fits on the terminal.
+    """
+    names, *numbers = zip(*rows, strict=True)
+    texts = [[printable(str(name)) for name in names], *map(_formatted, numbers)]
+    cells = dict(zip(columns, texts, strict=True))
+    widths = {column: max(map(cell_len, [*column.split(), *cells[column]])) for column in columns}
     out = console()
+    first = columns[0]
+    widths[first] = min(widths[first], _max_key_width(out))
+    room = out.width - sum(widths.values()) - 2 * len(widths)  # for a bar, after the gap of each column
+    for column in optional:
+        if room < -2:
+            room += widths.pop(column) + 2
+    if room < -2:
+        widths[first] = max(widths[first] + room + 2, _MIN_NAME)
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        uncut = [*column.split(), *(f"{row[index]:,}" for row in rows if index), ""]
-        table.add_column(column, min_width=max(map(len, uncut)), justify="right" if index else "left")
-    for name, *numbers in rows:
-        bar = [Bar(longest, 0, float(numbers[-1]), width=30)] if out.width >= _MIN_WIDTH_FOR_BARS else []
-        table.add_row(Text(printable(str(name)), overflow="fold"), *(f"{number:,}" for number in numbers), *bar)
+    for column, width in widths.items():
+        table.add_column(column, width=width, justify="left" if column == first else "right", overflow="fold")
+    longest = max(map(float, numbers[-1])) or 1.0
+    for index, number in enumerate(numbers[-1]):
+        bar = [Bar(longest, 0, float(number), width=min(room, _MAX_BAR))] if room >= _MIN_BAR else []
+        table.add_row(*(Text(cells[column][index]) for column in widths), *bar)
     out.print()
     out.print(table)
+
+
+def _formatted(numbers: Sequence[int | float]) -> list[str]:
+    """Format a column of numbers, fractions with as many decimals as the smallest needs for two digits, at most six."""
+    if all(isinstance(number, int) for number in numbers):
+        return [f"{number:,}" for number in numbers]
+    least = min((abs(number) for number in numbers if number), default=1)
+    decimals = min(max(2, 1 - math.floor(math.log10(least))), 6)
+    return [f"{number:,.{decimals}f}" for number in numbers]
 
 
 def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide: Collection[str] = ()) -> None:
@@ -166,10 +192,14 @@ def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide
         cells = [[_cell(columns[name](item), is_key=name == names[0]) for item in page] for name in names]
         for name, column in zip(names, cells, strict=True):
             is_whole = name == names[0] or all(cell.cell_len <= _WHOLE for cell in column)
-            table.add_column(name, no_wrap=is_whole, max_width=max(36, out.width // 3) if name == names[0] else None)
+            table.add_column(name, no_wrap=is_whole, max_width=_max_key_width(out) if name == names[0] else None)
         for row in zip(*cells, strict=True):
             table.add_row(*row)
         out.print(table)
+
+
+def _max_key_width(out: Console) -> int:
+    return max(36, out.width // 3)
 
 
 def _field(value: str | int | datetime | None) -> str:

@@ -64,9 +64,11 @@ def usage(
             print("\t".join(escaped(str(each)) for each in _row(row, by, _NUMBERS)))
     else:
         shown = [name for name in _NUMBERS if name != "cost_usd" or any(row.cost_usd is not None for row in rows)]
-        title = "Usage" if not by else f"Usage by {', '.join(name.removesuffix('_id') for name in by)}"
+        groups = [name.removesuffix("_id") for name in by]
+        title = f"Usage by {', '.join(groups)}" if by else "Usage"
         names = [name.replace("_", " ").replace("cost usd", "dollars") for name in shown]
-        print_bars(title, ("" if not by else " · ".join(by), *names), [_row(row, by, shown) for row in rows])
+        optional = ("reasoning tokens", "cached tokens", "sessions", "turns")
+        print_bars(title, (" · ".join(groups), *names), [_row(row, by, shown) for row in rows], optional=optional)
 
 
 def _row(row: UsageRow, by: Sequence[str], shown: Sequence[str]) -> tuple[str | int | float, ...]:

@@ -71,9 +71,47 @@ def test_usage_draws_bars_on_a_terminal(filled: str) -> None:
     shown, code = run_on_terminal("usage", "--by", "day", "--url", filled, columns=120)
     assert code == 0
     assert "Usage by day" in shown
-    assert re.search(r"2026-11-30 +2 +2 +0 +0 +80 +2,400 +0.5 +█+", shown)
+    assert re.search(r"2026-11-30 +2 +2 +0 +0 +80 +2,400 +0\.50 +█+", shown)
     shown, _ = run_on_terminal("usage", "--by", "model", "--until", "2026-11-30", "--url", filled)
     assert shown.strip() == "no turns"
+
+
+@pytest.fixture
+def priced(store: Store, clock: Clock, url: str) -> str:
+    """A store with turns of three users: one of tiny cost, one of large numbers, and one with a long name."""
+    clock.time = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    for user, tokens, cost in (("ann", 5, 7e-05), ("bob", 1_234_567, 12.345678), ("carol-4711@example.org", 30, 0.0)):
+        store.create(user, user_id=user)
+        store.conversation(user).save_turn([message()], {"input_tokens": tokens, "cost_usd": cost})
+    return url
+
+
+def test_usage_table_of_110_columns_has_all_columns_and_does_not_wrap(priced: str) -> None:
+    shown, _ = run_on_terminal("usage", "--by", "user,day", "--url", priced, columns=110)
+    assert [" ".join(line.strip("█ ").split()) for line in shown.splitlines()[2:]] == [
+        "cached reasoning output input",
+        "user · day turns sessions tokens tokens tokens tokens dollars",
+        "ann · 2026-11-30 1 1 0 0 0 5 0.000070",
+        "bob · 2026-11-30 1 1 0 0 0 1,234,567 12.345678",
+        "carol-4711@example.org · 2026-11-30 1 1 0 0 0 30 0.000000",
+    ]
+
+
+def test_usage_table_of_80_columns_leaves_out_columns_and_does_not_wrap(priced: str) -> None:
+    shown, _ = run_on_terminal("usage", "--by", "user,day", "--url", priced, columns=80)
+    assert [" ".join(line.strip("█ ").split()) for line in shown.splitlines()[2:]] == [
+        "output input",
+        "user · day turns tokens tokens dollars",
+        "ann · 2026-11-30 1 0 5 0.000070",
+        "bob · 2026-11-30 1 0 1,234,567 12.345678",
+        "carol-4711@example.org · 2026-11-30 1 0 30 0.000000",
+    ]
+
+
+def test_usage_table_of_40_columns_wraps_groups_and_cuts_no_number(priced: str) -> None:
+    shown, _ = run_on_terminal("usage", "--by", "user,day", "--url", priced, columns=40)
+    assert re.search(r"^bob · +0 +1,234,567 +12\.345678\s*$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 40
 
 
 def test_stats_print_total_usage_on_one_line(filled: str) -> None:
