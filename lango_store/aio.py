@@ -12,7 +12,7 @@ import asyncio
 import copy
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
 
@@ -86,7 +86,7 @@ def _attribute(name: str) -> Any:
     return property(lambda turn: getattr(turn._twin, name), lambda turn, value: setattr(turn._twin, name, value))
 
 
-async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R]:
+async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncGenerator[R, None]:
     """Yield the items of pages. Each page is read in a thread."""
     while page := await threads.run(functools.partial(next, pages, None)):
         for each in page:
@@ -95,7 +95,8 @@ async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncIterator[R
 
 def _tail(threads: Threads, context: Context, key: str, after: int | str, follow: bool) -> AsyncGenerator[Event, None]:
     reader = watching.Reader(context, key, after, follow=follow)
-    return cast(AsyncGenerator[Event, None], watching.follow_async(threads, reader))  # without a heartbeat, no None
+    events = cast(AsyncGenerator[Event, None], watching.follow_async(threads, reader))  # without a heartbeat, no None
+    return context.telemetry.each_async("tail", key, events)
 
 
 class StoreOptions(TypedDict, total=False):
@@ -321,7 +322,9 @@ class AsyncStore:
             page_size: The number of sessions to read per statement, 1 to 1,000. Defaults to 500.
             **which: Filters as in `Store.list_sessions`.
         """
-        return iterate(self._threads, session_pages(self.store.context, Filter(**which), page_size))
+        context = self.store.context
+        infos = iterate(self._threads, session_pages(context, Filter(**which), page_size))
+        return context.telemetry.each_async("iter_sessions", None, infos)
 
     async def close(self) -> None:
         """Wait for running calls, then close the connections. An engine or a store that you passed stays open.
@@ -363,6 +366,12 @@ class AsyncConversation:
 
     def _handle(self, conversation: Conversation) -> AsyncConversation:
         return AsyncConversation(self._store, conversation)
+
+    @contextmanager
+    def _steps(self, name: str) -> Iterator[Conversation]:
+        """Open a method that makes several calls: it is recorded as one, and its calls of the twin are not."""
+        with self._twin._context.telemetry.span(name, self.key):
+            yield Conversation(self._twin._context, self.key)
 
     get = awaited(Conversation.get)
     info = awaited(Conversation.info)
@@ -456,15 +465,16 @@ class AsyncConversation:
             CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
             CallInProgress: Another process is running the call; nothing was written.
         """
-        begin = functools.partial(self._twin.begin_call, seq, position, limit=limit, idempotent=idempotent)
-        waiting = pauses(check_duration("wait", wait or timedelta(0)).total_seconds())
-        while True:
-            try:
-                return await self._threads.run(begin)
-            except CallInProgress:
-                if (pause := next(waiting, None)) is None:
-                    raise
-            await asyncio.sleep(pause)
+        with self._steps("begin_call") as twin:
+            begin = functools.partial(twin.begin_call, seq, position, limit=limit, idempotent=idempotent)
+            waiting = pauses(check_duration("wait", wait or timedelta(0)).total_seconds())
+            while True:
+                try:
+                    return await self._threads.run(begin)
+                except CallInProgress:
+                    if (pause := next(waiting, None)) is None:
+                        raise
+                await asyncio.sleep(pause)
 
     finish_call = awaited(Conversation.finish_call)
     calls = awaited(Conversation.calls)
@@ -499,7 +509,8 @@ class AsyncConversation:
             before: Read only entries with a `seq` below this value. By default up to the end.
             page_size: The number of entries to read per statement, at least 1. Defaults to 500.
         """
-        return iterate(self._threads, self._twin._message_pages(after, before, page_size))
+        messages = iterate(self._threads, self._twin._message_pages(after, before, page_size))
+        return self._twin._context.telemetry.each_async("iter_messages", self.key, messages)
 
     def tail(self, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Follow the session: yield its stored events after a position, then those that other processes add.
@@ -542,11 +553,12 @@ class AsyncConversation:
                 changed.
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
-        pending = await self.begin_compaction()
-        if pending is None:
-            return None
-        summary = await summarize_async(summarizer, pending.window)
-        return await self.finish_compaction(pending, summary, discard=discard)
+        with self._steps("compact") as twin:
+            pending = await self._threads.run(twin.begin_compaction)
+            if pending is None:
+                return None
+            summary = await summarize_async(summarizer, pending.window)
+            return await self._threads.run(functools.partial(twin.finish_compaction, pending, summary, discard=discard))
 
 
 class AsyncRunningTurn:

@@ -94,16 +94,19 @@ class RunningTurn:
         if self._has_begun:
             raise LangoStoreError(f"turn {quoted(self.id)} can be entered only once: call turn() again")
         pauses, pause = cancellation.pauses(self._wait), None
-        while True:
-            try:
-                if pause:  # while it waits: one statement, where a try needs a transaction of several
-                    self._context.on_primary().read(leases.check_free, self.key, self.id)
-                self.stored, earlier = self._context.transact(turns_in_progress.begin, self.key, self.id, self.lease)
-                break
-            except TurnInProgress:
-                if (pause := next(pauses, None)) is None:
-                    raise
-            yield pause
+        with self._context.telemetry.span("turn", self.key, is_current=False):
+            while True:
+                try:
+                    if pause:  # while it waits: one statement, where a try needs a transaction of several
+                        self._context.on_primary().read(leases.check_free, self.key, self.id)
+                    self.stored, earlier = self._context.transact(
+                        turns_in_progress.begin, self.key, self.id, self.lease
+                    )
+                    break
+                except TurnInProgress:
+                    if (pause := next(pauses, None)) is None:
+                        raise
+                yield pause
         self.replayed = self.stored is not None
         self._appended = {message.seq: message for message in earlier}
         self._earlier = earlier

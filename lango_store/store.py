@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
@@ -767,7 +767,7 @@ class Store:
                 tx.set_values("k", {"step": 1})
             ```
         """
-        with self._context.transaction() as connection, self._bound_to(connection) as store:
+        with self._context.telemetry.span("transaction", None), self._bound_to(self._context.transaction()) as store:
             yield store
 
     def transact(self, function: Callable[[Store], R]) -> R:
@@ -798,10 +798,11 @@ class Store:
         """
 
         def run() -> R:
-            with self.transaction() as tx:
+            with self._bound_to(self._context.transaction()) as tx:
                 return function(tx)
 
-        return self._context.trying(run, if_lost=False)
+        with self._context.telemetry.span("transact", None):
+            return self._context.trying(run, if_lost=False)
 
     @contextmanager
     def snapshot(self) -> Iterator[Store]:
@@ -818,7 +819,8 @@ class Store:
                 session, values = view.get("k"), view.values("k")
             ```
         """
-        with self._context.snapshot() as connection, self._bound_to(connection, read_only=True) as store:
+        opened = self._context.snapshot()
+        with self._context.telemetry.span("snapshot", None), self._bound_to(opened, read_only=True) as store:
             yield store
 
     def using(self, connection: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Store:
@@ -1042,7 +1044,7 @@ class Store:
     # Helpers
 
     @contextmanager
-    def _bound_to(self, connection: sa.Connection, *, read_only: bool = False) -> Iterator[Store]:
+    def _bound_to(self, opened: AbstractContextManager[sa.Connection], *, read_only: bool = False) -> Iterator[Store]:
         is_open = True
 
         def get_connection() -> sa.Connection:
@@ -1050,10 +1052,11 @@ class Store:
                 raise LangoStoreError("this block has ended: begin another one with store.transaction() or snapshot()")
             return connection
 
-        try:
-            yield self._bound(self._context.bound(get_connection, read_only=read_only))
-        finally:
-            is_open = False
+        with opened as connection:
+            try:
+                yield self._bound(self._context.bound(get_connection, read_only=read_only))
+            finally:
+                is_open = False
 
     def _bound(self, context: Context) -> Store:
         store = copy.copy(self)

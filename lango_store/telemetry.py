@@ -8,32 +8,37 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import aclosing, closing, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
+from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
 from lango_store._values.model import Message, Turn
-from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
 from lango_store.conversation import Conversation
 from lango_store.running_turn import RunningTurn
 from lango_store.store import Store
 
+R = TypeVar("R")
+
 SEMANTIC_CONVENTIONS: Final = "https://opentelemetry.io/schemas/1.43.0"
 """The version of OpenTelemetry's semantic conventions that the attributes follow."""
 
 _NAME: Final = "lango_store"
-_HANDLES: Final = {"conversation", "using", "at", "in_turn", "turn", "tail", "iter_messages", "iter_sessions"}
-"""Methods that use the database later, or not at all: they have no span, but return traced objects."""
-
-_BLOCKS: Final = {"transaction", "snapshot"}
-_OF_TURN: Final = ("append", "append_messages", "inbox", "flush", "interrupt", "save", "abandon")
+_ITERATORS: Final = {"tail", "iter_messages", "iter_sessions"}
+_HANDLES: Final = {"conversation", "turn"}
+_UNTRACED: Final = {
+    *("close", "using", "at", "in_turn"),  # make no database call
+    *("begin", "write", "collect", "call"),  # call other methods
+    *("transact", "transaction", "snapshot", "tries"),  # record their own spans
+}
 _APPENDS: Final = {
     *("append_message", "append_messages", "save_turn"),
     *("turn.append", "turn.append_messages", "turn.inbox", "turn.interrupt"),
@@ -73,118 +78,105 @@ def instrument(
     context.on_retry = lambda: retries.add(1, system)
     if isinstance(wrapped.engine.pool, FairPool):
         wrapped.engine.pool.on_wait = lambda seconds: waits.record(seconds, system)
-    wrapped.__class__ = _TracedStore
+    wrapped.__class__ = _TRACED[Store]
 
 
-class _Telemetry:
+class _Telemetry(Telemetry):
     """Records the calls of one store."""
 
     def __init__(self, tracer: trace.Tracer, appended: Any, purged: Any, system: dict[str, str]) -> None:
         self._tracer, self._appended, self._purged, self._system = tracer, appended, purged, system
 
-    def call(self, name: str, key: str | None, method: Callable[[], Any]) -> Any:
-        """Run a method in a span."""
-        attributes = {**self._system, "db.operation.name": name}
-        if key is not None:
+    @contextmanager
+    def span(self, name: str, key: Any, *, is_current: bool = True) -> Iterator[Any]:
+        """Record a block as one span; yield an object whose `rows` takes the number of returned rows."""
+        attributes = self._system | {"db.operation.name": name}
+        if isinstance(key, str):
             attributes["gen_ai.conversation.id"] = key
-        with self._tracer.start_as_current_span(
-            f"{_NAME} {name}",
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            record_exception=False,  # the text of an exception may quote what was given
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                result = method()
-            except Exception as error:
-                span.set_attribute("error.type", type(error).__qualname__)
-                span.set_status(Status(StatusCode.ERROR))
-                raise
-            rows = _messages_in(result)
-            if rows is not None:
-                span.set_attribute("db.response.returned_rows", len(rows))
-        if name in _APPENDS and rows and not (isinstance(result, Turn) and result.replayed):
-            self._appended.add(sum(not each.replayed for each in rows), self._system)
-        if isinstance(result, ExpiryReport) and not result.dry_run:
+        span = self._tracer.start_span(f"{_NAME} {name}", kind=SpanKind.CLIENT, attributes=attributes)
+        # No text of an exception is recorded: it may quote arguments.
+        current = trace.use_span(span, record_exception=False, set_status_on_exception=False)
+        recorded = SimpleNamespace(rows=None)
+        try:
+            with current if is_current else nullcontext():
+                yield recorded
+        except Exception as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+        finally:
+            if recorded.rows is not None:
+                span.set_attribute("db.response.returned_rows", recorded.rows)
+            span.end()
+
+    def each(self, name: str, key: Any, items: Generator[R, None, None]) -> Generator[R, None, None]:
+        """Record an iteration as one span, which is not the current span of the code that iterates."""
+        with self.span(name, key, is_current=False) as recorded, closing(items):
+            recorded.rows = 0
+            for item in items:
+                recorded.rows += 1
+                yield item
+
+    async def each_async(self, name: str, key: Any, items: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
+        """Record an asynchronous iteration as `each` does."""
+        with self.span(name, key, is_current=False) as recorded:
+            recorded.rows = 0
+            async with aclosing(items):
+                async for item in items:
+                    recorded.rows += 1
+                    yield item
+
+    def call(self, name: str, key: Any, method: Callable[[], Any]) -> Any:
+        """Run a method in a span."""
+        with self.span(name, key) as recorded:
+            result = method()
+            items = result.messages if isinstance(result, Session | Turn) else result
+            items = [items] if isinstance(items, Message) else items
+            recorded.rows = len(items) if isinstance(items, list) else None
+        if name in _APPENDS and items and not (isinstance(result, Turn) and result.replayed):
+            self._appended.add(sum(not each.replayed for each in items), self._system)
+        if name == "expire" and not result.dry_run:
             self._purged.add(result.sessions, self._system)
         return result
 
 
-def _messages_in(result: Any) -> Sequence[Any] | None:
-    if isinstance(result, Message):
-        return [result]
-    if isinstance(result, Session | Turn):
-        return result.messages
-    return result if isinstance(result, list) and (not result or isinstance(result[0], Message)) else None
-
-
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
     """Return a method that runs the method of a plain copy of its object, so that calls within it have no spans."""
-    parameters = list(inspect.signature(method).parameters)[1:]
-    has_key = parameters[:1] == ["key"]
+    operation = f"turn.{name}" if plain is RunningTurn else name
+    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        key = getattr(self, "key", None)
-        if has_key:
-            key = arguments[0] if arguments else options.get("key")
+        key = getattr(self, "key", None) or signature.bind_partial(self, *arguments, **options).arguments.get("key")
         inner = copy.copy(self)
         inner.__class__ = plain
-        if name in _HANDLES:
-            return _trace(method(inner, *arguments, **options))
-        if name == "transact":
-            function = options.pop("function", None) or arguments[0]
-            arguments = (lambda tx: function(_trace(tx)), *arguments[1:])
+        if plain is RunningTurn:  # which has a state
+            inner.__dict__ = self.__dict__
         run = functools.partial(method, inner, *arguments, **options)
         telemetry = self._context.telemetry
-        result = telemetry.call(name, key if isinstance(key, str) else None, run)
-        return _tracing(result) if name in _BLOCKS else _trace(result)
+        if name in _HANDLES:
+            return _trace(run())
+        if name in _ITERATORS:
+            return telemetry.each(name, key, run())
+        return _trace(telemetry.call(operation, key, run))
 
     return call
-
-
-@contextmanager
-def _tracing(block: AbstractContextManager[Store]) -> Iterator[Store]:
-    with block as store:
-        yield _trace(store)
 
 
 def _trace(result: Any) -> Any:
-    """Make a store or a conversation that a call returned a traced one."""
-    if type(result) is Store:
-        result.__class__ = _TracedStore
-    elif type(result) is Conversation:
-        result.__class__ = _TracedConversation
-    elif type(result) is RunningTurn:
-        result.__class__ = _TracedTurn
+    """Make a conversation or a turn that a call returned a traced one."""
+    if traced := _TRACED.get(type(result)):
+        result.__class__ = traced
     return result
-
-
-def _traced_in_turn(name: str) -> Callable[..., Any]:
-    """Return a method of a turn. A turn has a state, so calls within it have no spans because its class is changed."""
-    method = getattr(RunningTurn, name)
-
-    @functools.wraps(method)
-    def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        run = functools.partial(method, self, *arguments, **options)
-        self.__class__ = RunningTurn
-        try:
-            return self._context.telemetry.call(f"turn.{name}", self.key, run)
-        finally:
-            self.__class__ = _TracedTurn
-
-    return call
 
 
 def _traced_class(plain: type) -> type:
     methods = {
         name: _traced(name, method, plain)
         for name, method in vars(plain).items()
-        if inspect.isfunction(method) and not name.startswith("_") and name != "close"
+        if inspect.isfunction(method) and not name.startswith("_") and name not in _UNTRACED
     }
     return type(f"Traced{plain.__name__}", (plain,), {"__slots__": (), "__doc__": plain.__doc__, **methods})
 
 
-_TracedStore: Final = _traced_class(Store)
-_TracedConversation: Final = _traced_class(Conversation)
-_TracedTurn: Final = type("TracedTurn", (RunningTurn,), {name: _traced_in_turn(name) for name in _OF_TURN})
+_TRACED: Final = {plain: _traced_class(plain) for plain in (Store, Conversation, RunningTurn)}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -48,6 +48,18 @@ TokenCounter = Callable[[Message], int]
 def utc_now() -> datetime:
     """Return the current time in UTC as an aware datetime."""
     return datetime.now(UTC)
+
+
+class Telemetry:
+    """Records calls that take several steps. This class records nothing: see `telemetry.instrument`."""
+
+    def span(self, name: str, key: str | None, *, is_current: bool = True) -> AbstractContextManager[Any]:
+        """Record a block as one call; `is_current` makes it the parent of the spans in the block."""
+        return nullcontext()
+
+    def each_async(self, name: str, key: str | None, items: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
+        """Record an iteration as one call."""
+        return items
 
 
 class Context:
@@ -100,7 +112,7 @@ class Context:
         self._allow_replica = True
         self._is_bound = False
         self._leases: dict[str, Lease] = {}
-        self.telemetry: Any = None
+        self.telemetry = Telemetry()
         """What `telemetry.instrument` uses to record calls."""
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""

@@ -6,18 +6,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import Span, SpanKind, StatusCode
 from support.awaiting import awaiting
 from support.databases import MakeDatabase
 from support.every_verb import calls_of, prepare
@@ -25,23 +26,41 @@ from support.factories import message, messages, summary
 from support.locks import wait_for_waiters
 from support.paths import ROOT
 
-from lango_store import AsyncStore, Conversation, LangoStoreError, SessionNotFound, Store, create_engine
+from lango_store import (
+    AsyncStore,
+    CallInProgress,
+    Conversation,
+    LangoStoreError,
+    Message,
+    SessionNotFound,
+    Store,
+    ToolCall,
+    TurnInProgress,
+    create_engine,
+    schema,
+)
 from lango_store._connections import cancellation
 from lango_store.telemetry import SEMANTIC_CONVENTIONS, instrument
 from lango_store.testing import Clock
 
 OPERATION: Final = "db.operation.name"
-WITHOUT_SPAN: Final = {"at", "in_turn", "tail", "iter_sessions", "iter_messages"}
-OTHER_SPANS: Final = {
+HANDLES: Final = {"at", "in_turn"}
+"""Verbs that make no database call: what is called on the returned store has a span."""
+
+SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
     (Store, "resume"): ["suspend", "resume"],
     (Conversation, "finish_call"): ["begin_call", "finish_call"],
     (Conversation, "turn"): [
-        *("turn.inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
-        *("turn.flush", "turn.interrupt", "turn.save"),
+        *("turn", "turn.inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
+        *("turn.begin_call", "turn.end_call", "turn.flush", "turn.interrupt", "turn.save"),
     ],
 }
 """The spans of calls in `every_verb` that call several methods."""
+
+ATTRIBUTES: Final = {
+    *("db.system.name", OPERATION, "gen_ai.conversation.id", "db.response.returned_rows", "error.type"),
+}
 
 
 class Telemetry:
@@ -56,6 +75,12 @@ class Telemetry:
 
     def watch(self, store: Store | AsyncStore) -> None:
         instrument(store, tracer_provider=self.tracers, meter_provider=self._meters)
+
+    def request(self) -> AbstractContextManager[Span]:
+        """Open a span of the application."""
+        return self.tracers.get_tracer("application").start_as_current_span(
+            "request", attributes={OPERATION: "request"}
+        )
 
     def spans(self) -> list[ReadableSpan]:
         """Return the spans that ended since the last call."""
@@ -100,23 +125,45 @@ def watched(store: Store, telemetry: Telemetry) -> Store:
     return store
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_each_method_has_one_span(url: str, tmp_path: Path, telemetry: Telemetry, is_async: bool) -> None:
+@pytest.fixture(params=["sync", "async"])
+def either(request: pytest.FixtureRequest, watched: Store) -> Iterator[Store]:
+    """A store, or the methods of an `AsyncStore`."""
+    with awaiting(AsyncStore(watched)) if request.param == "async" else nullcontext(watched) as either:
+        yield either
+
+
+def id_of(span: Span) -> int:
+    return span.get_span_context().span_id
+
+
+def parent_id(span: ReadableSpan) -> int | None:
+    return span.parent and span.parent.span_id
+
+
+def attribute(span: ReadableSpan, name: str) -> Any:
+    return (span.attributes or {}).get(name)
+
+
+def test_each_method_has_one_span(
+    watched: Store, either: Store, telemetry: Telemetry, clock: Clock, tmp_path: Path
+) -> None:
     cold = tmp_path / "cold.db"
-    expected: dict[tuple[type, str], list[str]] = {**OTHER_SPANS}
-    if is_async:  # the summary is written outside of a thread
-        expected[Conversation, "compact"] = ["begin_compaction", "finish_compaction"]
-    with Store(url) as plain, Store(plain.engine) as traced:
-        telemetry.watch(traced)
-        with awaiting(AsyncStore(traced)) if is_async else nullcontext(traced) as store:
-            for kind, verbs in calls_of_fresh(plain, store, cold).items():
-                for name in verbs.keys() - {"search"}:  # which has a test
-                    for number in range(len(verbs[name])):
-                        call = calls_of_fresh(plain, store, cold)[kind][name][number]
-                        telemetry.spans()
-                        call()
-                        one = [] if name in WITHOUT_SPAN else [name]
-                        assert telemetry.operations() == expected.get((kind, name), one), name
+    schema.enable_search(watched.engine)
+    plain = Store(watched.engine, clock=clock)
+    for kind, verbs in calls_of_fresh(plain, either, cold).items():
+        for name, calls in verbs.items():
+            for number in range(len(calls)):
+                call = calls_of_fresh(plain, either, cold)[kind][name][number]
+                telemetry.spans()
+                with telemetry.request() as request:
+                    call()
+                *spans, _ = telemetry.spans()
+                expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [name])
+                assert [attribute(span, OPERATION) for span in spans] == expected, name
+                outermost = spans[-1:] if name == "transact" else spans
+                assert {parent_id(span) for span in outermost} <= {id_of(request)}, name
+                assert {span.status.status_code for span in spans} <= {StatusCode.UNSET}, name
+                assert all({*(span.attributes or {})} <= ATTRIBUTES for span in spans), name
 
 
 def calls_of_fresh(plain: Store, store: Any, cold: Path) -> Any:
@@ -149,6 +196,17 @@ def test_span_has_the_conventional_attributes(watched: Store, telemetry: Telemet
     }
 
 
+def test_span_has_the_key_of_its_session(watched: Store, telemetry: Telemetry, clock: Clock, tmp_path: Path) -> None:
+    watched.create("k")
+    watched.conversation("k").fork("copy")
+    watched.conversation("k").fork(key="another")
+    clock.move(days=2)
+    watched.expire(older_than=timedelta(days=1), archive=tmp_path / "cold.db")
+    watched.restore(tmp_path / "cold.db", "k")
+    keys = [attribute(span, "gen_ai.conversation.id") for span in telemetry.spans()]
+    assert keys == ["k", "k", "k", None, "k"]
+
+
 def test_spans_are_children_of_the_current_span(watched: Store, telemetry: Telemetry) -> None:
     watched.create("k")
 
@@ -157,16 +215,111 @@ def test_spans_are_children_of_the_current_span(watched: Store, telemetry: Telem
             await store.get("k")
 
     telemetry.spans()
-    with telemetry.tracers.get_tracer("application").start_as_current_span("request") as request:
+    with telemetry.request() as request:
         watched.get("k")
         watched.transact(lambda tx: tx.touch("k"))
+        with watched.transaction() as tx:
+            tx.get("k")
         asyncio.run(ask())
-    get, touch, transact, in_asyncio, _ = telemetry.spans()
-    for span in (get, transact, in_asyncio):
-        assert span.parent is not None
-        assert span.parent.span_id == request.get_span_context().span_id
-    assert touch.parent is not None
-    assert touch.parent.span_id == transact.context.span_id
+    get, touch, transact, inner_get, transaction, in_asyncio, _ = telemetry.spans()
+    assert [parent_id(span) for span in (get, transact, transaction, in_asyncio)] == [id_of(request)] * 4
+    assert parent_id(touch) == transact.context.span_id
+    assert parent_id(inner_get) == transaction.context.span_id
+
+
+def test_summarizer_has_child_spans_of_compact(either: Store, telemetry: Telemetry) -> None:
+    talk = either.open("k", messages=messages(2))
+
+    def summarize(window: list[Message]) -> Message:
+        talk.info()
+        return message("summary")
+
+    telemetry.spans()
+    talk.compact(summarize)
+    info, compact = telemetry.spans()
+    assert [attribute(span, OPERATION) for span in (info, compact)] == ["info", "compact"]
+    assert parent_id(info) == compact.context.span_id
+
+
+def test_iteration_is_not_the_current_span_of_its_consumer(either: Store, telemetry: Telemetry) -> None:
+    for key in "abc":
+        either.create(key, messages=messages(3))
+    telemetry.spans()
+    for iteration, rows in (
+        (either.iter_sessions(page_size=2), 3),
+        (either.conversation("a").iter_messages(page_size=2), 3),
+        (either.conversation("a").tail(follow=False), 1),
+        (either.tail("a", follow=False), 1),
+    ):
+        with telemetry.request() as request:
+            for _ in iteration:
+                assert trace.get_current_span() is request
+                either.info("a")
+        *infos, iterated, _ = telemetry.spans()
+        assert [attribute(span, OPERATION) for span in infos] == ["info"] * rows
+        assert {parent_id(span) for span in (*infos, iterated)} == {id_of(request)}
+        assert attribute(iterated, "db.response.returned_rows") == rows
+
+
+def test_iteration_that_was_not_started_has_no_span(either: Store, telemetry: Telemetry) -> None:
+    either.tail("missing", follow=False)
+    either.conversation("missing").iter_messages()
+    assert telemetry.spans() == []
+
+
+def test_failed_iteration_records_the_error(either: Store, telemetry: Telemetry) -> None:
+    talk = either.open("k", messages=messages(3))
+    telemetry.spans()
+    iteration = talk.iter_messages(page_size=2)
+    assert [next(iteration).seq for _ in range(2)] == [1, 2]
+    either.delete("k")
+    with pytest.raises(SessionNotFound):
+        next(iteration)
+    with pytest.raises(SessionNotFound):
+        list(either.tail("k", follow=False))
+    _, iterated, tail = telemetry.spans()
+    for span, operation, rows in ((iterated, "iter_messages", 2), (tail, "tail", 0)):
+        assert (attribute(span, OPERATION), attribute(span, "db.response.returned_rows")) == (operation, rows)
+        assert attribute(span, "error.type") == "SessionNotFound"
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
+
+
+def test_closed_iteration_ends_its_span(watched: Store, telemetry: Telemetry) -> None:
+    talk = watched.open("k", messages=messages(3))
+    following = talk.tail()
+    next(following)
+
+    async def take_one() -> None:
+        async with AsyncStore(watched) as store:
+            async with aclosing(store.tail("k")) as following:
+                await anext(following)
+            waiting = store.tail("k", after=3)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(waiting), 0.01)
+
+    assert telemetry.operations() == ["open"]
+    following.close()
+    asyncio.run(take_one())
+    for span, rows in zip(telemetry.spans(), (1, 1, 0), strict=True):
+        assert (attribute(span, OPERATION), attribute(span, "db.response.returned_rows")) == ("tail", rows)
+        assert span.status.status_code is StatusCode.UNSET
+        assert attribute(span, "error.type") is None
+
+
+def test_wait_of_a_call_or_a_turn_has_one_span(either: Store, telemetry: Telemetry) -> None:
+    talk = either.open("k")
+    asking = talk.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
+    talk.begin_call(asking.seq, 0)
+    wait = timedelta(milliseconds=50)
+    with talk.turn():
+        telemetry.spans()
+        with pytest.raises(CallInProgress):
+            talk.begin_call(asking.seq, 0, wait=wait)
+        with pytest.raises(TurnInProgress):
+            talk.turn(wait=wait).__enter__()
+        spans = telemetry.spans()
+    assert [attribute(span, OPERATION) for span in spans] == ["begin_call", "turn"]
+    assert [attribute(span, "error.type") for span in spans] == ["CallInProgress", "TurnInProgress"]
 
 
 def test_derived_stores_have_spans(watched: Store, telemetry: Telemetry) -> None:
@@ -178,18 +331,49 @@ def test_derived_stores_have_spans(watched: Store, telemetry: Telemetry) -> None
         view.conversation("k").info()
     with watched.engine.begin() as connection:
         watched.using(connection).get("k")
-    watched.at(None).exists("k")
     watched.open("k").child("a").append_message(message())
     assert telemetry.operations() == [
-        *("transaction", "append_message", "snapshot", "info", "get", "exists", "open", "child", "append_message")
+        *("append_message", "transaction", "info", "snapshot", "get", "open", "child", "append_message")
     ]
 
 
-def test_failed_turn_has_a_span_for_its_end(watched: Store, telemetry: Telemetry) -> None:
-    turn = watched.open("k").turn()
+def test_stores_of_at_and_in_turn_have_spans(either: Store, telemetry: Telemetry) -> None:
+    with either.open("k").turn() as turn:
+        for derived in (either.at(either.position()), either.in_turn(getattr(turn, "awaited", turn))):
+            telemetry.spans()
+            derived.append_message("k", message())
+            derived.conversation("k").info()
+            list(derived.conversation("k").iter_messages())
+            list(derived.iter_sessions())
+            derived.conversation("k").compact(lambda _: message("summary"))
+            assert telemetry.operations() == ["append_message", "info", "iter_messages", "iter_sessions", "compact"]
+
+
+def test_handles_make_no_database_call(url: str) -> None:
+    statements: list[str] = []
+    with Store(url, on_statement=lambda text, _: statements.append(text)) as store:
+        turn, position = store.open("k").turn(), store.position()
+        statements.clear()
+        store.at(position)
+        store.in_turn(turn)
+    assert statements == []
+
+
+def test_failed_block_records_the_error(watched: Store, telemetry: Telemetry) -> None:
+    with pytest.raises(ZeroDivisionError), watched.transaction():
+        raise ZeroDivisionError
+    with pytest.raises(SessionNotFound), watched.snapshot() as view:
+        view.get("missing")
+    spans = telemetry.spans()
+    assert [attribute(span, OPERATION) for span in spans] == ["transaction", "get", "snapshot"]
+    assert [attribute(span, "error.type") for span in spans] == ["ZeroDivisionError", *["SessionNotFound"] * 2]
+
+
+def test_failed_turn_has_a_span_for_its_end(either: Store, telemetry: Telemetry) -> None:
+    turn = either.open("k").turn()
     with pytest.raises(ZeroDivisionError), turn:
         turn.append(message(str(1 / 0)))
-    assert telemetry.operations() == ["open", "turn.abandon"]
+    assert telemetry.operations() == ["open", "turn", "turn.abandon"]
 
 
 def test_error_is_recorded_without_its_text(watched: Store, telemetry: Telemetry) -> None:
@@ -255,6 +439,10 @@ def test_metrics_count_purged_sessions(watched: Store, telemetry: Telemetry, clo
     assert telemetry.metric("lango_store.purged_sessions") is None
     watched.expire()
     assert telemetry.metric("lango_store.purged_sessions").value == 3
+    watched.create(ttl=timedelta(hours=1))
+    clock.move(hours=2)
+    watched.transact(lambda tx: tx.expire())
+    assert telemetry.metric("lango_store.purged_sessions").value == 4
 
 
 def test_metrics_count_retries(

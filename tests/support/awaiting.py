@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final, Self, cast
 
-from lango_store import AsyncRunningTurn, AsyncStore, Store
+from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Store
 
 _TIMEOUT: Final = 120.0
 _NOTHING: Final = object()
@@ -39,8 +39,7 @@ class Awaiting:
             return AwaitingTurn(found, self._loop)
         if inspect.isasyncgen(getattr(found, "gen", None)):
             return self._block(found)
-        is_handle = hasattr(found, "append_message") and hasattr(found, "key")
-        return Awaiting(found, self._loop) if is_handle else found
+        return Awaiting(found, self._loop) if isinstance(found, AsyncConversation | AsyncStore) else found
 
     def _each(self, found: AsyncIterator[Any]) -> Iterator[Any]:
         while (one := self._call(anext, found, _NOTHING)) is not _NOTHING:
