@@ -102,7 +102,7 @@ def describe(usage: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, dict):
             yield from describe(value, f"{prefix}{name}.")
         elif type(value) in _NUMBERS and prefix + name in _COSTS:
-            yield f"cost ${value:,.2f}" if value >= 1 else f"cost ${value:.2g}"
+            yield "cost $" + (f"{value:.6f}".rstrip("0").rstrip(".") if 0 < value < 0.1 else f"{value:,.2f}")
         elif type(value) in _NUMBERS:
             yield f"{prefix}{name} {value if isinstance(value, int) else round(value, 6):,}"
         else:

@@ -115,7 +115,7 @@ def test_usage_table_of_40_columns_wraps_groups_and_cuts_no_number(priced: str) 
 
 
 def test_stats_print_total_usage_on_one_line(filled: str) -> None:
-    assert "usage of turns: input_tokens 2,700, output_tokens 80, cost $0.5\n" in run("stats", "--url", filled).stdout
+    assert "usage of turns: input_tokens 2,700, output_tokens 80, cost $0.50\n" in run("stats", "--url", filled).stdout
 
 
 def test_stats_without_turns_have_no_usage(url: str) -> None:
@@ -175,9 +175,12 @@ def test_stats_refuse_two_output_formats(url: str) -> None:
 @pytest.mark.parametrize(
     ("usage", "shown"),
     [
-        ({"cost_usd": 0.1}, "cost $0.3"),
+        ({"cost_usd": 0.1}, "cost $0.30"),
+        ({"cost_usd": 0.0000071}, "cost $0.000021"),
+        ({"cost_usd": 0.01}, "cost $0.03"),
+        ({"cost_usd": 0}, "cost $0.00"),
         ({"total_cost_usd": 1234.5}, "cost $3,703.50"),
-        ({"input_tokens": 5, "cost_usd": 0.000123}, "input_tokens 15, cost $0.00037"),
+        ({"input_tokens": 5, "cost_usd": 0.000123}, "input_tokens 15, cost $0.000369"),
         ({"cost": {"usd": 0.5}}, "cost.usd 1.5"),
     ],
 )
