@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
-from lango_store._values.usage import describe, total
+from lango_store._values.usage import describe, numbers_of, total
 from lango_store.errors import DamagedMessage
 
 # Replacements for characters that would control a terminal or reverse a line.
@@ -92,7 +92,7 @@ def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
         ("user", escape_line(session.user_id)),
         ("model", escape_line(session.model)),
         ("holds", ", ".join(counts)),
-        ("usage of turns", escape_line(" · ".join(describe(usage)))),
+        ("usage of turns", escape_line(" · ".join(describe(numbers_of(usage))))),
         ("created", render_time(session.created_at)),
         ("updated", render_time(session.updated_at)),
         ("expires", render_time(session.expires_at)),
@@ -169,7 +169,7 @@ def _damaged(error: DamagedMessage) -> str:
 
 
 def _turn(turn: Turn) -> str:
-    facts = [f"{escape_line(str(name))} {_brief(value)}" for name, value in turn.usage.items()]
+    facts = [_brief(fact) for fact in (turn.metadata.get("model"), *describe(turn.usage)) if fact is not None]
     if turn.id:
         facts.insert(0, escape_line(turn.id))
     if turn.kind == "compaction":
@@ -288,7 +288,7 @@ h2{font-size:1rem;margin:0;font-weight:400;overflow-wrap:anywhere}
 h3{font-size:.85rem;margin:.5rem 0 0;color:var(--dim)}
 dl{display:flex;flex-wrap:wrap;gap:.2rem 1.5rem;margin:0}
 dl div{display:flex;gap:.4rem;min-width:0}
-dt{color:var(--dim)}
+dt{color:var(--dim);white-space:nowrap}
 dd{margin:0;overflow-wrap:anywhere}
 header.session{border-bottom:1px solid var(--line);padding-bottom:.7rem;margin-bottom:1rem}
 article{border-left:.3rem solid var(--dim);background:var(--card);border-radius:.3rem;

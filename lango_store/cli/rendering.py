@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Draft, Message, MessageRole, OpenTurn, SessionInfo, ToolCall
-from lango_store._values.usage import describe
+from lango_store._values.usage import describe, numbers_of
 from lango_store.cli.output import one_line, printable, quantity
 from lango_store.errors import DamagedMessage
 
@@ -32,8 +32,8 @@ def render_session(
         f"{quantity(info.message_count, 'message')}, {records}{tokens}{turns}last seq {info.last_seq:,}",
         f"created {info.created_at:%Y-%m-%d %H:%M:%S}   updated {info.updated_at:%Y-%m-%d %H:%M:%S} UTC",
     ]
-    if usage:
-        lines.append(f"usage of turns: {', '.join(describe(usage))}")
+    if totals := ", ".join(describe(numbers_of(usage))):
+        lines.append(f"usage of turns: {totals}")
     lines += map(one_line, turn_state)
     if info.expires_at is not None:
         lines.append(f"expires {info.expires_at:%Y-%m-%d %H:%M:%S} UTC")

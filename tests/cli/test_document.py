@@ -146,6 +146,15 @@ def test_document_shows_turn_and_usage_before_its_messages(store: Store) -> None
     assert "input_tokens 10" in html
 
 
+def test_document_shows_model_and_usage_of_turn(store: Store) -> None:
+    usage = {"input_tokens": 12_345, "details": {"cached": 1_000}, "cost_usd": 0.25, "steps": [0] * 200}
+    conversation = store.open("k")
+    conversation.save_turn([message()], usage, id="request-1", metadata={"model": "large"})
+    html = conversation.get().to_html(turns=conversation.turns())
+    facts = f"request-1 · large · input_tokens 12,345 · details.cached 1,000 · cost $0.25 · steps [{'0, ' * 31}…"
+    assert f"<strong>turn 1</strong> {facts}</p>" in html
+
+
 def test_document_marks_summaries(store: Store) -> None:
     conversation = store.open("k", messages=[message("old")])
     conversation.compact(lambda _: [Message.assistant("we met")])

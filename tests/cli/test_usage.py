@@ -182,6 +182,7 @@ def test_stats_refuse_two_output_formats(url: str) -> None:
         ({"total_cost_usd": 1234.5}, "cost $3,703.50"),
         ({"input_tokens": 5, "cost_usd": 0.000123}, "input_tokens 15, cost $0.000369"),
         ({"cost": {"usd": 0.5}}, "cost.usd 1.5"),
+        ({"input_tokens": 5, "tier": "standard", "steps": [{"input_tokens": 5}]}, "input_tokens 15"),
     ],
 )
 def test_session_shows_its_total_usage_and_cost(store: Store, url: str, usage: dict[str, Any], shown: str) -> None:
@@ -191,3 +192,9 @@ def test_session_shows_its_total_usage_and_cost(store: Store, url: str, usage: d
     assert f"usage of turns: {shown} " in run("sessions", "show", "k", "--url", url).stdout
     html = store.get("k").to_html(turns=talk.turns())
     assert f"<dt>usage of turns</dt><dd>{shown.replace(', ', ' · ')}</dd>" in html
+
+
+def test_session_shows_no_total_without_numbers(store: Store, url: str) -> None:
+    store.open("k").save_turn([message()], {"tier": "standard", "steps": {}})
+    assert "usage of turns" not in run("sessions", "show", "k", "--url", url).stdout
+    assert "usage of turns" not in store.get("k").to_html(turns=store.conversation("k").turns())

@@ -117,7 +117,7 @@ def test_session_page_shows_turns_of_its_messages(browser: TestClient, url: str)
         for number in range(120):
             store.open("turns").save_turn([message(), message()], {"tokens": 1_000 + number})
     page = get(browser, "session", key="turns")
-    assert re.findall(r"tokens (\d+)<", page) == [str(number) for number in range(1_070, 1_120)]
+    assert re.findall(r"</strong> tokens ([\d,]+)<", page) == [f"{number:,}" for number in range(1_070, 1_120)]
     assert "<dt>usage of turns</dt><dd>tokens 127,140</dd>" in page
     assert "120 turns" in page
 
