@@ -1,9 +1,9 @@
 """Stores for asyncio: each call of `Store` or `Conversation` runs in a worker thread.
 
 There is one implementation and one engine. Threads with the synchronous drivers are faster than the asynchronous
-drivers, and block the event loop for a shorter time. Nothing is bound to one event loop: several may use a store.
+drivers, and block the event loop for a shorter time. Several event loops may use one store.
 
-`Context` notes each connection for a write in `Cancellation`, so this module needs no list of the writing calls.
+`Context` reports each write to `Cancellation`, so this module needs no list of the methods that write.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
-        twin = getattr(self._twin, method.__name__)  # of its class, which may be a subclass
+        twin = getattr(self._twin, method.__name__)  # by name, because the twin may be of a subclass
         return await self._threads.run(functools.partial(twin, *arguments, **options))
 
     return call
@@ -95,7 +95,7 @@ async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncGenerator[
 
 def _tail(threads: Threads, context: Context, key: str, after: int | str, follow: bool) -> AsyncGenerator[Event, None]:
     reader = watching.Reader(context, key, after, follow=follow)
-    events = cast(AsyncGenerator[Event, None], watching.follow_async(threads, reader))  # without a heartbeat, no None
+    events = cast(AsyncGenerator[Event, None], watching.follow_async(threads, reader))  # None only with a heartbeat
     return context.telemetry.each_async("tail", key, events)
 
 

@@ -74,10 +74,10 @@ R = TypeVar("R")
 
 
 class Conversation:
-    """One session.
+    """A handle for one session.
 
-    Has the methods of `Store` that work on one session, without their `key` argument, and methods for its log, turns
-    and branches.
+    It has the methods of `Store` that work on one session, without their `key` argument, and methods for the log, the
+    turns and the forks of the session.
 
     `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
     be used for one session. Returned objects are independent copies: changing them does not change stored data.
@@ -120,15 +120,15 @@ class Conversation:
             expired: Also load the session if it has expired and is not purged yet. This does not revive it.
             records: Also load the records between the messages.
             as_of: Load the window of an earlier moment: when this `seq` was the session's `last_seq`, or at this time,
-                an aware datetime that is compared with the times of messages and changes. The counters are those of
-                the moment, and the fields of the session are the current ones. Needs `Store(keep_removed=…)`, unless
-                nothing was removed or edited since.
+                an aware datetime that is compared with the times of messages and changes. The counters have their
+                values of that moment, the fields of the session their current values. Needs `Store(keep_removed=…)`,
+                unless nothing was removed or edited since.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
 
         Raises:
-            NotKept: Something was removed or edited since `as_of`, and is not kept.
+            NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept.
         """
         if as_of is not None:
             moment = aware(as_of) if isinstance(as_of, datetime) else as_of
@@ -262,8 +262,8 @@ class Conversation:
         Args:
             last: Read only this many messages, from the end of the window. By default the whole window.
             records: Also read the records between the messages. They count for `last`.
-            payloads: "load" (default) returns messages as they were appended. "reference" does not load large strings,
-                and returns a `Payload` in the place of each, for lists and viewers.
+            payloads: "load" (default) returns messages as they were appended. "reference" returns a `Payload` in the
+                place of each large string, without loading it, for lists and viewers.
 
         Returns:
             The messages. After a compaction, the summary comes first.
@@ -280,7 +280,7 @@ class Conversation:
             digest: The digest of a `Payload`.
 
         Raises:
-            PayloadNotFound: No message of the session, and no removed message that is kept, refers to such a payload.
+            PayloadNotFound: Neither a message of the session nor a removed message that is kept refers to this payload.
         """
         return self._context.read(payloads.find, self.key, digest)
 
@@ -404,8 +404,8 @@ class Conversation:
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window, and return it.
 
-        If this removes the last message of a summary, the messages that the summary replaced are in the window again,
-        unless the compaction discarded them.
+        If this removes the only remaining message of a summary, the messages that the summary replaced are in the
+        window again, unless the compaction discarded them.
 
         Args:
             records: Remove the last entry of the log, even if it is a record. By default records are skipped.
@@ -419,7 +419,7 @@ class Conversation:
         """Replace a message of the log.
 
         The new message gets the `seq` and the turn of the old one. It also gets the old `id` and `created_at`, unless
-        it has values of its own. If the id changes, the old id can be stored again, so a late retry of the old append
+        you set them. If the id changes, the old id can be stored again, so a late retry of the old append
         would store the old message again.
 
         Args:
@@ -432,8 +432,9 @@ class Conversation:
 
         Raises:
             MessageNotFound: The session has no such message; nothing was changed.
-            InvalidMessage: The message cannot be stored losslessly, another message has its `id`, or a message of a
-                summary would become a record; nothing was changed.
+            InvalidMessage: The message cannot be stored losslessly, another message has its `id`, its tool calls differ
+                although one of the old calls was begun, or a message of a summary would become a record; nothing was
+                changed.
             Conflict: The session's `revision` is not `expect`; nothing was changed.
         """
         message = self._context.counted(message)
@@ -441,14 +442,14 @@ class Conversation:
             expected, least = Expected(revision=expect), self._context.least_payload
             return self._context.transact(edits.update, self.key, seq_or_id, message, expected, least)
         except UniqueViolation as error:
-            reason = f"{quoted(message.id)} is the id of another message: give another, or None for the one it has"
+            reason = f"{quoted(message.id)} is the id of another message: give another, or None to keep the old one"
             raise InvalidMessage("id", reason) from error
 
     def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
         """Delete a message anywhere in the log.
 
-        The usage of the message's turn does not change, and summaries that cover the message stay. Deleting the last
-        message of a summary has the effect that `pop_message` describes. The message's `id` can be stored again.
+        The usage of the message's turn does not change, and summaries that cover the message stay. Deleting the only
+        remaining message of a summary has the same effect as in `pop_message`. The message's `id` can be stored again.
 
         Args:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to delete.
@@ -472,15 +473,15 @@ class Conversation:
         Its `seq`, role, names, id and times stay. The content of a summary becomes the text `(redacted)`, because
         providers refuse a prompt with an empty message. Forks, summaries, backups and other archives keep their copies.
 
-        Earlier versions of the message that are kept, see `Store(keep_removed=…)`, are redacted too. So is a message
-        that was removed and is kept.
+        Earlier versions of the message that are kept are redacted too, and a removed message can be redacted while it
+        is kept: see `Store(keep_removed=…)`.
 
         Args:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
                 messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
-            archive: An archive in which to redact the message too. A key can have several sessions in an archive: the
-                one that is also in the store is redacted, otherwise the latest one that has the message.
+            archive: An archive in which to redact the message too. If the archive has several sessions with this key,
+                the session that is also in the store is changed, otherwise the latest one that has the message.
 
         Returns:
             The redacted message.
@@ -622,7 +623,7 @@ class Conversation:
         make = appending.missing(self._context, self.key, create, ttl, about)
         new = appending.encoded(self._context, messages)
         if id is None and self._context.gives_ids and (not messages or any(each.id is None for each in messages)):
-            id = self._context.new_id()  # else the ids of its messages tell
+            id = self._context.new_id()  # otherwise, the ids of its messages identify the turn
         turn = turns.new_turn(id, usage, metadata)
         return appending.append_with_retry(
             self._context,
@@ -636,7 +637,7 @@ class Conversation:
         )
 
     def turns(self) -> list[Turn]:
-        """List the turns and compactions, the first one first, without their messages."""
+        """List the turns and compactions, oldest first, without their messages."""
         return self._read_part(turns.read)
 
     def find_turn(self, id: str) -> Turn | None:
@@ -669,7 +670,7 @@ class Conversation:
             children: Also add the turns of all live descendants of the session.
 
         Returns:
-            All fields of the usages: the sum of a field with numbers, the latest value of any other field.
+            A dict with all usage fields: the sum of each field with numbers, the latest value of any other field.
         """
 
         def read(connection: sa.Connection, now: Moment) -> dict[str, Any]:
@@ -737,14 +738,14 @@ class Conversation:
         return self._context.transact(leases.release_any, self.key)
 
     def drafts(self) -> list[Draft]:
-        """List what turns have streamed with `RunningTurn.write` and have not appended, the oldest draft first.
+        """List the drafts: text that turns have streamed with `RunningTurn.write` and not appended, oldest first.
 
-        Drafts of a turn that was saved are deleted with it. The list includes the draft of a turn that still runs.
+        Saving a turn deletes its drafts. The list includes the draft of a turn that is still running.
         """
         return self._context.on_primary().read_together(drafts.read, self.key)
 
     def keep_draft(self, id: str) -> Message:
-        """Append a draft to the log as an answer that was interrupted, and delete the draft.
+        """Append a draft to the log as an interrupted answer, and delete the draft.
 
         Args:
             id: The id of the draft.
@@ -775,15 +776,15 @@ class Conversation:
     def enqueue(self, message: Message) -> Message:
         """Store a message in the inbox of the session, for example while a turn is running.
 
-        The message is not in the log and not in the window until a turn takes it with `RunningTurn.inbox`. Nothing
-        takes it automatically. The session's `updated_at` and expiry move as with an append; `revision` does not.
+        The message is not in the log and not in the window until a turn calls `RunningTurn.inbox`, which moves it to
+        the log. The session's `updated_at` and expiry change as with an append, its `revision` does not.
 
         Args:
             message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
                 again; the stored one is returned with `replayed=True`.
 
         Returns:
-            The stored message. Its `seq` is 0 until a turn takes it. The turn gives an id to a message that has none.
+            The stored message. Its `seq` is 0 until it is in the log. `RunningTurn.inbox` adds an id if it has none.
 
         Raises:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
@@ -809,15 +810,15 @@ class Conversation:
     ) -> Effect:
         """Record that a tool call begins, before the tool runs.
 
-        Of several processes that begin a call, one gets it. If the call has a result already, the effect has it, and
-        the tool must not run. `RunningTurn.call` does the same in a turn.
+        If several processes begin a call at the same time, one succeeds. If the call already has a result, it is the
+        `result` of the effect, and the tool must not run. `RunningTurn.call` does the same in a turn.
 
         Args:
             seq: The `seq` of the message that asks for the call.
             position: The position of the call in the `tool_calls` of the message, from 0. Ids of calls do not matter,
                 because they are not unique in a session.
-            limit: How long the call may run before other processes consider it unknown, up to 1 day. Its result is
-                stored afterwards too. Defaults to 2 minutes.
+            limit: How long the call may run before other processes consider it unknown, up to 1 day. A later result
+                is still stored, unless the call was resolved or begun again. Defaults to 2 minutes.
             wait: How long to wait while another process runs the call, up to 1 day. Defaults to not waiting.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
                 the key or changes nothing. Defaults to False.
@@ -847,14 +848,15 @@ class Conversation:
         Args:
             effect: The result of `begin_call`.
             output: The output of the tool: text, which becomes the content of the message, or any other JSON.
-            failed: A text instead, if the tool has failed and did nothing. `extra` of the message has `"failed": true`.
+            failed: Instead of `output`, an error text, if the tool failed and had no effect. `extra` of the message
+                then has `"failed": true`.
 
         Returns:
             The stored tool message.
 
         Raises:
-            Conflict: The call was resolved, or begun by another process after its time, or its message was removed;
-                nothing was written.
+            Conflict: The call was resolved, or begun again by another process, or its message was removed; nothing was
+                written.
             InvalidMessage: The output cannot be stored losslessly; nothing was written.
         """
         if effect._place.key != self.key:
@@ -868,7 +870,7 @@ class Conversation:
     def resolve_call(
         self, seq: int, position: int, *, output: Any = UNSET, failed: str | None = None, retry: bool = False
     ) -> Message | None:
-        """Say what became of a tool call that is unknown. Give exactly one of `output`, `failed` and `retry=True`.
+        """Record the outcome of an unknown tool call: pass exactly one of `output`, `failed` and `retry=True`.
 
         Args:
             seq: The `seq` of the message that asks for the call.
@@ -886,7 +888,7 @@ class Conversation:
             InvalidMessage: The output cannot be stored losslessly; nothing was written.
         """
         if retry and (output is not UNSET or failed is not None):
-            raise TypeError("retry=True says that the tool has not run: give no output and no failure with it")
+            raise TypeError("retry=True means that the tool has not run: do not pass output or failed as well")
 
         def result(call: ToolCall) -> Batch:
             return self._context.batch([effects.result_message(call, output, failed)])
@@ -904,14 +906,15 @@ class Conversation:
         """Store a request for an answer from outside the program, such as an approval, with the state to continue from.
 
         Args:
-            calls: The tool calls that wait, each as the `seq` of its message and its position in it; all of one
-                message. Defaults to none.
+            calls: The tool calls that wait for the answer, all of one message: pairs of the message's `seq` and the
+                position of the call. Defaults to none.
             state: Any JSON that the program needs to continue, such as the run state of an agent framework.
             reason: The text of the question.
-            ttl: The time within which it can be answered. Defaults to no limit. It also ends with the session.
+            ttl: The time within which the suspension can be answered, if its session does not expire earlier. Defaults
+                to no limit.
 
         Returns:
-            The suspension with its `token`. Whoever has the token can answer. It cannot be read again.
+            The suspension with its `token`. Anyone who has the token can answer. It cannot be read again.
 
         Raises:
             InvalidValue: `state` or `reason` cannot be stored losslessly; nothing was written.
@@ -941,7 +944,7 @@ class Conversation:
             The suspension with the answer, its calls and its state, to continue from.
 
         Raises:
-            AlreadyResumed: The suspension was answered before; the exception has that answer.
+            AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
             SuspensionExpired: The time of the suspension is over; nothing was written.
             SuspensionNotFound: The session has no such suspension; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
@@ -963,13 +966,15 @@ class Conversation:
         return self._context.read(named_values.read, self.key, prefix)
 
     def set_values(self, values: dict[str, Any]) -> None:
-        """Set values of the session, all or none.
+        """Set values of the session, all or none. Values with other names do not change.
 
         Args:
-            values: Any JSON by name. A name has 1 to 512 bytes in UTF-8. Values with other names are not changed.
+            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes
+                together with the key.
 
         Raises:
-            InvalidValue: A value or a name cannot be stored losslessly; nothing was written.
+            InvalidKey: A name is invalid; nothing was written.
+            InvalidValue: A value is not JSON; nothing was written.
         """
         self._context.write(named_values.write, self.key, named_values.encode_values(self.key, values))
 
@@ -1044,8 +1049,8 @@ class Conversation:
 
         Args:
             key: The key of the copy. Defaults to a new UUIDv7.
-            upto: Copy only messages with a `seq` up to this value, and turns that end by then. A summary is copied
-                only if it covers no later message. Defaults to the whole session.
+            upto: Copy only messages with a `seq` up to this value, and turns that end at or before it. A summary is
+                copied only if it covers no later message. Defaults to the whole session.
             as_of: Copy the log of an earlier moment, as in `get`: when this `seq` was the session's `last_seq`, or at
                 this time. Cannot be combined with `upto`.
             ttl: The TTL of the copy, which starts now. Defaults to the TTL of this session.
@@ -1057,10 +1062,11 @@ class Conversation:
             SessionExists: A session with this key exists; nothing was written.
             InvalidCut: A compaction discarded messages after `upto`, so they cannot be copied without its summary;
                 nothing was written.
-            NotKept: Something was removed or edited since `as_of`, and is not kept; nothing was written.
+            NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept; nothing was
+                written.
         """
         if upto is not None and as_of is not None:
-            raise TypeError("upto cuts the present log, and as_of copies an earlier one: give one of them")
+            raise TypeError("upto cuts the present log, and as_of copies an earlier one: give only one of them")
         new = self._context.new_id() if key is None else key
         moment = aware(as_of) if isinstance(as_of, datetime) else as_of
         lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, as_of=moment, ttl=ttl)
@@ -1128,7 +1134,7 @@ class Conversation:
     # Changes
 
     def changes(self, *, after: int = 0) -> list[Change]:
-        """List the changes of the log, oldest first: cuts, edits, compactions, and changes that were taken back.
+        """List the changes of the log, oldest first: cuts, edits, compactions, undos and redos.
 
         Args:
             after: Only changes with a `seq` above this value. Defaults to 0, all changes.
@@ -1136,11 +1142,11 @@ class Conversation:
         return self._context.read_together(history.changes, self.key, after)
 
     def undo(self) -> Undone | None:
-        """Take back the last cut, edit, replacement or compaction that was not taken back yet.
+        """Take back the last cut, edit, replacement (`replace_after`) or compaction that was not taken back yet.
 
-        This is a new change. Messages that were appended since then stay. Redactions and `drop_sent` are never taken
-        back. The records of tool calls and suspensions that the change deleted are not restored, so that a tool of a
-        restored message may run again.
+        The undo is itself a change. Messages that were appended after the change stay. Redactions and `drop_sent` are
+        never taken back. Begun calls and suspensions that the change deleted are not restored, so a tool of a restored
+        message may run again.
 
         Returns:
             The change that was taken back, and the numbers of restored and removed messages; None if there is none.
@@ -1164,14 +1170,14 @@ class Conversation:
         return self._context.transact_once(history.redo, self.key)
 
     def diff(self, a: int | datetime, b: int | datetime) -> Diff:
-        """Compare the logs of two moments, given like `as_of` in `get`.
+        """Compare the logs of two moments; see `as_of` in `get`.
 
         Args:
             a: The first moment: a `seq`, or an aware datetime.
             b: The second moment, which may be earlier.
 
         Raises:
-            NotKept: Something was removed or edited since the earlier moment, and is not kept.
+            NotKept: Messages were removed or edited since the earlier moment, and their earlier versions are not kept.
         """
         moments = (aware(each) if isinstance(each, datetime) else each for each in (a, b))
         return self._context.read_together(history.diff, self.key, *moments)
@@ -1191,8 +1197,8 @@ class Conversation:
     ) -> list[dict[str, Any]]:
         """Return the last part of the window in the form that chat APIs take.
 
-        The prompt starts with a user message if it has one, apart from a summary and leading system messages, and
-        never with a tool result without its call. See `window.as_prompt` for what a chat API may still refuse.
+        Without a summary, the prompt starts with a user message if it has one, after any leading system messages. It
+        never starts with a tool result without its call. See `window.as_prompt` for what a chat API may still refuse.
 
         Args:
             last: The maximum number of messages. Defaults to no limit.
@@ -1205,9 +1211,9 @@ class Conversation:
                 this number when a memory outside the store has processed them.
             nested: Return tool calls in OpenAI's nested form, and contents unchanged. If False, tool calls are flat,
                 and contents that are blocks of text become text.
-            unanswered: "close" adds a result to each tool call that has none, which says that the tool did not finish,
-                and a user message after an interrupted answer that no user message follows. The added messages are not
-                stored and count in no limit. "keep" adds none.
+            unanswered: "close" (default) adds a result to each tool call that has none, which says that the tool did
+                not finish, and a user message after an interrupted answer that no user message follows. The added
+                messages are not stored, and no limit counts them. "keep" adds none.
 
         Returns:
             One dict for each message with `role`, `content`, and, if set, `tool_calls`, `tool_call_id` and `name`. The
@@ -1244,7 +1250,7 @@ class Conversation:
     def _read_part(
         self, operation: Callable[Concatenate[sa.Connection, str, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation that reads what belongs to the session, which has to exist."""
+        """Run an operation that reads a part of the session; raise an error if the session is not live."""
 
         def read(connection: sa.Connection, now: Moment) -> R:
             sessions.row_of(connection, now, self.key)

@@ -99,11 +99,11 @@ class SessionExpired(SessionNotFound):
 class MessageNotFound(LangoStoreError, LookupError):
     """The session has no message with this `seq` or id; nothing was written.
 
-    `all_messages()` of the conversation returns the messages that the session has.
+    `Conversation.all_messages()` returns the messages of the session.
 
     Attributes:
         key: The key of the session.
-        seq_or_id: The `seq` (an int) or the id (a str) that was looked for.
+        seq_or_id: The `seq` (an int) or the id (a str) that was passed.
     """
 
     def __init__(self, key: str, seq_or_id: int | str) -> None:
@@ -121,7 +121,7 @@ class PayloadNotFound(LangoStoreError, LookupError):
 
     Attributes:
         key: The key of the session.
-        digest: The digest that was looked for.
+        digest: The digest that was passed.
     """
 
     def __init__(self, key: str, digest: str) -> None:
@@ -132,9 +132,9 @@ class PayloadNotFound(LangoStoreError, LookupError):
 
 
 class NotKept(LangoStoreError):
-    """A change cannot be taken back, and the log before it cannot be read, because what it removed is not kept.
+    """A change cannot be taken back, or an earlier log cannot be read, because removed messages are not kept.
 
-    Open the store with `keep_removed=` to keep what later changes remove.
+    Open the store with `keep_removed=` to keep the messages that later changes remove.
 
     Attributes:
         key: The key of the session.
@@ -176,7 +176,7 @@ class SessionHeld(LangoStoreError):
     """A session cannot be deleted, because a row of another table refers to it.
 
     The session was not changed. The foreign key has neither ON DELETE SET NULL nor ON DELETE CASCADE. Delete the row
-    first, or change the foreign key. `expire` does not raise this exception: its report lists such sessions in `held`.
+    first, or alter the foreign key. `expire` does not raise this exception: its report lists such sessions in `held`.
     `delete_where` raises it after it has deleted the other sessions.
 
     Attributes:
@@ -198,8 +198,9 @@ class Conflict(LangoStoreError):
     """Another writer changed the session first; nothing was written.
 
     Raised if `after=` is not the session's `last_seq`, if `expect=` is not its `revision`, or if the session was
-    compacted, or messages were edited or removed, while a summary was being made. Read the session again, decide, and
-    repeat the call with the current number. A turn that has lost its lease raises the subclass `LeaseLost`.
+    compacted, or messages were edited or removed, while `compact` ran the summarizer. Read the session again, decide
+    whether the write is still right, and repeat it with the current number. A turn that has lost its lease raises the
+    subclass `LeaseLost`.
 
     Attributes:
         key: The key of the session.
@@ -230,8 +231,8 @@ class Conflict(LangoStoreError):
 class LeaseLost(Conflict):
     """A turn no longer has the lease of its session; nothing was written.
 
-    The time of the lease ended and another process took over, or `Conversation.release_turn` was called. Begin the turn
-    again with `Conversation.turn` and the same id: if another process has saved it, the block gets the stored turn.
+    The lease ended and another process took over, or `Conversation.release_turn` was called. Begin the turn again with
+    `Conversation.turn` and the same id: if another process has saved the turn, the block gets the stored turn.
     """
 
     def __init__(self, key: str, last_seq: int) -> None:
@@ -243,11 +244,11 @@ class LeaseLost(Conflict):
 
 
 class TurnInProgress(LangoStoreError):
-    """Another turn of the session is running, or the turn of a draft is.
+    """Another turn of the session, or the turn of the draft, is still running; nothing was written.
 
-    Nothing was written. Wait and call again, pass `wait=` to `Conversation.turn`, or store the message with
-    `Conversation.enqueue`, so that a turn takes it later. If the process of the running turn has died, the lease ends
-    at `until`; `Conversation.release_turn` releases it at once.
+    Wait and call again, pass `wait=` to `Conversation.turn`, or store the message in the inbox with
+    `Conversation.enqueue`. If the process of the running turn has died, the lease ends at `until`;
+    `Conversation.release_turn` releases it at once.
 
     Attributes:
         key: The key of the session.
@@ -293,7 +294,7 @@ class CallUnknown(LangoStoreError):
         key: The key of the session.
         seq: The `seq` of the message that asks for the call.
         position: The position of the call in the message.
-        effect_key: The key that the tool was given.
+        effect_key: The key that the tool received, `Effect.key`.
     """
 
     def __init__(self, key: str, seq: int, position: int, effect_key: str) -> None:
@@ -313,7 +314,8 @@ def _call(key: str, seq: int, position: int) -> str:
 class SuspensionNotFound(LangoStoreError, LookupError):
     """No suspension has this token; nothing was written.
 
-    The text is not a token, the suspension or its session was deleted, or the message whose calls it names was removed.
+    The text is not a token, the session was deleted or has expired, or the suspension was deleted, for example with the
+    message whose calls wait for the answer.
     """
 
 
@@ -336,18 +338,18 @@ class AlreadyResumed(LangoStoreError):
     """The suspension was answered before; nothing was written.
 
     If the program that got the answer may have died, read the suspension with `Conversation.suspensions`, and continue
-    with the answer that was given: `Conversation.begin_call` does not run a call twice.
+    with the stored answer: `Conversation.begin_call` does not run a call twice.
 
     Attributes:
         key: The key of the session.
         id: The id of the suspension.
-        answer: The answer that was given, any JSON.
+        answer: The stored answer, any JSON.
         answered_at: The time of that answer.
     """
 
     def __init__(self, key: str, id: str, answer: Any, answered_at: datetime) -> None:
         self._fact = f"the suspension of session {quoted(key)} was answered at {answered_at}"
-        super().__init__(f"{self._fact}: the attribute `answer` has the answer that was given")
+        super().__init__(f"{self._fact}: the attribute `answer` is the stored answer")
         self.key = key
         self.id = id
         self.answer = answer
@@ -413,7 +415,7 @@ class InvalidCut(LangoStoreError, ValueError):
     Attributes:
         key: The key of the session.
         seq: The `seq` that was passed.
-        first: The lowest `seq` that keeps the summary. 0 is possible too: it removes everything.
+        first: The lowest `seq` that keeps the summary. A cut at 0 is possible too: it removes everything.
     """
 
     def __init__(self, key: str, seq: int, first: int) -> None:
@@ -441,7 +443,7 @@ class InvalidFile(LangoStoreError, ValueError):
 
 
 class InvalidCursor(LangoStoreError, ValueError):
-    """The cursor of a list is not `Page.next` of the same list, or the position of `tail` is not an event's cursor.
+    """The cursor of a list is not `Page.next` of the same list, or `after` of `tail` is not the cursor of an event.
 
     Pass `Page.next` unchanged, with the same order as in the call that returned it. Pass `Event.cursor` unchanged.
     """
@@ -529,8 +531,8 @@ class SearchUnavailable(LangoStoreError):
 class DatabaseUnavailable(LangoStoreError):
     """The database cannot be reached, opened, read or written.
 
-    A write whose connection was lost may have been committed all the same. Repeat an append with the same message ids:
-    a message that is already stored is not stored again. `Store(url, retry=...)` repeats calls where that is safe.
+    A write whose connection was lost may still have been committed. Repeat an append with the same message ids: a
+    message that is already stored is not stored again. `Store(url, retry=...)` repeats calls for which this is safe.
     """
 
 
@@ -546,6 +548,6 @@ class DatabaseBusy(LangoStoreError):
     """The database, or the connection pool, was busy for too long.
 
     The transaction was rolled back. Another transaction held a lock, the database aborted this transaction in favor of
-    another one or because of a timeout, or no connection of the pool became free. Repeat the call, or let the store do
-    that: `Store(url, retry=timedelta(seconds=30))`.
+    another one or because of a timeout, or no connection of the pool became free. Repeat the call, or let the store
+    repeat it: `Store(url, retry=timedelta(seconds=30))`.
     """

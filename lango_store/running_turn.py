@@ -30,7 +30,8 @@ class RunningTurn:
 
     Entering the block takes the lease of the session, or waits for it. Leaving the block saves the turn with all
     messages that were appended in it, and releases the lease. If the block raises an exception, the turn is not saved:
-    its messages stay in the log, what it streamed stays a draft, and another attempt can begin at once.
+    its messages stay in the log, text that was streamed and not appended stays a draft, and another attempt can begin
+    at once.
 
     Use a turn in one thread at a time.
 
@@ -75,8 +76,8 @@ class RunningTurn:
     def messages(self) -> list[Message]:
         """The messages of the turn in the log so far.
 
-        After a crash, the next attempt of the same turn starts with the messages that the earlier one appended, except
-        those to which you gave an id.
+        After a crash, the next attempt of the same turn starts with the messages that the earlier attempt appended,
+        except messages whose id you chose.
         """
         if self.stored is not None:
             return self.stored.messages
@@ -84,7 +85,7 @@ class RunningTurn:
 
     @property
     def draft_text(self) -> str:
-        """The text that was written since the last answer was appended."""
+        """The text that was passed to `write` since the last answer was appended."""
         return drafts.joined(self._texts)
 
     # Begin
@@ -97,7 +98,7 @@ class RunningTurn:
         with self._context.telemetry.span("turn", self.key, is_current=False):
             while True:
                 try:
-                    if pause:  # while it waits: one statement, where a try needs a transaction of several
+                    if pause:  # one statement, while a try needs a transaction of several
                         self._context.on_primary().read(leases.check_free, self.key, self.id)
                     self.stored, earlier = self._context.transact(
                         turns_in_progress.begin, self.key, self.id, self.lease
@@ -169,7 +170,7 @@ class RunningTurn:
                 stored = appending.append_with_retry(
                     self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
                 )
-        except LangoStoreError:  # it may have been committed: the same messages get the same ids again
+        except LangoStoreError:  # if it was committed, a repeated append gets the same ids
             self._earlier += new.messages
             raise
         if ends_draft:
@@ -193,9 +194,9 @@ class RunningTurn:
         return taken
 
     def write(self, text: str) -> None:
-        """Add a piece of the answer that the model is streaming to the draft.
+        """Add a piece of a streamed answer to the draft.
 
-        Pieces are collected and stored together, at most once in the interval `flush` of `Conversation.turn`. Storing
+        Pieces are collected and stored together, at most once per interval: the `flush` of `Conversation.turn`. Storing
         them extends the lease.
 
         Args:
@@ -255,15 +256,15 @@ class RunningTurn:
     ) -> Iterator[Effect]:
         """Open a block in which a tool call of a stored message runs, at most once.
 
-        Entering the block stores that the call begins. Leaving it stores `output` or `failed` of the effect as a tool
-        message of the turn, together with the end of the call, also after an exception. If neither is set, the call is
-        unknown: see `CallUnknown`.
+        Entering the block records that the call begins. Leaving it, also with an exception, stores `output` or `failed`
+        of the effect as a tool message of the turn, and records the end of the call in the same transaction. If neither
+        is set, the call becomes unknown: see `CallUnknown`.
 
         Args:
             message: The stored message that asks for the call, or its `seq`.
             call: The call, an item of `message.tool_calls`, or its position there.
-            limit: How long the call may run before other processes consider it unknown, up to 1 day. Its result is
-                stored afterwards too. Defaults to the lease of the turn.
+            limit: How long the call may run before other processes consider it unknown, up to 1 day. A later result
+                is still stored, unless the call was resolved or begun again. Defaults to the lease of the turn.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
                 the key or changes nothing. Defaults to False.
 
@@ -301,7 +302,7 @@ class RunningTurn:
         return effect
 
     def end_call(self, effect: Effect) -> None:
-        """Store the output of a call, or make it unknown if it has none, as leaving the block of `call` does."""
+        """Store the output of a call, or mark the call as unknown, as leaving the block of `call` does."""
         try:
             if effect.result is None and (effect.output is not UNSET or effect.failed is not None):
                 given = (effect.output, effect.failed)
@@ -338,7 +339,7 @@ class RunningTurn:
         try:
             arguments = (self.key, self.id, self.lease.token, *self._piece())
             self._context.transact(turns_in_progress.abandon, *arguments)
-        except LangoStoreError as error:  # the exception of the block matters more, and the lease ends by itself
+        except LangoStoreError as error:  # the block's exception matters more, and the lease ends on its own
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False
 

@@ -50,16 +50,16 @@ _PATH: Final = re.compile("/(.+)/events", re.DOTALL)  # the key of a child sessi
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would collect the events
+    (b"x-accel-buffering", b"no"),  # otherwise, nginx buffers the events
 ]
 
 
 class EventStream:
     """An ASGI application that answers `GET /KEY/events` with the events of a session that `AsyncStore.tail` yields.
 
-    An event has its `cursor` as the id, its class in lower case as the type (`appended`, `changed`, `piece`, `ended`)
-    and its other fields as JSON. A browser that reconnects sends the last id, and gets the events after it. Without an
-    id, `?after=` is the `seq` or the cursor to start after, by default 0.
+    The id of an event is its `cursor`, the type is its class in lower case (`appended`, `changed`, `piece`, `ended`),
+    and the data is its other fields as JSON. A browser that reconnects sends the last id, and gets the events after it.
+    Without an id, `?after=` is the `seq` or the cursor to start after, by default 0.
 
     The status is 403 if the request may not read the session, 404 if there is no such session, 410 if it has expired,
     400 for an invalid key or cursor, 405 for other methods, and 503 if the database is not available.

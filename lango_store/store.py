@@ -55,7 +55,7 @@ class Store:
 
     Args:
         database: A database URL, such as `sqlite:///agent.db` or `postgresql://app@db/chat`, or a SQLAlchemy `Engine`.
-            A store that was given a URL closes its engine in `close()`; an engine that you pass stays open.
+            `close()` closes the engine that the store creates for a URL; an engine that you pass stays open.
         migrate: Create or upgrade the schema at the first call. By default an old schema raises `SchemaOutOfDate`.
         default_ttl: The TTL of new sessions: a timedelta, None for sessions that never expire (default), or a function
             that takes the session key and returns one of these.
@@ -79,8 +79,8 @@ class Store:
             `Conversation.undo` can take the change back, and `get(as_of=…)` can read the earlier log. `expire` deletes
             them when this time is over. None (default) keeps nothing. Only changes of stores with `keep_removed` can be
             taken back.
-        replica: The URL of a PostgreSQL replica. Sessions, messages, histories and lists are read there once it has
-            everything that this store wrote, otherwise from `database`.
+        replica: The URL of a PostgreSQL replica. The store reads sessions, messages, histories and lists from the
+            replica if it has everything that this store wrote, otherwise from `database`.
 
     Raises:
         TypeError: `database` is an async engine, or neither a URL nor an engine.
@@ -169,8 +169,8 @@ class Store:
     ) -> Session:
         """Load a session with the messages of its window.
 
-        The messages always match the session. This usually takes two statements and no transaction: if messages were
-        removed or edited between the two, the store reads again, and it leaves out messages that were appended.
+        The messages always match the fields of the session. This usually takes two statements and no transaction: the
+        store leaves out messages that were appended between the two, and reads again if any were removed or edited.
 
         Args:
             key: The session to load.
@@ -184,7 +184,7 @@ class Store:
         Raises:
             SessionNotFound: There is no such session.
             SessionExpired: The session's TTL has passed, and `expired` is False.
-            NotKept: Something was removed or edited since `as_of`, and is not kept.
+            NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept.
         """
         return self._at(key).get(expired=expired, records=records, as_of=as_of)
 
@@ -203,10 +203,10 @@ class Store:
 
         Args:
             key: The session to load or to create.
-            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its own.
-            messages: The first messages of a new session. They are not added to an existing one.
+            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its TTL.
+            messages: The first messages of a new session. They are not added to an existing session.
             renew: Replace an expired session with a new one instead of raising `SessionExpired`.
-            **fields: Fields of a new session, as in `Store.create`. They do not change an existing one.
+            **fields: Fields of a new session, as in `Store.create`. They do not change an existing session.
 
         Returns:
             The existing session with its window, or the new session.
@@ -233,10 +233,10 @@ class Store:
 
         Args:
             key: The session to open. None (default) creates a session with a UUIDv7 as its key.
-            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its own.
-            messages: The first messages of a new session. They are not added to an existing one.
+            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its TTL.
+            messages: The first messages of a new session. They are not added to an existing session.
             renew: Replace an expired session with a new one instead of raising `SessionExpired`.
-            **fields: Fields of a new session, as in `Store.create`. They do not change an existing one.
+            **fields: Fields of a new session, as in `Store.create`. They do not change an existing session.
 
         Raises:
             SessionExpired: The session has expired, and `renew` is False.
@@ -530,7 +530,7 @@ class Store:
             words: The words to find. A message must contain all of them, in any order and case. `"two words"` in
                 quotes is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
             limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page. Messages that are written between two pages move the hits.
+            offset: The `next` of the previous page. Hits move if messages are written between two pages.
             **which: Search only messages that match all of these filters: `user_id`, `agent_id`, `key_prefix`, `role`
                 (`model` counts as assistant, `function` as tool), `since`, and `until` (exclusive).
 
@@ -643,7 +643,7 @@ class Store:
     ) -> ExpiryReport:
         """Purge sessions: permanently delete those whose TTL has passed.
 
-        Removed messages whose time is over are deleted too, in all sessions: see `Store(keep_removed=…)`.
+        Also deletes the removed messages of all sessions that `Store(keep_removed=…)` need not keep any longer.
 
         Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
         run has purged complete batches. Sessions that a foreign key of another table refers to are not purged; the
@@ -662,8 +662,8 @@ class Store:
                 its copy is on disk.
             on_batch: A function that is called after each batch with the report so far.
             dry_run: Purge nothing, and report what would be purged.
-            children: With each session also purge all its descendants, live or expired, in the same transaction. They
-                are counted in the report, but not for `batch_size` and `limit`.
+            children: Also purge all descendants of each purged session, live or expired, in the same transaction. The
+                report counts them, `batch_size` and `limit` do not.
 
         Returns:
             The numbers of purged sessions and messages.
@@ -700,8 +700,8 @@ class Store:
             agent_id: Delete only sessions of this agent.
             key_prefix: Delete only sessions whose key starts with this text.
             batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
-            children: With each session also delete all its descendants, whatever their user and agent, in the same
-                transaction. They are not counted for `batch_size`.
+            children: Also delete all descendants of each deleted session, whatever their user and agent, in the same
+                transaction. `batch_size` does not count them.
 
         Returns:
             The number of deleted sessions.
@@ -733,8 +733,8 @@ class Store:
             archive: The SQLite file that `expire(archive=…)` wrote.
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
-            children: Also restore the descendants of the session, with the same TTL, in the same transaction. Those
-                that were archived together with an earlier session of the same key, or before it, are left out.
+            children: Also restore the descendants of the session, with the same TTL, in the same transaction.
+                Descendants that were archived with or before an earlier session of the same key are left out.
 
         Returns:
             The restored session with its window.
@@ -872,10 +872,10 @@ class Store:
     # Maintenance
 
     def open_turns(self) -> list[OpenTurn]:
-        """List the turns that have the lease of a live session, at most 1,000, in the order in which their leases end.
+        """List the turns of live sessions that have not ended, at most 1,000, in the order in which their leases end.
 
-        A turn whose `held` is False belongs to a process that died or was paused. `Conversation.release_turn` releases
-        its lease.
+        `held` is False for a turn whose lease has ended, because its process died or was paused.
+        `Conversation.release_turn` releases the lease.
         """
         return self._context.on_primary().read(leases.read)
 
@@ -896,12 +896,12 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
     ) -> SuspensionPage:
-        """List the suspensions that have no answer, the oldest first, including those whose time is over.
+        """List the suspensions that have no answer, oldest first. Suspensions whose time is over are included.
 
         Args:
             user_id: Only suspensions of sessions of this user.
             agent_id: Only suspensions of sessions of this agent.
-            due_before: Only suspensions that cannot be answered after this time, an aware datetime.
+            due_before: Only suspensions whose `due_at` is before this time, an aware datetime.
             limit: The number of suspensions per page, 1 to 1,000. Defaults to 50.
             cursor: The `next` of the previous page. None (default) reads the first page.
 
@@ -922,7 +922,7 @@ class Store:
             The suspension with the answer, its calls and its state, to continue from.
 
         Raises:
-            AlreadyResumed: The suspension was answered before; the exception has that answer.
+            AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
             SuspensionExpired: The time of the suspension is over; nothing was written.
             SuspensionNotFound: No suspension has this token; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
@@ -948,17 +948,17 @@ class Store:
         not purged yet count too.
 
         Args:
-            by: The names of the groups: some of "key", "root" (the topmost parent), "user_id", "agent_id", "model",
-                "day" and "month". Defaults to none: one row with all turns.
+            by: The fields to group by: any of "key", "root" (the topmost parent), "user_id", "agent_id", "model",
+                "day" and "month". Defaults to none: one row for all turns.
             since: Only turns that were saved at or after this time, an aware datetime.
-            until: Only turns that were saved before this time.
+            until: Only turns that were saved before this time, an aware datetime.
             user_id: Only sessions of this user.
             agent_id: Only sessions of this agent.
             key_prefix: Only sessions whose key starts with this text.
             children: Include child sessions. True by default.
-            prices: For usage without a stored cost: by model, the price in dollars of a million units of each usage
-                field, such as `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. Defaults
-                to none.
+            prices: The prices of usage without a stored cost: for each model, the usage fields with their prices in
+                dollars per million units, such as
+                `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. Defaults to none.
 
         Returns:
             One row for each group, in the order of the groups.
@@ -976,14 +976,14 @@ class Store:
         )
 
     def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
-        """Store large strings of existing messages apart, as appends do since `Store(payloads=…)`.
+        """Move large strings of stored messages to payloads, as appends with `Store(payloads=…)` do.
 
         Messages are moved in batches, each in a separate transaction, and other processes can append between them. A
         call that was interrupted can be repeated.
 
         Args:
             larger_than: The length in characters from which a string is moved. None moves all payloads back into the
-                rows of their messages, which a downgrade to a release without payloads needs.
+                rows of their messages, for a downgrade to a release without payloads.
             on_batch: A function that is called after each batch with the number of changed messages so far.
 
         Returns:

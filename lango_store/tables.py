@@ -163,8 +163,8 @@ class MessageRow(Base, table=True):
         text: The content of the message, if it is text: `MessageRow.text == "hi"`. NULL for any other content.
         content: Any other content as JSON, and None as JSON `null`. Text with a NUL or a lone surrogate is stored here
             too, because databases cannot store such text. NULL if the content is in `text`.
-        payloads: The large strings of the message that are stored in `lango_payload`; NULL if there are none. In the
-            other columns, their places are empty.
+        payloads: References to the large strings of the message, which are stored in `lango_payload`; NULL if there are
+            none. The other columns have an empty string in the place of each.
     """
 
     __tablename__ = "lango_message"
@@ -262,7 +262,7 @@ class InboxRow(Base, table=True):
 
 
 class CallRow(Base, table=True):
-    """A row of `lango_call`: a tool call that was begun, by the `seq` of its message and its position in it."""
+    """A row of `lango_call`: a tool call that was begun. `message_seq` and `position` identify the call."""
 
     __tablename__ = "lango_call"
     __table_args__ = (
@@ -320,10 +320,10 @@ class ValueRow(Base, table=True):
 
 
 class ChangeRow(Base, table=True):
-    """A row of `lango_change`: one cut, edit or compaction of a session, with the `seq` that it used up.
+    """A row of `lango_change`: one change of a session's log, with the `seq` that it used up.
 
     Attributes:
-        undo_until: The time until which the removed rows are kept; NULL if they are not.
+        undo_until: The time until which the removed rows are kept; NULL if they are not kept.
         added_upto: The last `seq` of the messages that the change itself added, such as a summary; otherwise NULL.
         consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept.
     """
@@ -433,7 +433,7 @@ class FeatureRow(Base, table=True):
 
 
 def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:
-    """Return the columns of a row by the field names of a value, without NULLs."""
+    """Return the columns of a row by the names of the value's fields, without NULLs."""
     named = {name: getattr(row, "meta" if name == "metadata" else name, None) for name in kind.model_fields}
     return {name: value for name, value in named.items() if value is not None}
 

@@ -1,6 +1,6 @@
 """Types of arguments, for annotations in your code.
 
-- Options of a `Store`: `DefaultTTL`, `Clock`, `TokenCounter`, `Observer` and `Durability`; all of them: `StoreOptions`.
+- Options of a `Store`: `DefaultTTL`, `Clock`, `TokenCounter`, `Observer` and `Durability`. `StoreOptions` has them all.
 - Fields of a message: `MessageFields`. Fields of a session that `Conversation.save_turn` creates: `OwnFields`.
 - Arguments of `Conversation.compact`: `Summarizer`, a function, and `Summary`, its result.
 - Argument of `Conversation.all_messages`: `Damaged`.

@@ -67,16 +67,16 @@ def application(
     Args:
         store: The store to show, preferably on a `read_only_engine`.
         token: The secret in the path, at least 16 characters.
-        hosts: The host names that the application answers to. This keeps web pages from reaching it under another
-            name that resolves to this machine. `("*",)` allows any name. Default: `localhost` and its addresses.
+        hosts: The host names that the application answers to. This prevents DNS rebinding: a web page cannot reach the
+            application under another name. `("*",)` allows any name. Default: `localhost` and its addresses.
         searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because on
             SQLite a search first indexes waiting changes.
 
     Raises:
-        ValueError: The token has less than 16 characters.
+        ValueError: The token has fewer than 16 characters.
     """
     if len(token) < 16:
-        raise ValueError("the token has less than 16 characters: give a longer token")
+        raise ValueError("the token has fewer than 16 characters: give a longer token")
     pages = _Pages(store, searching or store)
     guarded = Mount(
         "/{token}",
@@ -114,7 +114,7 @@ class _TokenGuard:
         if secrets.compare_digest(token, self._token):
             await self._app(scope, receive, protect)
         else:
-            await _page("Not found", "<h1>Not found</h1><p>Give the whole address, with its token.</p>", 404)(
+            await _page("Not found", "<h1>Not found</h1><p>Use the whole address, including the token.</p>", 404)(
                 scope, receive, protect
             )
 

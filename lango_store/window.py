@@ -261,7 +261,7 @@ def close_answers(messages: Sequence[Message]) -> list[Message]:
 
     An interrupted answer has `"interrupted": true` in its `extra`. The added message says that the answer was
     interrupted. Without it, the prompt could end with an answer or have two answers in a row, which some chat APIs
-    refuse. It is not stored, and is the same each time.
+    refuse. The message is not stored, and is the same each time.
 
     Args:
         messages: The messages in their order.

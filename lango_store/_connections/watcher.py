@@ -1,4 +1,4 @@
-"""One thread per store asks the database for news of all followed sessions, and shares new events with their readers.
+"""One thread per store polls the database for all followed sessions, and shares new events with their readers.
 
 The thread runs while a reader waits. It asks for the states of all sessions with one statement, and reads the new
 events of a session once. A reader takes the batch that begins at its cursor. If there is none, because the reader is
@@ -27,13 +27,13 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreErro
 _SHORTEST: Final = 0.02
 _LONGEST: Final = 1.0
 _DELIVERY_SHARE: Final = 20
-"""The shortest pause between polls, in times that the readers of a loop took for the last events: 5% of a core."""
+"""The shortest pause between polls, as a multiple of the time for which the last events kept a loop's readers busy."""
 
 _QUIET_SHARE: Final = 0.01
 """The pause between polls, as a share of the time since the last event: 20 ms for 2 s, 100 ms after 10 s."""
 
 _CLOSE_TIMEOUT: Final = 5.0
-"""Seconds in which `close` waits for the last poll, whose server may not answer."""
+"""Seconds that `close` waits for the last poll, whose server may not answer."""
 
 _RECENT: Final = 8
 """The number of batches for late readers of a session."""
@@ -64,7 +64,7 @@ class Channel:
         head: The cursor up to which events were shared; None if each reader has to read from the database.
         state: The state of the session at the head.
         recent: The latest batches by the cursor at which they begin.
-        signals: The events that end the waits of readers, by event loop; that of readers in threads by None.
+        signals: The signals that wake waiting readers, by event loop; None is the key for readers in threads.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Watcher:
             self._written.set()
 
     def join(self, key: str, batch: Batch, channel: Channel | None) -> Channel:
-        """Return the channel of a reader that has read this batch; a channel without a head gets the end of it."""
+        """Return the channel for a reader that has read this batch, whose end becomes the head if there is none."""
         with self._lock:
             if channel is None:
                 if self._process != os.getpid():  # a forked child has no thread
@@ -138,9 +138,9 @@ class Watcher:
                 self._written.set()
 
     def next(self, channel: Channel, after: Cursor, loop: asyncio.AbstractEventLoop | None) -> tuple[Any, Batch | None]:
-        """Return the event that the next news set, and the batch after a cursor.
+        """Return the signal for the next new events, and the batch after a cursor.
 
-        The batch is empty at the head, and None if the reader has to read it.
+        The batch is empty at the head, and None if the reader has to read it from the database.
         """
         with self._lock:
             if loop not in channel.signals:

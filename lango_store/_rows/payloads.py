@@ -142,7 +142,7 @@ def without(places: Any, digest: str) -> Any:
 
 
 def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -> None:
-    """Put payloads back into the encoded columns of a message, from which `move` took them; errors as of `fill`."""
+    """Put payloads back into the encoded columns from which `move` took them; raise the errors of `fill`."""
     for name, places in listing.items():
         if name == "text":
             row[name] = bodies[places[0]]

@@ -43,7 +43,7 @@ def missing(
     if create:
         return new_session(context, key, ttl, fields)
     if ttl is not UNSET or any(value is not None for value in fields.values()):
-        raise TypeError("the ttl and fields of a new session need create=True; those of an existing one, update()")
+        raise TypeError("ttl and fields are for a new session: pass create=True, or call update() for a stored one")
     return None
 
 

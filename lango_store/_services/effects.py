@@ -29,11 +29,11 @@ class Effect:
     Attributes:
         call: The call, with the name of the tool and its arguments.
         key: A random key that the call keeps when it runs again. Pass it to services that accept an idempotency key.
-        replayed: True if the call has a result already. Then do not run the tool.
+        replayed: True if the call already has a result. Then do not run the tool.
         result: The stored message with the result. None until the call has a result.
         output: In the block of `RunningTurn.call`: set it to the output of the tool, any JSON. Leaving the block stores
             it.
-        failed: In the block of `RunningTurn.call`: set it to a text instead, if the tool has failed and did nothing.
+        failed: In the block of `RunningTurn.call`: set it to an error text instead, if the tool failed without effect.
     """
 
     def __init__(self, place: Place, token: int, call: ToolCall, key: str, result: Message | None) -> None:
@@ -91,11 +91,11 @@ def finish(
 
 
 def leave(context: Context, effect: Effect) -> None:
-    """Make a call without a result unknown at once, because its block was left."""
+    """Mark a call without a result as unknown at the end of its block."""
     if effect.result is None:
         try:
             context.transact(calls.leave, effect._place, effect._token)
-        except LangoStoreError as error:  # the exception of the block matters more, and the time of the call ends
+        except LangoStoreError as error:  # the block's exception matters more, and the time of the call ends
             logger.warning("%s seems to be running until its time ends: %s", effect._place, error)
 
 

@@ -16,7 +16,7 @@ from lango_store._values.events import Event
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 _RETRY: Final = 1.0
-"""Seconds until a reader tries again that could not read."""
+"""Seconds until a reader that could not read tries again."""
 
 
 class Reader:
@@ -34,9 +34,9 @@ class Reader:
         self._follows = follow
 
     def next_shared(self, loop: asyncio.AbstractEventLoop | None = None) -> tuple[Any, Batch | None]:
-        """Return the event that ends a wait, and the next batch of the watcher, which is empty if nothing is new.
+        """Return the signal that ends a wait, and the next batch of the watcher, which is empty if nothing is new.
 
-        Before the reader has joined, there is no event. The batch is None if the reader has to call `read`.
+        Before the reader has joined, there is no signal. The batch is None if the reader has to call `read`.
         """
         if self._channel is None:
             return None, None

@@ -40,7 +40,7 @@ class Appended(Event):
 
 
 class Changed(Event):
-    """A change of messages that a reader may have: a row of `lango_change`.
+    """A change of messages that a reader may have received: a row of `lango_change`.
 
     Attributes:
         kind: The kind of change, such as "truncate" or "update". The documentation of `lango_change` lists them.
@@ -59,8 +59,8 @@ class Piece(Event):
 
     Attributes:
         turn_id: The id of the turn; None if the draft ended.
-        n: The number of characters of the draft before this piece. It is the number of characters that the reader has,
-            or 0: then forget them, because another draft began, or the draft ended.
+        n: The number of characters of the draft before this piece. It equals the number of characters that the reader
+            has received, or it is 0: discard them, because another draft began, or the draft ended.
         text: The text; empty if the draft ended, because the answer was stored or the turn failed.
     """
 

@@ -84,7 +84,7 @@ class ToolCall(Value):
 
     @model_serializer(mode="wrap")
     def _as_given(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # keeps the JSON schema
-        # An output of null is an output: one that was never set must be missing in the dump.
+        # null is an output too, so the dump must omit an output that was never set.
         dumped: dict[str, Any] = handler(self)
         for name in ("arguments", "output"):
             if name not in self.model_fields_set:
@@ -135,14 +135,14 @@ class Payload(Value):
 
 
 class Change(Value):
-    """One change of a session's log: a cut, an edit, a compaction, or a change that was taken back.
+    """One change of a session's log: a cut, an edit, a compaction, an undo or a redo.
 
     Attributes:
-        seq: The `seq` that the change took.
+        seq: The `seq` that the change used up; the last one of an undo or a redo.
         kind: "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "undo",
             "redo" or, in a fork, "fork".
-        after_seq: The `seq` that the change is about: the last remaining one of a cut or a compaction, the edited
-            message, or the change that an undo or a redo took back.
+        after_seq: The `seq` that the change refers to. Its meaning depends on `kind`; the documentation of
+            `lango_change` lists the meanings.
         changed_by: None in this release.
         changed_at: The time of the change, in UTC.
         undo_until: The time until which the removed messages are kept, so that the change can be taken back; None if
@@ -208,7 +208,7 @@ class Message(Value):
         author: The agent that wrote the message. Default: None.
         name: The name of the tool whose result this is, or of the participant. Default: None.
         tool_call_id: The id of the call whose result this is. Default: None.
-        tool_calls: The tools that the message calls, or calls with their outputs. Default: none.
+        tool_calls: The tool calls that the message asks for, or tool calls with their outputs. Default: none.
         tokens: The size of the message in tokens, 0 to 2**53 - 1. Default: None, not counted.
         id: Your id of the message, such as a request id; 1 to 512 bytes in UTF-8. A session stores only one message
             with an id, so an append with the same id can be repeated safely. Default: None.
@@ -220,8 +220,8 @@ class Message(Value):
             and exports to other systems do not. Default: None, the model receives `content`.
         seq: The position in the session's log, which the store assigns; 0 before the message is stored.
         turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
-        replayed: True if an append found a stored message with this id, returned that one and wrote nothing. The flag
-            is not stored.
+        replayed: True if an append found a stored message with this id, and returned it instead of storing another.
+            The flag is not stored.
 
     Example:
         ```python
@@ -386,12 +386,12 @@ def as_text(output: Any) -> str:
 
 
 class Diff(Value):
-    """The differences between the logs of a session at two points.
+    """The differences between the logs of a session at two moments.
 
     Attributes:
         added: The messages that only the second log has.
         removed: The messages that only the first log has.
-        changed: The messages that both have with different contents, each as a pair of the first and the second.
+        changed: The messages that differ between the two logs, as pairs of the first and the second version.
     """
 
     added: list[Message]
@@ -440,7 +440,7 @@ class SessionFields(OwnFields, total=False):
         model: The name of the model.
         settings: Settings of the session, such as the temperature: a dict of JSON.
         tools: The definitions of the tools: a list of JSON.
-        metadata: Any other fields of yours: a dict of JSON.
+        metadata: Your own additional fields: a dict of JSON.
     """
 
     metadata: dict[str, Any] | None
@@ -451,7 +451,7 @@ class SessionChanges(SessionFields, total=False):
 
     Attributes:
         last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
-            has taken over; 0 to `message_count`. The other fields are those of `SessionFields`.
+            has processed; 0 to `message_count`. The other fields are those of `SessionFields`.
     """
 
     last_consolidated: int
@@ -469,8 +469,8 @@ class SessionInfo(Value):
         title: The title, or None.
         model: The name of the model, or None.
         settings: Settings of the session, a dict of JSON.
-        metadata: Your own additional fields, a JSON object.
-        tools: The definitions of the tools, a JSON array.
+        metadata: Your own additional fields, a dict of JSON.
+        tools: The definitions of the tools, a list of JSON.
         created_at: The time at which the session was created.
         updated_at: The time of the last activity: an append, an edit, a cut, a compaction, or
             `update(activity=True)`. Lists are sorted by it by default.
@@ -484,8 +484,8 @@ class SessionInfo(Value):
         turn_count: The number of turns, including compactions.
         summary_turn: The number of the turn that contains the current summary; None without a compaction.
         summarized_upto: The `seq` up to which the summary replaces messages in the window; 0 without a compaction.
-        last_consolidated: The number of messages, from the beginning of the session, that an external memory has
-            already processed.
+        last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
+            has processed.
         forked_from: The key of the session that this one was copied from, or None.
         revision: A number that increases with every write to the session. It starts at a random number, so
             that a new session with the same key does not repeat the revisions of the old one.
@@ -546,13 +546,13 @@ class Turn(Value):
 
 
 class OpenTurn(Value):
-    """A turn that has the lease of its session: it is running, or its process has ended without releasing the lease.
+    """A turn that has begun and not ended: it is running, or its process died.
 
     Attributes:
         key: The key of the session.
         id: The id of the turn.
-        until: The time at which another turn may take over, in UTC, unless the turn extends its lease before.
-        held: True if that time has not been reached, by the clock of the database.
+        until: The time at which the lease ends and another turn may take over, in UTC.
+        held: True if the lease has not ended yet.
         draft_id: The id that the draft of the turn has as soon as the turn has written a piece.
     """
 
@@ -589,10 +589,10 @@ class BegunCall(Value):
         seq: The `seq` of the message that asks for the call.
         position: The position of the call in the `tool_calls` of that message, from 0.
         name: The name of the tool; "" if the message no longer has the call.
-        effect_key: The random key that the tool was given.
+        effect_key: The random key for the tool, `Effect.key`.
         state: `running`; `finished`, with a result; `unknown`, if its time ended without a result, or if the result was
             deleted; or `retry`, if it was resolved to run again.
-        begun_at: The time at which the call was begun last, in UTC.
+        begun_at: The time at which the call was last begun, in UTC.
         until: The time at which a running call becomes unknown, in UTC.
         result_seq: The `seq` of the message with the result, or None.
     """
@@ -613,8 +613,8 @@ class Suspension(Value):
 
     Attributes:
         key: The key of the session.
-        id: The id of the suspension. It is not enough to answer.
-        calls: The tool calls that wait, each as the `seq` of its message and its position in it.
+        id: The id of the suspension, for `Conversation.resume`. It is not secret: `Store.resume` needs the token.
+        calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.
         created_at: The time of the suspension, in UTC.

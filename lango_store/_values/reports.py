@@ -129,7 +129,7 @@ class Stats(Value):
         bytes: The size of the tables and their indexes on disk, in bytes.
         payload_bytes: The size of the payloads, the large strings that are stored apart from messages, in bytes.
         saved_bytes: The bytes that the payloads would need in addition if each message had its own copy.
-        agents: The statistics of each agent, the one with the most messages first.
+        agents: The statistics of each agent, sorted by the number of messages, largest first.
         expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",
             "within a week", "within 30 days", "later" and "never". Each session is counted once.
     """
@@ -151,7 +151,7 @@ class UsageRow(Value):
     """The usage of one group of turns.
 
     Attributes:
-        key: The key of the session, if the report is grouped by it; so are the next six.
+        key: The key of the session. This field and the next six are None unless the report is grouped by them.
         root: The key of the session, or of its topmost parent.
         user_id: The user of the session.
         agent_id: The agent of the session.
@@ -160,13 +160,13 @@ class UsageRow(Value):
         month: The month of the turn in UTC, such as "2026-11".
         turns: The number of turns, including compactions.
         sessions: The number of sessions of these turns.
-        usage: The sums of all numbers in the usage, by the names that they are stored with.
-        input_tokens: The tokens of prompts, whichever of the known names they are stored with. Anthropic does not count
+        usage: The sums of all numbers in the usage, under their stored names.
+        input_tokens: The tokens of prompts, under whichever provider's name they are stored. Anthropic does not count
             cached tokens as input.
         output_tokens: The tokens of answers.
         cached_tokens: The tokens of prompts that were read from the provider's cache.
         reasoning_tokens: The tokens of answers that are reasoning.
-        cost_usd: The cost that is stored with the usage, or follows from the given prices; None without any.
+        cost_usd: The cost that is stored with the usage, or is calculated from `prices`; None without either.
     """
 
     key: str | None = Field(default=None, exclude_if=absent)
@@ -212,7 +212,7 @@ class ExpiryReport(Value):
         messages: The number of messages of these sessions.
         batches: The number of transactions.
         seconds: The duration in seconds.
-        at: The time with which the expiry of the sessions was compared, in UTC.
+        at: The time at which sessions counted as expired, in UTC.
         dry_run: True if nothing was deleted.
         oldest: On a dry run, the first sessions that would be deleted; otherwise empty.
         held: The sessions that were not deleted because a row of another table refers to them: each key with the name
@@ -234,7 +234,7 @@ class Progress(Value):
 
     Attributes:
         table: The name of the table.
-        rows: The number of rows that are done.
+        rows: The number of rows that were processed.
         total: The approximate number of rows in total.
     """
 

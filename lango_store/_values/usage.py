@@ -33,7 +33,7 @@ _NUMBERS: Final = {int, float}
 
 
 def numbers_of(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a usage, and its nested fields with their numbers."""
+    """Return a usage without the fields that are not numbers, including those in nested fields."""
     return {
         name: numbers_of(value) if type(value) is dict else value
         for name, value in usage.items()
@@ -77,7 +77,7 @@ _SPELLINGS: Final = {
         "thoughtsTokenCount",
     ),
 }
-"""By our name: the names of OpenAI, Anthropic, Google and pydantic-ai."""
+"""The names that OpenAI, Anthropic, Google and pydantic-ai use, by our name."""
 
 TOKENS: Final = tuple(_SPELLINGS)
 
@@ -85,19 +85,19 @@ _COSTS: Final = ("cost_usd", "total_cost_usd")
 
 
 def tokens(numbers: Mapping[str, int | float]) -> list[int]:
-    """Return the counts of `TOKENS` among the numbers of a usage, or of the sum of usages with the same fields."""
+    """Return the count of each kind in `TOKENS`, from the numbers of a usage, or of usages with the same fields."""
     return [int(next((numbers[name] for name in names if name in numbers), 0)) for names in _SPELLINGS.values()]
 
 
 def cost(numbers: Mapping[str, int | float], prices: Mapping[str, float] | None) -> float | None:
-    """Return the cost in dollars: the stored cost, or by prices per million units of the fields."""
+    """Return the stored cost in dollars, or the cost at these prices per million units; None without either."""
     if stored := [float(numbers[name]) for name in _COSTS if name in numbers]:
         return stored[0]
     return None if prices is None else sum(numbers.get(name, 0) * price for name, price in prices.items()) / 1_000_000
 
 
 def describe(usage: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield each field as text: `input_tokens 4,950`, for a nested field with its path, and `cost $0.30`."""
+    """Yield each field as text, such as `input_tokens 4,950` or `cost $0.30`, with the path of nested fields."""
     for name, value in usage.items():
         if isinstance(value, dict):
             yield from describe(value, f"{prefix}{name}.")
