@@ -134,7 +134,11 @@ def print_items(columns: Columns[Stored], pages: Iterable[Sequence[Stored]], *, 
 
 
 def print_bars(
-    title: str, columns: Sequence[str], rows: Iterable[tuple[str | int | float, ...]], *, optional: Sequence[str] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[str | int | float | None, ...]],
+    *,
+    optional: Sequence[str] = (),
 ) -> None:
     """Print names and numbers as a table, with a bar for the last number if there is room.
 
@@ -156,21 +160,21 @@ def print_bars(
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     for column, width in widths.items():
         table.add_column(column, width=width, justify="left" if column == first else "right", overflow="fold")
-    longest = max(map(float, numbers[-1])) or 1.0
-    for index, number in enumerate(numbers[-1]):
-        bar = [Bar(longest, 0, float(number), width=min(room, _MAX_BAR))] if room >= _MIN_BAR else []
+    lengths = [float(number or 0) for number in numbers[-1]]
+    for index, length in enumerate(lengths):
+        bar = [Bar(max(lengths) or 1.0, 0, length, width=min(room, _MAX_BAR))] if room >= _MIN_BAR else []
         table.add_row(*(Text(cells[column][index]) for column in widths), *bar)
     out.print()
     out.print(table)
 
 
-def _formatted(numbers: Sequence[int | float]) -> list[str]:
+def _formatted(numbers: Sequence[int | float | None]) -> list[str]:
     """Format a column of numbers, fractions with as many decimals as the smallest needs for two digits, at most six."""
-    if all(isinstance(number, int) for number in numbers):
-        return [f"{number:,}" for number in numbers]
-    least = min((abs(number) for number in numbers if number), default=1)
-    decimals = min(max(2, 1 - math.floor(math.log10(least))), 6)
-    return [f"{number:,.{decimals}f}" for number in numbers]
+    decimals = 0
+    if fractions := [abs(number) for number in numbers if isinstance(number, float)]:
+        least = min(filter(None, fractions), default=1)
+        decimals = min(max(2, 1 - math.floor(math.log10(least))), 6)
+    return ["–" if number is None else f"{number:,.{decimals}f}" for number in numbers]
 
 
 def print_table(columns: Columns[Item], pages: Iterable[Sequence[Item]], *, wide: Collection[str] = ()) -> None:

@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from lango_store._operations.usage_report import GROUPS
 from lango_store._values.reports import UsageRow
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
-from lango_store.cli.output import escaped, print_bars, print_json, say
+from lango_store.cli.output import print_bars, print_json, print_table, say
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
 _NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
@@ -60,17 +61,16 @@ def usage(
     elif not rows:
         say("no turns")
     elif not sys.stdout.isatty():
-        for row in rows:
-            print("\t".join(escaped(str(each)) for each in _row(row, by, _NUMBERS)))
+        print_table({name: attrgetter(name) for name in (*by, *_NUMBERS)}, [rows])
     else:
         shown = [name for name in _NUMBERS if name != "cost_usd" or any(row.cost_usd is not None for row in rows)]
         groups = [name.removesuffix("_id") for name in by]
         title = f"Usage by {', '.join(groups)}" if by else "Usage"
         names = [name.replace("_", " ").replace("cost usd", "dollars") for name in shown]
         optional = ("reasoning tokens", "cached tokens", "sessions", "turns")
-        print_bars(title, (" · ".join(groups), *names), [_row(row, by, shown) for row in rows], optional=optional)
+        cells = [(_group(row, by), *(getattr(row, name) for name in shown)) for row in rows]
+        print_bars(title, (" · ".join(groups), *names), cells, optional=optional)
 
 
-def _row(row: UsageRow, by: Sequence[str], shown: Sequence[str]) -> tuple[str | int | float, ...]:
-    group = " · ".join(getattr(row, name) or "–" for name in by)
-    return (group or "all turns", *(getattr(row, name) or 0 for name in shown))
+def _group(row: UsageRow, by: Sequence[str]) -> str:
+    return " · ".join(getattr(row, name) or "–" for name in by) or "all turns"

@@ -36,12 +36,12 @@ def test_usage_prints_fields_in_a_pipe(filled: str) -> None:
 
 def test_usage_takes_several_groups_and_filters(filled: str) -> None:
     printed = run("usage", "--by", "user,day", "--since", "2026-12-01", "--url", filled).stdout
-    assert printed == "ann · 2026-12-01\t1\t1\t0\t0\t0\t300\t0\n"
+    assert printed == "ann\t2026-12-01\t1\t1\t0\t0\t0\t300\t\n"
     assert run("usage", "--by", "model", "--agent", "writer", "--url", filled).stdout.splitlines() == [
-        "–\t1\t1\t0\t0\t40\t1200\t0.25",
-        "large\t1\t1\t0\t0\t0\t300\t0",
+        "\t1\t1\t0\t0\t40\t1200\t0.25",
+        "large\t1\t1\t0\t0\t0\t300\t",
     ]
-    assert run("usage", "--by", "", "--url", filled).stdout.startswith("all turns\t3\t2\t")
+    assert run("usage", "--by", "", "--url", filled).stdout.startswith("3\t2\t")
     assert run("usage", "--prefix", "nothing", "--url", filled).stderr == "no turns\n"
 
 
@@ -72,6 +72,10 @@ def test_usage_draws_bars_on_a_terminal(filled: str) -> None:
     assert code == 0
     assert "Usage by day" in shown
     assert re.search(r"2026-11-30 +2 +2 +0 +0 +80 +2,400 +0\.50 +█+", shown)
+    shown, _ = run_on_terminal("usage", "--by", "model", "--url", filled, columns=120)
+    assert re.search(r"large +1 +1 +0 +0 +0 +300 +– ", shown)
+    shown, _ = run_on_terminal("usage", "--by", "", "--url", filled, columns=120)
+    assert re.search(r"all turns +3 +2 +0 +0 +80 +2,700 +0\.50", shown)
     shown, _ = run_on_terminal("usage", "--by", "model", "--until", "2026-11-30", "--url", filled)
     assert shown.strip() == "no turns"
 
