@@ -37,7 +37,7 @@ class Citus(PostgreSQL):
     def translate_error(self, error: BaseException) -> LangoStoreError:
         if _is_lost_commit(error):
             return DatabaseUnavailable(
-                f"PostgreSQL: {primary_message(error)}; see that all nodes run, and what is stored"
+                f"PostgreSQL: {primary_message(error)}; check that all nodes run, and what is stored"
             )
         return super().translate_error(error)
 

@@ -273,13 +273,13 @@ class PostgreSQL(Dialect):
             return DatabaseBusy(f"{reason}; its tables may have been changed or distributed just now: try again")
         if state == _READ_ONLY:
             return DatabaseUnavailable(
-                f"{reason}; this server takes no writes: try again, the next call connects anew, and "
-                "where the URL has several hosts and target_session_attrs=read-write to the one that takes them"
+                f"{reason}; this server takes no writes: try again. The next call opens a new connection; if the "
+                "URL has several hosts and target_session_attrs=read-write, it is to the host that takes writes"
             )
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
-            return DatabaseUnavailable(f"{reason}; see that the server runs, has room, and lets this role in")
+            return DatabaseUnavailable(f"{reason}; check that the server runs, has room, and admits this role")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
-            return DatabaseUnavailable(f"{reason}; see that the server runs and the URL is right")
+            return DatabaseUnavailable(f"{reason}; check that the server runs and the URL is right")
         if state == "42501":
             if error.diag.source_function == "ExecWithCheckOptions":  # the message text may be translated
                 return NotPermitted(f"{reason}; nothing was written")
@@ -323,8 +323,8 @@ class PostgreSQL(Dialect):
         wanted = {
             "fsync": "a crash of the machine can destroy the database",
             "full_page_writes": "a crash of the machine can destroy the database",
-            "synchronous_commit": "a crash can take the last appends",
-            "autovacuum": "tables grow without end",
+            "synchronous_commit": "a crash can lose the last appends",
+            "autovacuum": "tables grow without limit",
         }
         for name, risk in wanted.items():
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":

@@ -260,7 +260,7 @@ class SQLite(Dialect):
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
                 return DatabaseUnavailable(f"{reason}; the file or its folder is not writable")
             case sqlite3.SQLITE_CANTOPEN:
-                return DatabaseUnavailable(f"{reason}; see that the path is right and the folder may be written")
+                return DatabaseUnavailable(f"{reason}; check that the path is right and the folder is writable")
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
                 return DatabaseUnavailable(
                     f"{reason}; restore the file from a backup, or save its rows: lango-store copy --salvage"
@@ -306,7 +306,7 @@ class SQLite(Dialect):
             yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"
         if mode == "wal" and is_affected(version := library_version(connection)):
             yield (
-                f"SQLite {'.'.join(map(str, version))} can lose commits that meet a checkpoint (its WAL-reset bug): "
+                f"SQLite {'.'.join(map(str, version))} can lose commits during a checkpoint (its WAL-reset bug): "
                 "connections of lango_store.create_engine(url) prevent that, others to this file do not",
                 REMEDY,
             )
@@ -324,7 +324,7 @@ class SQLite(Dialect):
         driver: Any = connection.connection.driver_connection
         if getattr(driver, "autocommit", None) is True:  # commit() and rollback() would have no effect
             return (
-                "this engine's connections have sqlite3's autocommit=True and make no transaction: "
+                "this engine's connections have sqlite3's autocommit=True and begin no transaction: "
                 'make the engine with connect_args={"autocommit": False}, or without it'
             )
         return None

@@ -1,7 +1,7 @@
 """Tool calls that were begun: a row before the tool runs, and the seq of the result afterwards.
 
-A call is named by the seq of its message and its position in it, because ids of calls are not unique in a session. The
-token in the row decides which attempt may finish the call. `until` only tells a running call from an unknown one. All
+The seq of the message and the position in it identify a call, because ids of calls are not unique in a session. The
+token in the row decides which attempt may finish the call. `until` only distinguishes running from unknown calls. All
 functions that write need a transaction.
 """
 
@@ -137,7 +137,7 @@ def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Up
 
 
 def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
-    """Make a call unknown before its time ends, because its block was left without a result."""
+    """Mark a call without a result as unknown before its time ends."""
     is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
     connection.execute(sa.update(CALL).where(*is_running).values(until=now))
 

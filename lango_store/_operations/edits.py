@@ -1,7 +1,7 @@
 """Edits of one message: update, redact, delete or pop.
 
-Like a removal, each edit takes a new `seq`. A load or a compaction that runs at the same time notices the edit by it;
-see `messages.load_with_incarnation`. All functions need a transaction.
+Like a removal, each edit uses up a new `seq`, by which a concurrent load or compaction detects the edit; see
+`messages.load_with_incarnation`. All functions need a transaction.
 """
 
 import operator
@@ -78,8 +78,8 @@ def delete(
 ) -> None:
     """Delete a message of a live session.
 
-    The turn of the message does not change. An exception is a compaction whose summary has no messages left: it is
-    removed, unless it discarded the messages that it replaced.
+    The turn of the message does not change. Exception: a compaction whose summary has no messages left is removed,
+    unless it discarded the messages that it replaced.
     """
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
@@ -120,7 +120,7 @@ def update(
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
     """Remove content, tool calls and extra from a message of a live session; store the reason in `extra`.
 
-    The copies of its earlier versions are redacted too. A message that was removed is redacted in its copies.
+    Copies of its earlier versions are redacted too. For a removed message, only the copies are redacted.
     """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)

@@ -69,7 +69,7 @@ def _triggers(connection: sa.Connection) -> Iterator[Fault]:
 
 def _distribution(connection: sa.Connection) -> Iterator[Fault]:
     for table in dialect_of(connection).undistributed_tables(connection):
-        detail = f"{table} is not distributed, and others of our tables are"
+        detail = f"{table} is not distributed, although other tables of the store are"
         yield table, detail, "run `lango-store db distribute`"
 
 

@@ -1,4 +1,4 @@
-"""The inbox: messages that arrived while a turn was running, outside of the log until a turn takes them."""
+"""The inbox: messages that wait outside of the log until a turn moves them to the log."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -61,8 +61,8 @@ def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str,
 def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
     """Take the lease of a live session for a turn, and lock the session's row.
 
-    Returns False if another turn has the lease. Also returns False if the turn is stored: its replay must not take the
-    lease of a turn that is late.
+    Returns False if another turn has the lease. Also returns False if the turn is stored: its replay must not take over
+    from a turn whose lease has ended.
     """
     return _run(_take, connection, now, key, lease, turn_id=turn_id)
 
@@ -113,7 +113,7 @@ def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -
 
 
 def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
-    """Return the turns in progress of all live sessions, those whose lease ended first before others; at most 1,000."""
+    """Return the turns in progress of all live sessions in the order in which their leases end, at most 1,000."""
     return [_decoded(row) for row in _all.run(connection, {"now": dialect_of(connection).time(now)})]
 
 

@@ -113,9 +113,9 @@ def load_with_incarnation(
 ) -> tuple[int, Session]:
     """Load a live session and its window, and return them with the session's incarnation.
 
-    An append raises `last_seq` as much as `message_count` and `record_count`; a removal, an edit or a compaction
-    increases their difference. So the window belongs to the session row if neither that difference nor the incarnation
-    has changed since. An empty result is either an empty window or a change: the session row is read again.
+    An append raises `last_seq` by as much as `message_count` plus `record_count`; a removal, an edit or a compaction
+    increases the difference. So the window belongs to the session row if neither the difference nor the incarnation has
+    changed since the row was read. An empty result is an empty window or a change: the session row is read again.
     """
     _check_mode(mode)
     incarnation, row = sessions.row_with_incarnation(connection, now, key)

@@ -36,7 +36,7 @@ Fields = dict[str, Any]
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
-SEE_DOCTOR: Final = ": see what `doctor` says"
+SEE_DOCTOR: Final = ": run `lango-store doctor`"
 _MESSAGES: Final = (MESSAGE, INBOX)
 _TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must fit the column too
 

@@ -1,6 +1,6 @@
 """Removals: delete messages of a session together with their turns.
 
-Each removal takes one new `seq` of the session. No message has this `seq`; a row of `lango_change` explains it.
+Each removal uses up one `seq` of the session. No message has this `seq`; a row of `lango_change` explains it.
 
 A cut after a `seq` deletes the messages with a higher `seq`, and the turns that begin there. A turn that begins before
 the cut and ends after it is shortened.
@@ -108,7 +108,7 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
 
 
 def remove_compaction(connection: sa.Connection, key: str, turn_no: int) -> dict[str, Any]:
-    """Delete a compaction, so that the messages that it replaced are in the window again; return session changes."""
+    """Delete a compaction, so that its replaced messages are in the window again; return session columns to set."""
     delete_turns(connection, key, TURN.c.turn_no == turn_no)
     detach_from_turns(connection, key, MESSAGE.c.turn_no == turn_no)
     return {"turn_count": SESSION.c.turn_count - 1} | latest_summary(key)
@@ -153,9 +153,9 @@ def detach_from_turns(connection: sa.Connection, key: str, condition: sa.ColumnE
 
 
 def decrease_counters(connection: sa.Connection, now: datetime, key: str, deleted: Removed, **changes: Any) -> None:
-    """Subtract removed rows from the counters of a locked session, and take one new seq for the removal.
+    """Subtract removed rows from the counters of a locked session, and use up one seq for the removal.
 
-    The rows of calls and suspensions that belong to removed messages are deleted too, and unused payloads.
+    Calls and suspensions of removed messages are deleted too, and so are unused payloads.
     """
     if deleted.messages or deleted.records:
         delete_unasked(connection, key)

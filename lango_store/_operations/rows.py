@@ -152,7 +152,7 @@ def encode_message(message: Message) -> dict[str, Any]:
     """Encode a message for the driver; `InvalidMessage` names the field that cannot be stored."""
     if not isinstance(message, Message):
         raise InvalidMessage(
-            "message", f"is {type(message).__name__}, not a Message: Message.model_validate(…) makes it one"
+            "message", f"is {type(message).__name__}, not a Message: convert it with Message.model_validate(…)"
         )
     created_at = message.created_at
     if created_at is not None and (not isinstance(created_at, datetime) or created_at.tzinfo is None):
@@ -315,7 +315,7 @@ _TURN_JSON: Final = ("usage", "metadata")
 def encode_object(value: Mapping[str, Any] | None, field: str) -> str | None:
     """Encode a dict, an empty dict as NULL; raise `InvalidValue` for any other type."""
     if value is not None and not isinstance(value, dict):
-        raise InvalidValue(field, f"is {type(value).__name__}, not a dict: model_dump() makes most things one")
+        raise InvalidValue(field, f"is {type(value).__name__}, not a dict: convert it, for example with model_dump()")
     return encode_json(value, field) if value else None
 
 

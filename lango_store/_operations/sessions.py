@@ -116,7 +116,7 @@ SHORTEST_LEASE: Final = timedelta(milliseconds=1)
 
 
 def new_token() -> int:
-    """Return a random number that names the owner of a lease or of a call."""
+    """Return a random number that identifies the owner of a lease or of a call."""
     return secrets.randbits(62)  # backups refuse larger numbers
 
 

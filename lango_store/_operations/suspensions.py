@@ -1,4 +1,4 @@
-"""Suspensions: requests for an answer from outside the program, answered once. The database has digests of tokens."""
+"""Suspensions: requests for an answer from outside the program, answered once. Tokens are stored as digests."""
 
 import hashlib
 import re

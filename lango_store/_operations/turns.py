@@ -183,7 +183,7 @@ def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, record
 def finish_compaction(
     connection: sa.Connection, now: datetime, pending: PendingCompaction, summary: Batch, *, discard: bool
 ) -> Compaction:
-    """Replace a window by its summary; raise `Conflict` if messages were changed or removed since it was read.
+    """Replace a window with its summary; raise `Conflict` if messages were changed or removed since it was read.
 
     Messages appended since then stay in the window, after the summary.
     """
@@ -194,8 +194,8 @@ def finish_compaction(
             key,
             expected=upto,
             last_seq=locked.last_seq,
-            message=f"session {quoted(key)} was compacted, or messages were edited or removed, while its summary was "
-            "being written: nothing was changed, compact again if it is still too long",
+            message=f"session {quoted(key)} was compacted, or messages were edited or removed, since its window was "
+            "read: nothing was changed, compact again if the window is still too long",
         )
     metadata: dict[str, Any] = {
         "original_event_count": pending.session.turn_count,

@@ -103,10 +103,10 @@ def id_prefix(turn_id: str) -> str:
 
 
 def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], least: int | None) -> Batch:
-    """Encode messages of a turn, and give each one without an id the next of `ids`.
+    """Encode messages of a turn, and assign the next of `ids` to each message without an id.
 
-    A message that equals one of `earlier`, which an earlier attempt of the turn may have stored, gets the id of that
-    one instead, so that it is not stored again. That one is removed from `earlier`.
+    `earlier` are messages that an earlier attempt of the turn may have stored. A message that equals one of these gets
+    its id instead, so that it is not stored again; the equal message is removed from `earlier`.
     """
     rows = [encode_message(message) for message in new]
     identified = list(new)

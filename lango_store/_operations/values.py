@@ -77,7 +77,7 @@ _all = {table: Statement(lambda dialect, table=table: _upsert_all(dialect, table
 
 
 def write(connection: AnyConnection, now: Moment, owner: str, values: NamedJson, table: sa.Table = VALUE) -> None:
-    """Set values of a live session or of a scope, all or none; other names are left alone."""
+    """Set values of a live session or of a scope, all or none. Values with other names do not change."""
     if table is SHARED_VALUE:
         if values:
             _write(connection, now, owner, values, table)

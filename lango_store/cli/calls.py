@@ -1,4 +1,4 @@
-"""`lango-store calls`: list the tool calls that are unknown, and say what became of them."""
+"""`lango-store calls`: list the unknown tool calls, and record their outcomes."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,7 +26,7 @@ COLUMNS: Final[Columns[BegunCall]] = {
 def calls(
     context: typer.Context,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="List the tool calls that were begun and have no result.")
+        bool, typer.Option("--unknown", help="List the tool calls whose time ended without a result.")
     ] = False,
     url: UrlOption = None,
     json_: JsonOption = False,
@@ -38,8 +38,8 @@ def calls(
 
     In a pipe, each call is one line of tab-separated fields without a
     header: session key, seq of the message that asks for the call,
-    position of the call in it, name of the tool, effect key, and time of
-    the beginning. Control characters are escaped with a backslash.
+    position of the call in it, name of the tool, effect key, and time at
+    which the call was begun. Control characters are escaped with a backslash.
     """
     if runs_command(context, unknown, url, json_):
         return
@@ -64,7 +64,7 @@ def resolve(
     retry: Annotated[bool, typer.Option("--retry", help="The tool has not run: the call may begin again.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Say what became of an unknown tool call.
+    """Record the outcome of an unknown tool call.
 
     Give exactly one of --output, --failed and --retry. An output or a
     failure is appended to the session as the result of the call.

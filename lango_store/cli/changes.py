@@ -26,11 +26,11 @@ def point(text: str) -> int | datetime:
 def changes(
     key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None, json_: JsonOption = False
 ) -> None:
-    """List the cuts, edits and compactions of a session, the oldest first.
+    """List the cuts, edits, compactions and undos of a session, oldest first.
 
     In a pipe, each change is one line of tab-separated fields without a
-    header: the seq of the change, its kind, the seq that it is about, its
-    time, and the time until which it can be taken back.
+    header: the seq of the change, its kind, the seq that it refers to,
+    its time, and the time until which it can be taken back.
     """
     with open_store(url) as store:
         print_items(COLUMNS, [store.conversation(key).changes()], as_json=json_, none="no changes")
@@ -44,7 +44,7 @@ def undo(
 ) -> None:
     """Take back the last cut, edit or compaction of a session.
 
-    This needs what the change removed: the application keeps it with
+    The removed messages must be kept: the application does so with
     `Store(keep_removed=...)`. Exit code 1 if there is nothing to take back.
     """
     with open_store(url) as store:

@@ -74,9 +74,7 @@ def expire(
     ] = None,
     children: Annotated[
         bool,
-        typer.Option(
-            "--children", help="Also purge the child sessions of each purged session, even if they are not due."
-        ),
+        typer.Option("--children", help="Also purge all descendants of each purged session, even if they are not due."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,

@@ -25,7 +25,7 @@ def move(
     back: Annotated[bool, typer.Option("--back", help="Move all payloads back to the rows of messages.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Store large strings of existing messages apart, once per session.
+    """Move large strings of stored messages to payloads.
 
     Appends do this already. Run the command once for messages that were
     stored by an earlier release. Other processes can append at the same

@@ -29,7 +29,7 @@ def tail(
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print the end of a session's log. With -f, print what is added too.
+    """Print the end of a session's log. With -f, also print what follows.
 
     Answers appear while a turn streams them. Messages are printed as
     they are stored now; edits and deletions are printed as lines with

@@ -53,7 +53,7 @@ def release(
     """Release the lease of a session's open turn.
 
     Another turn can begin at once. If the process of the open turn still
-    runs, its next write fails with `Conflict`.
+    runs, its next write fails with `LeaseLost`.
     """
     with open_store(url) as store:
         conversation = store.conversation(key)

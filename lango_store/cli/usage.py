@@ -29,7 +29,7 @@ def usage(
     by: Annotated[
         Any,
         typer.Option(
-            parser=_groups, metavar="NAMES", help="Groups: some of user, agent, key, root, model, day and month."
+            parser=_groups, metavar="NAMES", help="Group by any of user, agent, key, root, model, day and month."
         ),
     ] = "user",
     since: Annotated[
@@ -44,10 +44,10 @@ def usage(
 ) -> None:
     """Print the usage of turns by user, day or other groups.
 
-    Tokens are counted whichever of the known names a provider gives them.
-    The cost is the one that is stored with the usage. JSON lines have the
-    sums of all stored fields. In a pipe, each group is one line of
-    tab-separated fields without a header, in the order of --csv.
+    Token counts are recognized by the names that common providers use.
+    The cost is the sum of the costs that are stored with the usage. JSON
+    lines have the sums of all stored fields. In a pipe, each group is one
+    line of tab-separated fields without a header, in the order of --csv.
     """
     with open_store(url) as store:
         rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)

@@ -378,7 +378,7 @@ def _write(session: Session, state: _State, base: _Synced, metadata: Line, expec
 
 
 def _raw(store: Store, key: str) -> Line:
-    """Return nanobot's stored lines except messages. A fork does not use those of its origin."""
+    """Return nanobot's stored lines except messages. A fork does not use the lines of the original session."""
     value = mapping(store.values(key, prefix=NAME).get(NAME))
     return mapping(value.get("extra")) if value.get("key") == key else {}
 

@@ -1,7 +1,7 @@
 """OpenAI's format for the fine-tuning of chat models: a file with one line of JSON for each session.
 
-A line has the window of the session, as a model sees it. It keeps the published rules: calls are followed by their
-results, the last message is an answer of the assistant, no content is empty, and only users show images.
+A line has the window of the session, as a model sees it. It follows OpenAI's rules: results follow their calls, the
+last message is an answer of the assistant, no content is empty, and only users show images.
 """
 
 import json
@@ -130,7 +130,7 @@ class _Example:
         return name
 
     def _content(self, role: str, content: Any) -> str | list[dict[str, Any]]:
-        """Return a content as text, or as parts if a user shows images. Other blocks are left out, or named."""
+        """Return a content as text, or as parts if a user shows images. Other blocks become text or a placeholder."""
         if not (isinstance(content, list) and all(isinstance(block, dict) for block in content)):
             return "" if content is None else as_text(redacted(content, self._redact))
         parts: list[dict[str, Any]] = []
@@ -148,7 +148,7 @@ class _Example:
         return "\n\n".join(part["text"] for part in parts)
 
     def _image_url(self, block: dict[str, Any]) -> str | None:
-        """Return the URL of an image; None if the format or the redaction does not admit it."""
+        """Return the URL of an image; None if the format or the redaction does not allow it."""
         image = block.get("image_url") or mapping(block.get("source")).get("url")
         url = str(mapping(image).get("url") or image)
         return url if _IMAGE.match(url) and redacted(url, self._redact) == url else None

@@ -55,7 +55,7 @@ def _encode(
         ids = [row["id"] for row in rows if row["id"] is not None]
         if len(set(ids)) < len(ids):
             raise InvalidMessage(
-                "id", f"session {quoted(draft.key)} has two messages or turns with one id: make the ids differ"
+                "id", f"session {quoted(draft.key)} has two messages or turns with the same id: make the ids differ"
             )
     counters = {
         "last_seq": last_seq,

@@ -1,4 +1,4 @@
-"""Redaction: replace personal data and secrets in texts before a file leaves the house."""
+"""Redaction: replace personal data and secrets in the texts of an export."""
 
 import re
 from collections.abc import Callable

@@ -174,7 +174,7 @@ def test_imported_session_is_exported_unchanged(opened: Store, given: Any) -> No
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ([Part(messages(600)), Part([message("a", id="1")]), Part([message("b", id="1")])], "with one id"),
+        ([Part(messages(600)), Part([message("a", id="1")]), Part([message("b", id="1")])], "with the same id"),
         ([Part([message("fine"), message({1: "no text"})])], "content: "),
     ],
 )

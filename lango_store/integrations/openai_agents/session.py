@@ -48,7 +48,7 @@ class LangoSession(Adapter):
 
     Raises:
         TypeError: Both or neither of `store` and `engine` are given, or an option requires a URL.
-        InvalidKey: The session key is empty or longer than 512 bytes.
+        InvalidKey: The session key is empty or longer than 512 characters.
 
     Example:
         ```python
