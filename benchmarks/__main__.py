@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def measured(title: str, workers: list[Worker], options: argparse.Namespace) -> Table:
-    """Run the works, and make a table of them."""
+    """Run the measurements, and return a table of the results."""
     table = Table(title=title, title_justify="left")
     for column in ("work", "floor", *(worker.name for worker in workers[1:]), "bar", "rounds"):
         table.add_column(column, justify="left" if column == "work" else "right")

@@ -1,7 +1,7 @@
 """Appends per second of many writers, each to its own session: `python -m benchmarks.cluster URL [URL …]`.
 
-Each URL is that of a server or of a cluster's coordinator, with a database that has our tables. On a cluster the
-statement of one server takes its turn too.
+Each URL is that of a server or of a cluster's coordinator, with a database that has our tables. On a cluster, the
+single statement for one server is measured too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 3
 
 
 class OneStatement(Citus):
-    """A cluster on which an append is the one statement of a server."""
+    """The dialect of a cluster, with the single append statement of PostgreSQL."""
 
     modifying_cte = True
     append_method = AppendMethod.STATEMENT
@@ -60,7 +60,7 @@ def appends_a_second(store: Store, writers: int, seconds: float) -> float:
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Measure the databases that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("urls", nargs="+", metavar="URL")
     parser.add_argument("--writers", nargs="+", type=int, default=[8, 32])

@@ -25,7 +25,7 @@ class Measured:
     wrong: dict[str, str]
 
     def ahead(self) -> str:
-        """Say which is fastest apart from the floors, and by how much."""
+        """Return the name of the fastest side except the floors, and its lead."""
         first, *others = sorted(
             (each for each in self.ratios.items() if each[0] not in FLOORS), key=lambda each: each[1]
         )
@@ -80,7 +80,7 @@ def measured(key: str, workers: list[Worker], rounds: int) -> Measured:
 
 
 def table(database: str, names: list[str], lines: dict[str, Measured], *, fsync: str) -> Table:
-    """Make a row for each side, and one for how far ours may be from the floor."""
+    """Make a row for each side, and one for the limits of our ratio to the floor."""
     title = f"{database}, median ratio to the strict floor (fsync {fsync})"
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     made.add_column("store", no_wrap=True)

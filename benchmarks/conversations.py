@@ -25,14 +25,14 @@ _numbers = itertools.count()
 
 
 def timed(work: Work) -> float:
-    """Return the seconds that a piece of work takes."""
+    """Return the duration of a call in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def ratio(rounds: int, ours: Work, other: Work, after: Work) -> tuple[float, float]:
-    """Run both in turns, and return the median of their ratios and of our seconds; tidying up is not counted."""
+    """Run both in turns, and return the medians of their ratios and of our seconds; `after` is not measured."""
     found: list[tuple[float, float]] = []
     for number in range(rounds + 2):
         first, second = (ours, other) if number % 2 else (other, ours)
@@ -56,7 +56,7 @@ def filled(store: Store, key: str, number: int) -> Conversation:
 
 
 def copied_by_hand(engine: sa.Engine, source: str) -> None:
-    """Copy a session the way one would in a shell."""
+    """Copy a session with two statements, as in a shell."""
     new = f"copy:{next(_numbers)}"
     with engine.begin() as connection:
         for table, key in (("lango_session", "key"), ("lango_message", "session_key")):
@@ -67,12 +67,12 @@ def copied_by_hand(engine: sa.Engine, source: str) -> None:
 
 
 def fork(conversation: Conversation) -> None:
-    """Fork under a key that a copy by hand could have too."""
+    """Fork a session to a key like those of `copied_by_hand`."""
     conversation.fork(f"copy:{next(_numbers)}")
 
 
 def nothing() -> None:
-    """Tidy nothing up."""
+    """Do nothing: there is nothing to clean up."""
 
 
 def main() -> None:

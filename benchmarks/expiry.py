@@ -70,7 +70,7 @@ def fill(engine: sa.Engine, sessions: int) -> None:
 
 
 def bare(engine: sa.Engine) -> float:
-    """Delete them by hand, batch by batch; return the seconds."""
+    """Delete the expired sessions with plain statements, batch by batch; return the seconds."""
     start = time.perf_counter()
     statement = BARE.format(now=NOW[engine.dialect.name])
     while True:
@@ -80,7 +80,7 @@ def bare(engine: sa.Engine) -> float:
 
 
 def purged(url: str, messages: int) -> dict[str, float]:
-    """Purge them with the store, in a separate process."""
+    """Purge the expired sessions with the store, in a separate process; return the report."""
     done = subprocess.run([sys.executable, "-c", PURGE, url], check=True, stdout=subprocess.PIPE, text=True)
     report: dict[str, float] = json.loads(done.stdout)
     assert report["messages"] == messages

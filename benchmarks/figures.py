@@ -13,17 +13,17 @@ PAGES: Final = (ROOT / "docs" / "why" / "speed.md",)
 DATABASES: Final = ("SQLite", "PostgreSQL")
 
 Figures = dict[str, dict[str, float]]
-"""Ratios by what was done, then by database."""
+"""Ratios by measurement, then by database."""
 
 
 def noted() -> Figures:
-    """Read what the benchmarks noted."""
+    """Read the figures that the benchmarks have saved."""
     figures: Figures = json.loads(FILE.read_text()) if FILE.exists() else {}
     return figures
 
 
 def note(database: str, what: str, ratio: float) -> None:
-    """Note a ratio, in the place of the one before, and put it into the pages."""
+    """Save a ratio instead of the previous one, and update the pages."""
     figures = noted()
     figures.setdefault(what, {})[database] = round(ratio, 2)
     FILE.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
@@ -32,7 +32,7 @@ def note(database: str, what: str, ratio: float) -> None:
 
 
 def with_figures(text: str, figures: Figures) -> str:
-    """Return a page whose rows of tables have these figures, where their first cell says what was done."""
+    """Return a page with these figures in the table rows whose first cell names the measurement."""
 
     def row(found: re.Match[str]) -> str:
         measured = figures.get(found[1])

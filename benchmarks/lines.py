@@ -38,7 +38,7 @@ class Sessions:
         return key
 
     def wrote(self, key: str, messages: list[dict[str, Any]]) -> None:
-        """Remember what was written."""
+        """Remember the written messages."""
         self._written[key] += messages
 
     def compare(self, found: list[Any], key: str, last: int | None = None) -> int:

@@ -11,7 +11,7 @@ WORDS = ["".join(random.Random(n).choices(string.ascii_lowercase, k=2 + n % 9)) 
 
 
 def text(source: random.Random, characters: int) -> str:
-    """Make words of about that many characters."""
+    """Make a text of words with about that many characters."""
     words: list[str] = []
     length = 0
     while length < characters:
@@ -21,7 +21,7 @@ def text(source: random.Random, characters: int) -> str:
 
 
 def output(source: random.Random, most: int = 42) -> dict[str, Any]:
-    """Make a tool's output of 5 rows to that many, 0.2 kB each."""
+    """Make a tool's output of 5 to `most` rows of 0.2 kB."""
     rows = [
         {
             "id": source.randrange(10**6),

@@ -11,7 +11,7 @@ WIDTH, HEIGHT, LEFT, TOP = 380, 260, 64, 48
 
 @dataclass(frozen=True)
 class Curve:
-    """The time of a work by the size of the session, a line for each contender."""
+    """The times of a measurement by the size of the session, one line for each contender."""
 
     title: str
     points: dict[str, list[tuple[int, float]]]

@@ -19,14 +19,14 @@ from lango_store._operations import appends, messages, sessions
 from lango_store._operations.appends import Batch
 
 Steps = dict[str, Callable[[], object]]
-"""The steps of a work by what they do: from the second on, each does what the one before it does and one thing more."""
+"""The steps of a measurement by name. Each step does the same as the previous one and one thing more."""
 
 BY_HAND = "the loop written by hand"
 POOLED = "+ a connection from the pool, and back"
 
 
 class Connection:
-    """A connection of the store's that stays: what an operation gets, without the pool and without an observer."""
+    """A permanent connection for the operations of a store, without the pool and without an observer."""
 
     def __init__(self, store: Store) -> None:
         self.connection, self.dialect = store.engine.raw_connection(), store.engine.dialect
@@ -45,12 +45,12 @@ class Connection:
         return written
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection to the pool."""
         self.connection.close()
 
 
 class Works:
-    """The peers' lines taken apart, on sessions that the floor and our store have filled with the same messages."""
+    """The measurements of `--peers` in steps, on sessions that the floor and our store have filled equally."""
 
     def __init__(self, floor: StrictSqlite | StrictPostgres, store: Store) -> None:
         self._floor = floor
@@ -160,7 +160,7 @@ LINES = (
 
 
 def least(steps: Steps, rounds: int) -> dict[str, float]:
-    """Run steps in turns, and return the least that each took: what disturbs a processor only adds."""
+    """Run steps in turns, and return the shortest time of each, because interruptions only add time."""
     found = dict.fromkeys(steps, float("inf"))
     for number in range(rounds):
         turn = number % len(steps)  # else SQLite's checkpoints would always meet the same one

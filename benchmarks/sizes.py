@@ -15,7 +15,7 @@ _WORDS: Final = [f"word{number}" for number in range(5_000)]
 
 
 def text(length: int, of: random.Random) -> str:
-    """Make a text of that many characters, of words of which some return."""
+    """Make a text of that many characters, in which some words repeat."""
     return " ".join(of.choice(_WORDS) for _ in range(length // 5))[:length]
 
 

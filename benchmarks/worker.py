@@ -51,7 +51,7 @@ def answer_lines(name: str, url: str) -> None:
 
 
 def main() -> None:
-    """Be the contender that the command line names: `works` or `lines`, its name, a URL."""
+    """Run the contender that the command line names: `works` or `lines`, its name, a URL."""
     kind, name, url = sys.argv[1:]
     (answer_lines if kind == "lines" else answer_works)(name, url)
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import sqlalchemy as sa
-
 from benchmarks import payload
 from benchmarks.contenders import CONTENDERS, Contender, Ours, value
 from lango_store import AsyncStore
@@ -26,7 +24,7 @@ _numbers = count()
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that a work takes."""
+    """Return the duration of a call in seconds."""
     gc.collect()
     start = time.perf_counter()
     work()
@@ -120,7 +118,7 @@ def recent(contender: Contender, url: str) -> Run:
 
 
 def writers(*, shared: bool) -> Callable[[Contender, str], Run]:
-    """Append with eight threads, to one session or to one each; the seconds of 400 appends."""
+    """Append with eight threads, to one session or to one each; return the seconds of 400 appends."""
 
     def prepare(contender: Contender, url: str) -> Run:
         made: list[Contender] = [contender] * 8
@@ -169,7 +167,7 @@ def awaited(contender: Contender, url: str) -> Run:
 
 
 def memory(contender: Contender, _: str) -> Run:
-    """Load 10,000 messages; the bytes at the peak."""
+    """Load 10,000 messages; return the peak memory in bytes."""
     key = session_of(contender, 10_000)
     contender.load(key)
 
@@ -186,7 +184,7 @@ def memory(contender: Contender, _: str) -> Run:
 
 
 def disk(contender: Contender, url: str) -> Run:
-    """Append 4,000 messages; the bytes each takes in the database."""
+    """Append 4,000 messages; return the bytes that each takes in the database."""
     engine = create_engine(url)
 
     def size() -> int:
@@ -241,7 +239,7 @@ CURVES: dict[str, Callable[[int], Callable[[Contender, str], Run]]] = {
 
 
 def contents_agree(url: str) -> int:
-    """Compare what each contender reads of what each other wrote, field by field; return how many were compared."""
+    """Check that each contender reads the messages of each other, field by field; return how many were compared."""
     compared = 0
     expected = payload.messages(100)
     made = {name: make(url) for name, make in CONTENDERS.items()}
@@ -266,11 +264,3 @@ def contents_agree(url: str) -> int:
     for contender in made.values():
         contender.close()
     return compared
-
-
-def vacuumed(url: str) -> None:
-    """Give every round the same start."""
-    engine = create_engine(url)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("ANALYZE"))
-    engine.dispose()

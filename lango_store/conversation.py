@@ -183,7 +183,7 @@ class Conversation:
     ) -> Message:
         """Append a message to the session.
 
-        When this method returns, the message is committed. The session's expiry moves to its TTL from now.
+        When this method returns, the message is committed. An append restarts the session's TTL.
 
         Args:
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
@@ -777,7 +777,7 @@ class Conversation:
         """Store a message in the inbox of the session, for example while a turn is running.
 
         The message is not in the log and not in the window until a turn calls `RunningTurn.inbox`, which moves it to
-        the log. The session's `updated_at` and expiry change as with an append, its `revision` does not.
+        the log. Like an append, this sets `updated_at` and restarts the session's TTL, but `revision` does not change.
 
         Args:
             message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
@@ -1066,7 +1066,7 @@ class Conversation:
                 written.
         """
         if upto is not None and as_of is not None:
-            raise TypeError("upto cuts the present log, and as_of copies an earlier one: give only one of them")
+            raise TypeError("upto cuts the present log, and as_of copies an earlier one: give one of them")
         new = self._context.new_id() if key is None else key
         moment = aware(as_of) if isinstance(as_of, datetime) else as_of
         lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, as_of=moment, ttl=ttl)

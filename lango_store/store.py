@@ -73,8 +73,8 @@ class Store:
             that nothing is stored twice. Calls inside your own transaction are never repeated. A removal whose outcome
             is unknown is not repeated either; it raises `DatabaseUnavailable`.
         payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
-            stored apart from the message's row, once per session. None stores all strings in the row. Reads return the
-            same messages either way. Defaults to 4,096.
+            stored separately from the message's row, once per session. None stores all strings in the row. Reads return
+            the same messages either way. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
             `Conversation.undo` can take the change back, and `get(as_of=…)` can read the earlier log. `expire` deletes
             them when this time is over. None (default) keeps nothing. Only changes of stores with `keep_removed` can be
@@ -309,7 +309,7 @@ class Store:
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
-        """Set a session's expiry to its TTL from now. Also revives an expired session that is not purged yet.
+        """Restart a session's TTL. Also revives an expired session that is not purged yet.
 
         `updated_at` does not change.
 
@@ -361,7 +361,7 @@ class Store:
     ) -> Message:
         """Append a message to a session.
 
-        When this method returns, the message is committed. The session's expiry moves to its TTL from now.
+        When this method returns, the message is committed. An append restarts the session's TTL.
 
         Args:
             key: The session to append to.

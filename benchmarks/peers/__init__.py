@@ -38,9 +38,9 @@ def _said_by_message(message: Any) -> Said:
 
 @dataclass(frozen=True)
 class Side:
-    """A contender: how it is made, what its loads return, how to read that, and what has to be installed.
+    """A contender: its constructor, the type that its loads return, how to read that type, and its packages.
 
-    `batches`: whether it takes many messages in one call.
+    `batches` is False if it appends only one message per call.
     """
 
     make: Callable[[str], Comparable]

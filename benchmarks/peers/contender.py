@@ -35,7 +35,7 @@ class Awaited:
         self._loop = asyncio.new_event_loop()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run it to its end."""
+        """Run a coroutine to its end."""
         return self._loop.run_until_complete(coroutine)
 
     def close(self) -> None:

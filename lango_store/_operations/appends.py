@@ -331,7 +331,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return True if the log after a seq consists of the batch in its order, apart from messages before the seq."""
+    """Return True if the log after a seq consists of the batch in its order, except messages stored before the seq."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))

@@ -33,7 +33,7 @@ _insert: Final = Statement(lambda _: numbered_insert(INBOX, *_FIELDS))
 
 
 def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
-    """Store one message in the inbox, and renew the session's TTL; a known id is not stored again."""
+    """Store one message in the inbox, and restart the session's TTL; a known id is not stored again."""
     sessions.lock(connection, now, key)
     (row,), (message,) = new.rows, new.messages
     if new.ids:

@@ -1,4 +1,4 @@
-"""Payloads: large strings of a message that are stored apart from its row, once per session.
+"""Payloads: large strings of a message that are stored separately from its row, once per session.
 
 `move` takes the strings out of an encoded row, and leaves empty strings in their places. The column `payloads` lists
 them. It has the shape of the row's JSON, with a reference in each place: `[digest, bytes]`, or `[digest, bytes, media

@@ -127,7 +127,7 @@ class Stats(Value):
         records: The number of records.
         tokens: The sum of the messages' tokens, without records. This is not the usage of turns.
         bytes: The size of the tables and their indexes on disk, in bytes.
-        payload_bytes: The size of the payloads, the large strings that are stored apart from messages, in bytes.
+        payload_bytes: The size of the payloads, the large strings that are stored separately from messages, in bytes.
         saved_bytes: The bytes that the payloads would need in addition if each message had its own copy.
         agents: The statistics of each agent, sorted by the number of messages, largest first.
         expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",

@@ -13,7 +13,7 @@ _HELP: Final = {
     "records": "Records.",
     "tokens": "Tokens of messages, without records.",
     "bytes": "Size of the tables and their indexes on disk.",
-    "payload_bytes": "Size of the large strings that are stored apart from messages.",
+    "payload_bytes": "Size of the large strings that are stored separately from messages.",
     "input_tokens": "Tokens of prompts in the usage of turns.",
     "output_tokens": "Tokens of answers in the usage of turns.",
     "cached_tokens": "Tokens of prompts that were read from a cache, in the usage of turns.",

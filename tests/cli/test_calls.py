@@ -47,7 +47,7 @@ def test_unknown_calls_on_terminal_are_a_table(url: str, unknown: BegunCall) -> 
     assert line.split()[:4] == ["tab␉key", "1", "0", "pay"]
 
 
-def test_calls_without_an_unknown_one(url: str) -> None:
+def test_calls_reports_that_no_call_is_unknown(url: str) -> None:
     done = run("calls", "--unknown", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no call is unknown\n")
 
@@ -55,7 +55,7 @@ def test_calls_without_an_unknown_one(url: str) -> None:
 @pytest.mark.parametrize(
     "words", [("--output", "FILE"), ("--failed", "refused"), ("--retry",)], ids=lambda words: words[0]
 )
-def test_resolve_stores_what_became_of_the_call(
+def test_resolve_stores_the_outcome_of_the_call(
     url: str, unknown: BegunCall, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     file = tmp_path / "result.json"
@@ -127,7 +127,7 @@ def test_suspensions_are_printed_as_json_lines_without_tokens(url: str, suspende
     assert str(suspended.token) not in done.stdout
 
 
-def test_suspensions_of_an_agent_without_any(url: str, suspended: Suspension) -> None:
+def test_suspensions_prints_nothing_for_an_agent_without_suspensions(url: str, suspended: Suspension) -> None:
     done = run("suspensions", "--agent", "nobody", "--url", url)
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -54,7 +54,7 @@ def test_changes_on_terminal_are_a_table(url_of_changed: str) -> None:
     assert [line.split()[:3] for line in lines] == [["4", "pop", "3"], ["5", "update", "1"]]
 
 
-def test_session_without_changes(url: str) -> None:
+def test_changes_reports_that_a_session_has_none(url: str) -> None:
     with Store(url) as store:
         store.create("k")
     done = run("sessions", "changes", "k", "--url", url)
@@ -88,7 +88,7 @@ def test_undo_of_a_change_that_is_not_kept_exits_1(url: str) -> None:
     ("as_of", "window"),
     [("0", []), ("2", ["a", "b"]), ("3", ["a", "b", "c"]), ("4", ["a", "b"]), ("9", ["A", "b"])],
 )
-def test_show_as_of_a_seq(url_of_changed: str, as_of: str, window: list[str]) -> None:
+def test_show_as_of_a_seq_prints_the_earlier_window(url_of_changed: str, as_of: str, window: list[str]) -> None:
     done = run("sessions", "show", "k\t1", "--as-of", as_of, "--json", "--url", url_of_changed)
     info, *lines = done.stdout.splitlines()
     assert contents(Message.model_validate_json(line) for line in lines) == window
@@ -96,7 +96,7 @@ def test_show_as_of_a_seq(url_of_changed: str, as_of: str, window: list[str]) ->
     assert "messages" not in json.loads(info)
 
 
-def test_show_as_of_a_time(url_of_changed: str) -> None:
+def test_show_as_of_a_time_prints_the_earlier_window(url_of_changed: str) -> None:
     with Store(url_of_changed) as store:
         changed_at = store.conversation("k\t1").changes()[0].changed_at
     before = (changed_at - timedelta(seconds=1)).isoformat()

@@ -1,4 +1,4 @@
-"""Processes that are killed while they stream an answer: what they flushed is a draft, and in the log only once kept.
+"""Processes that are killed while they stream an answer: the flushed text is a draft, and enters the log only if kept.
 
 LANGO_STORE_TURN_ROUNDS sets the number of rounds.
 """

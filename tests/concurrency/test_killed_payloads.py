@@ -1,4 +1,4 @@
-"""Processes that are killed while they write payloads: each stored message is whole, and no payload is left over.
+"""Processes that are killed while they write payloads: each stored message is whole, and no payload is orphaned.
 
 LANGO_STORE_TURN_ROUNDS sets the number of rounds.
 """

@@ -52,7 +52,7 @@ Send = tuple[int, Request]
 
 
 class Crew:
-    """Eight processes that answer requests, see `support/turn_worker.py`, and what became of their attempts.
+    """Eight processes that answer requests, see `support/turn_worker.py`, and the outcomes of their attempts.
 
     Attributes:
         attempts: The reports of all attempts since the last `clear`.
@@ -196,7 +196,7 @@ def check_writes(attempt: Attempt) -> None:
 
 
 def paused(crew: Crew, tokens: set[int]) -> Iterator[tuple[Attempt, list[str]]]:
-    """Yield the paused attempts with these tokens, and what became of their writes after the pause."""
+    """Yield the paused attempts with these tokens, and the outcomes of their writes after the pause."""
     for attempt in crew.attempts:
         if attempt["token"] in tokens:
             yield attempt, [became for name, became in attempt["writes"].items() if name not in attempt["before"]]

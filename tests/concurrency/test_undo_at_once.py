@@ -122,7 +122,7 @@ def test_undo_of_a_compaction_during_another_compaction_is_noticed(keeping: Stor
 
 
 def test_load_between_whose_statements_a_change_is_taken_back_is_repeated(url: str) -> None:
-    """The state after the undo has as many rows as one seq more, so that only the additional seqs tell."""
+    """The undo changes the number of rows by one, so that only the additional seqs reveal it."""
     for number in (1, 2, 3):
         with Store(url, keep_removed=timedelta(days=1)) as store:
             key = f"k{number}"

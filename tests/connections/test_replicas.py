@@ -140,7 +140,7 @@ def test_snapshot_reads_on_replica_are_consistent(
         assert connection.execute(standing).one() == (True, 3)
 
 
-def test_position_can_be_passed_to_another_store(primary: PostgresServer, replica: PostgresServer) -> None:
+def test_at_reads_up_to_the_position_of_another_store(primary: PostgresServer, replica: PostgresServer) -> None:
     replica.delay(60)
     with Store(primary.url()) as writer, Store(primary.url(), replica=replica.url()) as reader:
         writer.create("k", messages=messages(3))

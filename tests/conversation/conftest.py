@@ -1,4 +1,4 @@
-"""A store that keeps what changes remove."""
+"""A store that keeps the messages that changes remove."""
 
 from collections.abc import Iterator
 from datetime import timedelta

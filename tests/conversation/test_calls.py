@@ -114,7 +114,7 @@ def test_idempotent_call_runs_again_with_the_same_key(store: Store, clock: Clock
     assert [each.content for each in conversation.messages()][1:] == ["done"]
 
 
-def test_late_result_is_stored_if_nobody_resolved_the_call(store: Store, clock: Clock) -> None:
+def test_late_result_is_stored_if_the_call_was_not_resolved(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     clock.move(hours=2)
@@ -164,7 +164,7 @@ def test_output_that_cannot_be_stored_leaves_the_call_running(store: Store) -> N
 
 
 @pytest.mark.parametrize(("seq", "position"), [(1, 3), (1, -1), (2, 0), (9, 0), (0, 0)])
-def test_begin_of_call_that_nobody_asked_for_is_refused(store: Store, seq: int, position: int) -> None:
+def test_begin_call_refuses_a_call_that_no_message_asks_for(store: Store, seq: int, position: int) -> None:
     conversation = store.open("k")
     asks(conversation)
     conversation.append_message(message("no call"))
@@ -232,14 +232,14 @@ def test_any_output_is_replayed_equal(store: Store, output: Any) -> None:
 
 
 @pytest.mark.parametrize("position", [True, "0", 0.0, None])
-def test_position_is_a_number(store: Store, position: Any) -> None:
+def test_begin_call_refuses_a_position_that_is_not_an_int(store: Store, position: Any) -> None:
     seq = asks(store.open("k")).seq
     with pytest.raises(TypeError, match="position is"):
         store.conversation("k").begin_call(seq, position)
 
 
 @pytest.mark.parametrize("failed", [5, True, ["no"]])
-def test_failure_is_text(store: Store, failed: Any) -> None:
+def test_finish_call_refuses_a_failure_that_is_not_text(store: Store, failed: Any) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     with pytest.raises(TypeError, match="failed is"):

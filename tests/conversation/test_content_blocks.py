@@ -62,7 +62,7 @@ def test_content_without_text_blocks_has_no_parts_and_no_text(content: Any) -> N
     assert text_of(content) is None
 
 
-def test_text_of_a_text_is_the_text() -> None:
+def test_text_of_returns_plain_text_unchanged() -> None:
     assert text_of("x") == "x"
     assert parts_of("x") is None
 

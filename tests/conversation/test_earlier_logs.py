@@ -47,7 +47,7 @@ def test_every_earlier_window_can_be_read(keeping: Store) -> None:
     }
 
 
-def test_earlier_session_has_the_counters_of_its_log(keeping: Store) -> None:
+def test_get_as_of_returns_the_counters_of_the_earlier_log(keeping: Store) -> None:
     conversation = keeping.open("k", title="first")
     conversation.save_turn([message("a", tokens=2), message("b", tokens=3)], {"tokens": 5})
     conversation.append_message(message("r", role="record"))
@@ -72,7 +72,7 @@ def test_large_strings_of_earlier_windows_are_loaded(keeping: Store) -> None:
     assert (at(conversation, 1), at(conversation, 2)) == ([[LARGE, "y" * 5_000]], [LARGE])
 
 
-def test_present_log_needs_nothing_kept(store: Store) -> None:
+def test_get_as_of_needs_no_kept_messages_if_nothing_was_removed(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     assert (at(conversation, 1), at(conversation, 2), at(conversation, 9)) == (["a"], ["a", "b"], ["a", "b"])
     conversation.redact_message(1)  # a redaction reaches earlier logs, too
@@ -86,7 +86,7 @@ def test_as_of_that_is_not_a_seq_is_refused(keeping: Store, wrong: Any) -> None:
         keeping.get("k", as_of=wrong)
 
 
-def test_earlier_log_of_an_expired_session(keeping: Store, clock: Clock) -> None:
+def test_get_as_of_reads_an_expired_session_only_with_expired(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", ttl=timedelta(hours=1), messages=[message("a")])
     conversation.clear()
     clock.move(hours=2)
@@ -101,7 +101,7 @@ def test_earlier_log_of_an_expired_session(keeping: Store, clock: Clock) -> None
 # Times
 
 
-def test_window_at_a_time(keeping: Store, clock: Clock) -> None:
+def test_get_as_of_a_time_returns_the_window_of_that_time(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k")
     began = clock()
     for text in ("a", "b", "c"):
@@ -146,7 +146,7 @@ def test_diff_lists_added_removed_and_changed_messages(keeping: Store) -> None:
     assert (same.added, same.removed, same.changed) == ([], [], [])
 
 
-def test_diff_of_two_times(keeping: Store, clock: Clock) -> None:
+def test_diff_compares_the_logs_of_two_times(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     before = clock()
     clock.move(minutes=1)
@@ -157,7 +157,7 @@ def test_diff_of_two_times(keeping: Store, clock: Clock) -> None:
 # Forks
 
 
-def test_fork_of_an_earlier_log(keeping: Store) -> None:
+def test_fork_as_of_a_seq_copies_the_earlier_log(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", id="a"), message([LARGE], id="b")])
     conversation.save_turn([message("c", tokens=4)], {"tokens": 1}, id="t")
     conversation.update_message("b", message("short"))

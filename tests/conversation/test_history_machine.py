@@ -39,13 +39,13 @@ batches = st.lists(one_message, max_size=3, unique_by=lambda message: message.id
 
 
 class State:
-    """What the session shows after a call."""
+    """The visible state of a session after a call."""
 
     def __init__(self, session: Session, log: list[Message], turns: list[Turn]) -> None:
         self.session, self.log, self.turns = session, log, turns
 
     def shown(self) -> tuple[Any, ...]:
-        """Return what undo has to bring back."""
+        """Return the state that undo has to restore."""
         session = self.session
         counters = (session.message_count, session.record_count, session.token_count, session.turn_count)
         summary = (session.summary_turn, session.summarized_upto, session.last_consolidated)

@@ -1,4 +1,4 @@
-"""The inbox: messages that arrive while a turn is running, outside of the log until a turn takes them."""
+"""The inbox: messages that wait outside of the log until a turn moves them to the log."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -114,7 +114,7 @@ def test_enqueue_renews_ttl_and_activity_but_not_revision(either_store: Store, c
     assert conversation.info() == after
 
 
-def test_enqueue_in_session_without_ttl(store: Store) -> None:
+def test_enqueue_sets_no_expiry_without_ttl(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message())
     assert conversation.info().expires_at is None
@@ -128,7 +128,7 @@ def test_enqueue_never_moves_expiry_back(store: Store, clock: Clock) -> None:
     assert conversation.info().expires_at == before
 
 
-def test_enqueue_while_a_turn_runs(either_store: Store) -> None:
+def test_enqueue_during_a_turn_does_not_change_the_turn(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn() as turn:
         conversation.enqueue(message("waiting"))
@@ -136,7 +136,7 @@ def test_enqueue_while_a_turn_runs(either_store: Store) -> None:
         assert turn.messages == []
 
 
-def test_enqueue_in_callers_transaction(store: Store) -> None:
+def test_enqueue_is_rolled_back_with_the_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
     with store.engine.connect() as connection:
         inside = store.using(connection).conversation("k")
@@ -158,7 +158,7 @@ def test_enqueue_of_invalid_message_writes_nothing(either_store: Store, invalid:
     assert (conversation.inbox(), conversation.info()) == ([], before)
 
 
-def test_inbox_of_missing_or_expired_session(either_store: Store, clock: Clock) -> None:
+def test_inbox_of_missing_or_expired_session_raises(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(hours=1))
     clock.move(hours=1)
     calls: list[Callable[[], object]] = [conversation.inbox, lambda: conversation.enqueue(message())]
@@ -216,7 +216,7 @@ def test_messages_that_no_turn_takes_stay_in_the_inbox(store: Store) -> None:
     assert contents(conversation.inbox()) == ["waiting"]
 
 
-def test_message_that_was_appended_meanwhile_is_not_stored_again(store: Store) -> None:
+def test_inbox_message_whose_id_was_appended_is_not_stored_again(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message("from the inbox", id="m1"))
     conversation.enqueue(message("second", id="m2"))

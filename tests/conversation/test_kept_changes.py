@@ -1,4 +1,4 @@
-"""Changes that cannot be taken back, because what they removed was not kept, or only for a time that is over."""
+"""Changes that cannot be taken back, because the removed messages were never kept or are no longer kept."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,7 +41,7 @@ def assert_not_kept(conversation: Conversation, seq: int, as_of: int) -> None:
     assert (conversation.get(), conversation.changes()) == before
 
 
-def test_change_of_a_store_without_keep_removed_in_between(keeping: Store, store: Store) -> None:
+def test_undo_stops_at_a_change_that_was_not_kept(keeping: Store, store: Store) -> None:
     conversation = keeping.open("k", messages=[message(text) for text in "abcd"])
     conversation.pop_message()
     store.conversation("k").pop_message()

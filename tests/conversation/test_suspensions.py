@@ -1,4 +1,4 @@
-"""Suspensions: questions to somebody outside, answered once by who has the token."""
+"""Suspensions: requests for an answer from outside the program, each answered once, with its token."""
 
 from base64 import urlsafe_b64encode
 from datetime import timedelta
@@ -113,13 +113,13 @@ def test_wrong_tokens_are_refused(store: Store) -> None:
     key=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=512),
     state=st.text(),
 )
-def test_token_names_any_session(store: Store, key: str, state: str) -> None:
+def test_token_works_for_any_session_key(store: Store, key: str, state: str) -> None:
     store.delete(key)
     conversation = store.open(key)
     assert store.resume(token_of(conversation.suspend(state=state)), state).state == state
 
 
-def test_id_does_not_permit_to_answer_by_token(store: Store) -> None:
+def test_resume_refuses_a_token_made_of_the_id(store: Store) -> None:
     asked = store.open("k").suspend()
     key, _ = token_of(asked).split(".")
     with pytest.raises(SuspensionNotFound):
@@ -139,18 +139,18 @@ def test_suspension_of_missing_call_is_refused(store: Store, calls: list[tuple[i
 
 
 @pytest.mark.parametrize("calls", [[1], [(1,)], CALLS])
-def test_calls_of_a_suspension_are_pairs(store: Store, calls: Any) -> None:
+def test_suspend_refuses_calls_that_are_not_pairs(store: Store, calls: Any) -> None:
     with pytest.raises(TypeError, match="calls are pairs"):
         store.open("k").suspend(calls)
 
 
-def test_call_is_suspended_once(store: Store) -> None:
+def test_suspend_ignores_a_repeated_call(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation)
     assert conversation.suspend([(seq, 1), (seq, 1)]).calls == [(seq, 1)]
 
 
-def test_suspension_names_calls_of_one_message(store: Store) -> None:
+def test_suspend_refuses_calls_of_several_messages(store: Store) -> None:
     conversation = store.open("k")
     with pytest.raises(ValueError, match="several messages"):
         conversation.suspend([(asks(conversation), 0), (asks(conversation), 0)])
@@ -240,7 +240,7 @@ def test_cursor_of_another_list_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1_001])
-def test_page_size_is_limited(store: Store, limit: int) -> None:
+def test_suspensions_refuses_a_page_size_out_of_range(store: Store, limit: int) -> None:
     with pytest.raises(ValueError, match="limit="):
         store.suspensions(limit=limit)
 

@@ -1,4 +1,4 @@
-"""Turns in progress: the block, what it saves, what an exception leaves, and invalid calls."""
+"""Turns in progress: what the block saves, the state after an exception, and invalid calls."""
 
 import asyncio
 import threading

@@ -14,7 +14,7 @@ from lango_store.testing import Clock
 
 
 def shown(conversation: Conversation) -> tuple[Any, ...]:
-    """Return what undo has to bring back."""
+    """Return the state that undo has to restore."""
     session = conversation.get(records=True)
     changing = {"last_seq", "revision", "updated_at"}
     return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns()
@@ -217,7 +217,7 @@ def test_another_change_ends_redo(keeping: Store) -> None:
     assert contents(conversation.messages()) == ["A", "b"]
 
 
-def test_redo_after_an_append(keeping: Store) -> None:
+def test_redo_keeps_messages_appended_after_the_undo(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.truncate(after=1)
     conversation.undo()

@@ -10,7 +10,7 @@ from lango_store import Conflict, Conversation, Message, Store, ToolCall
 
 
 def shown(conversation: Conversation) -> tuple[Any, ...]:
-    """Return what undo has to bring back."""
+    """Return the state that undo has to restore."""
     session = conversation.get(records=True)
     changing = {"last_seq", "revision", "updated_at"}
     return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns()
@@ -27,7 +27,7 @@ def test_redaction_is_not_taken_back(keeping: Store) -> None:
     assert conversation.undo() is None
 
 
-def test_records_of_tool_calls_are_not_restored(keeping: Store) -> None:
+def test_undo_does_not_restore_begun_calls(keeping: Store) -> None:
     conversation = keeping.open("k")
     asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="1", name="f")]))
     conversation.finish_call(conversation.begin_call(asking.seq, 0), "done")

@@ -76,7 +76,7 @@ def test_statistics_and_doctor_know_payloads_of_removed_messages(keeping: Store)
     assert "missing payload" in [finding.name for finding in keeping.examine()]
 
 
-def test_host_with_an_older_snapshot_cannot_delete_a_payload_that_was_moved_since(make_postgres: MakeDatabase) -> None:
+def test_transaction_with_an_older_snapshot_cannot_delete_a_payload_moved_since(make_postgres: MakeDatabase) -> None:
     postgres_url = make_postgres()
     with Store(postgres_url, payloads=None) as plain:
         plain.create("k", messages=[message(LARGE), message("b")])
@@ -95,7 +95,7 @@ def test_host_with_an_older_snapshot_cannot_delete_a_payload_that_was_moved_sinc
         assert store.conversation("k").messages()[0].content == LARGE
 
 
-def test_copies_of_expired_changes_go_although_later_ones_stay(keeping: Store, clock: Clock) -> None:
+def test_expire_deletes_copies_of_old_changes_and_keeps_later_copies(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.delete_message(1)
     clock.move(days=20)

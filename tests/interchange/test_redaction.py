@@ -1,4 +1,4 @@
-"""Redaction of texts before they leave the house."""
+"""Redaction of personal data and secrets in the texts of an export."""
 
 import json
 import time

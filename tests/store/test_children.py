@@ -106,7 +106,7 @@ def test_delete_with_children_deletes_session_and_descendants_only(filled: Store
     assert filled.delete("k", children=True) is False
 
 
-def test_delete_without_children_keeps_them(filled: Store) -> None:
+def test_delete_without_children_keeps_descendants(filled: Store) -> None:
     assert filled.delete("k") is True
     assert keys(filled) == sorted(FAMILY[1:] + NEIGHBORS)
     assert filled.delete("k", expect=1, children=True) is False

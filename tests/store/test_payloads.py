@@ -99,7 +99,7 @@ def test_equal_strings_of_a_session_are_stored_once(store: Store) -> None:
     assert_sound(store)
 
 
-def test_sessions_have_their_own_payloads(store: Store) -> None:
+def test_payloads_are_stored_separately_for_each_session(store: Store) -> None:
     for key in ("a", "b"):
         store.create(key, messages=[message(LARGE)])
     assert bodies(store, "a") == bodies(store, "b") == [LARGE]

@@ -123,7 +123,7 @@ def test_usage_includes_expired_sessions_until_they_are_purged(store: Store, clo
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_compaction_keeps_the_sum(store: Store, discard: bool) -> None:
+def test_usage_is_unchanged_by_compaction(store: Store, discard: bool) -> None:
     for number in range(3):
         save(store, "k", {"input_tokens": 10**number, "details": {"a": 1}})
     store.conversation("k").compact(lambda _: summary(), discard=discard)
@@ -132,7 +132,7 @@ def test_compaction_keeps_the_sum(store: Store, discard: bool) -> None:
     assert row.turns == (1 if discard else 4)
 
 
-def test_usage_loses_turns_that_are_cut_or_deleted(filled: Store) -> None:
+def test_usage_excludes_turns_that_are_cut_or_deleted(filled: Store) -> None:
     filled.conversation("a").truncate(after=1)
     assert only(filled.usage(key_prefix="a", children=False)).input_tokens == 1
     filled.conversation("b").clear()

@@ -1,4 +1,4 @@
-"""A file format for tests: each test sets what is read from the files."""
+"""A file format for tests: each test sets the drafts that are read from the files."""
 
 from typing import Any
 

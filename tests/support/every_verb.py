@@ -1,4 +1,4 @@
-"""A call of every public verb, or several where they differ in what they send."""
+"""A call of every public method, or several if they send different statements."""
 
 import inspect
 from collections.abc import Callable
@@ -16,14 +16,14 @@ Calls = dict[type, dict[str, list[Callable[[], object]]]]
 
 
 def verbs_of(kind: type) -> set[str]:
-    """Return the names of the verbs of `Store` or `Conversation`: what their asynchronous twins await or enter."""
+    """Return the names of the methods of `Store` or `Conversation` that have an asynchronous version."""
     twin = {Store: AsyncStore, Conversation: AsyncConversation}[kind]
     named = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
     return named - {"close", "conversation", "run_sync"}
 
 
 def prepare(store: Store, cold: Path) -> None:
-    """Make what the calls are about: sessions, one in an archive, a payload, a draft, calls, an open turn, changes."""
+    """Create what the calls need: sessions, an archive, a payload, a draft, calls, an open turn, changes."""
     store.create("old")
     store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=[message("x" * 4_096, tokens=1), message(tokens=1)])

@@ -67,7 +67,7 @@ def follower(store: Store, key: str = "k", after: int | str = 0) -> Iterator[Fol
 
 
 def channel_of(store: Store, key: str = "k") -> Any:
-    """Return what the readers of a session share."""
+    """Return the state that the readers of a session share."""
     return store.context.watcher._channels.get(key)
 
 

@@ -20,7 +20,7 @@ BEGAN = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def fill(store: Store) -> None:
-    """Write sessions in which every column says something."""
+    """Write sessions that set every column."""
     said = {"agent_id": "support", "user_id": "ann", "title": "Oslo", "model": "gpt-x"}
     store.create("plain", **said, settings={"thinking": "high"}, metadata={"é": [1, 2.5]}, tools=[{"name": "f"}])  # type: ignore[arg-type]
     store.append_message(

@@ -1,4 +1,4 @@
-"""Waiting for something that nothing announces."""
+"""Waiting for a condition by polling."""
 
 import time
 from collections.abc import Callable

@@ -106,7 +106,7 @@ def unexplained(connection: sa.Connection, key: str) -> set[int]:
 
 
 def assert_sound(store: Store) -> None:
-    """Check of a store's rows what `examine` checks, but not its schema, which no verb changes."""
+    """Check a store's rows as `examine` does, without the schema, which no method changes."""
     with store.engine.connect() as connection:
         findings = [finding for name in examination.CHECKS for finding in examination.check(connection, name)]
     assert [finding for finding in findings if finding.name != "settings"] == []

@@ -208,7 +208,7 @@ class ModelSession(ModelLog):
         return last
 
     def update_message(self, place: int | str, new: Message, *, stale: bool = False) -> Message:
-        """Replace a message; the consolidated ones end where they ended before."""
+        """Replace a message; the last consolidated message stays the same."""
         self.expect(None, stale=stale)
         old = self.at(place)
         other = self.with_id(new.id)
@@ -353,7 +353,7 @@ class ModelSession(ModelLog):
             raise InvalidCut(self.key, place, max(turn.replaced_upto or 0 for turn in blank))
 
     def unknown(self, new: Sequence[Message]) -> list[Message]:
-        """Return what is not stored yet; of two with one id, the first."""
+        """Return the messages that are not stored yet; of two with the same id, the first."""
         fresh: list[Message] = []
         for m in new:
             if m.id is None or not (self.with_id(m.id) or m.id in [other.id for other in fresh]):
@@ -371,7 +371,7 @@ class ModelSession(ModelLog):
         return found
 
     def as_stored(self, new: Sequence[Message], fresh: list[Message]) -> list[Message]:
-        """Return all of a batch as it is stored now; what was written just now are the last of the log."""
+        """Return the whole batch as stored; the messages that were just written are the last of the log."""
         written = iter(self.log[len(self.log) - len(fresh) :])
         found: list[Message] = []
         for m in new:

@@ -20,7 +20,7 @@ TRIES: Final = 50
 
 
 class Attempt:
-    """One attempt at a turn, with what became of each of its writes: "stored", "replayed" or "conflict"."""
+    """One attempt at a turn, with the outcome of each of its writes: "stored", "replayed" or "conflict"."""
 
     def __init__(self, request: dict[str, Any], model: str) -> None:
         self.id: str = request["turn"]

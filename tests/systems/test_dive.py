@@ -73,7 +73,7 @@ def test_turn_without_messages_is_counted(store: Store) -> None:
     assert (session.event_count(), session.messages()) == (1, [])
 
 
-def test_title(store: Store) -> None:
+def test_title_can_be_updated(store: Store) -> None:
     session = store.open("s")
     session.update(title="Greetings")
     assert session.info().title == "Greetings"

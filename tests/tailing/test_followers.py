@@ -38,7 +38,7 @@ def other(url: str, clock: Clock) -> Iterator[Store]:
         yield yielded
 
 
-def test_follower_gets_messages_of_this_store_and_of_others(store: Store, other: Store) -> None:
+def test_follower_gets_messages_of_this_store_and_of_other_stores(store: Store, other: Store) -> None:
     store.create("k", messages=messages(2))
     with follower(store) as reader:
         until_waiting(store)
@@ -133,7 +133,7 @@ def test_readers_at_the_end_share_one_read(url: str, engine: sa.Engine) -> None:
             reader.end()
 
 
-def test_late_reader_continues_by_itself_and_joins(store: Store) -> None:
+def test_late_reader_reads_from_the_database_until_it_joins(store: Store) -> None:
     conversation = store.open("k")
     late = store.tail("k")
     with follower(store) as reader:

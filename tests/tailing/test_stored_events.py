@@ -66,7 +66,7 @@ def test_tail_starts_after_the_cursor_of_an_event(store: Store) -> None:
         assert stored(store, after=event.cursor) == events[number + 1 :]
 
 
-def test_cursor_is_short_text(store: Store) -> None:
+def test_cursor_consists_of_seq_and_incarnation(store: Store) -> None:
     store.create("k", messages=messages(2))
     (event,) = stored(store)
     seq, incarnation = event.cursor.split("-")
