@@ -13,7 +13,7 @@ from benchmarks.lines import LINES
 from benchmarks.peers import FLOOR, FLOORS, OURS, SIDES
 from benchmarks.turns import Worker, in_turns, ratio
 
-WIDTH = 110  # of the table, on a terminal that is narrower too
+WIDTH = 110  # of the table, even if the terminal is narrower
 
 
 @dataclass(frozen=True)

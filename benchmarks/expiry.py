@@ -111,7 +111,7 @@ def main() -> None:
             engine = create_engine(url)
             ratios, reports, waits = [], [], []
             fill(engine, options.sessions)
-            bare(engine)  # not counted: the file has its size from then on
+            bare(engine)  # not measured: it grows the file to its final size
             for number in range(options.rounds):
                 by_hand = 0.0
                 for mine in (True, False) if number % 2 else (False, True):

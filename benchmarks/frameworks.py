@@ -94,7 +94,7 @@ class Events(Awaited):
         self._sessions[key] = self.wait(self.service.create_session(app_name="bench", user_id="u", session_id=key))
 
     def append(self, key: str, message: Any) -> None:
-        event = message.model_copy(update={"id": uuid4().hex})  # the same event again is stored once
+        event = message.model_copy(update={"id": uuid4().hex})  # an event with the same id would be stored only once
         self.append_many(key, [event])
 
     def append_many(self, key: str, messages: list[Any]) -> None:

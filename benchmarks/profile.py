@@ -163,7 +163,7 @@ def least(steps: Steps, rounds: int) -> dict[str, float]:
     """Run steps in turns, and return the shortest time of each, because interruptions only add time."""
     found = dict.fromkeys(steps, float("inf"))
     for number in range(rounds):
-        turn = number % len(steps)  # else SQLite's checkpoints would always meet the same one
+        turn = number % len(steps)  # otherwise, SQLite's checkpoints would always fall into the same step
         for what in [*list(steps)[turn:], *list(steps)[:turn]]:
             start = time.thread_time()
             steps[what]()

@@ -58,7 +58,7 @@ class Side:
 def _installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent is not there
+    except ModuleNotFoundError:  # the parent package is not installed
         return False
 
 

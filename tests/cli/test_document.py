@@ -177,7 +177,7 @@ def test_show_html_writes_a_file(url: str, tmp_path: Path) -> None:
         conversation = store.open("k", title="Router on fire")
         conversation.save_turn([message("one"), message("two")], {"input_tokens": 10})
     target = tmp_path / "out.html"
-    for _ in range(2):  # the second time in the place of the first
+    for _ in range(2):  # the second run replaces the file
         done = run("sessions", "show", "k", "--url", url, "--html", str(target))
         assert (done.returncode, done.stderr) == (0, "")
     found = Read(target.read_text(encoding="utf-8"))

@@ -60,7 +60,7 @@ def test_append_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path, app
 
 
 def test_append_by_several_statements_returns_stored_messages(make_postgres: MakeDatabase) -> None:
-    with Store(make_postgres()) as store:  # without a clock: the database tells the time
+    with Store(make_postgres()) as store:  # without a clock: times come from the database
         made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
         again = store.append_message("k", message(), create=True)
         turn = store.conversation("k").save_turn(messages(2), {"tokens": 1})

@@ -117,7 +117,7 @@ def test_progress_is_reported_for_each_table(cluster: str) -> None:
 def test_terminal_shows_progress_of_each_table(cluster: str) -> None:
     shown, code = run_on_terminal("db", "distribute", "--url", cluster)
     assert code == 0, shown
-    assert "moving lango_" in shown  # which of them it shows depends on how fast they are
+    assert "moving lango_" in shown  # the shown tables depend on the speed of each move
     assert "the tables are now distributed by session key" in shown
 
 
@@ -164,7 +164,7 @@ def test_killed_distribution_changes_nothing_and_can_be_repeated(cluster: str, t
     kill = "import os, signal\nkill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
     done = run_program(kill + killing, cluster, table)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert contents(cluster) == rows  # which waits until the server has noticed
+    assert contents(cluster) == rows  # waits until the server has rolled back
     assert (distributed(cluster), foreign_keys(cluster)) == ({}, ALL_KEYS)
     assert schema.distribute(cluster)
     assert is_whole(cluster)
@@ -183,9 +183,8 @@ def test_distribution_waits_for_locked_table_up_to_lock_timeout(cluster: str, mo
     engine = create_engine(cluster if move is schema.distribute else workers(cluster)[0])
     with engine.begin() as connection:
         connection.exec_driver_sql("SELECT count(*) FROM lango_message")
-        with pytest.raises(
-            (DatabaseBusy, DatabaseUnavailable)
-        ):  # by way of a worker, Citus says what it calls essential
+        # If a worker's table is locked, Citus reports a failed connection.
+        with pytest.raises((DatabaseBusy, DatabaseUnavailable)):
             move(cluster, lock_timeout=0.2)
     engine.dispose()
     assert distributed(cluster) == before

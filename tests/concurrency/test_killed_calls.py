@@ -1,4 +1,4 @@
-"""Processes that are killed while they run tool calls: no recorded call runs twice, and no unknown one by itself.
+"""Processes that are killed while they run tool calls: no call runs twice unless it is resolved or idempotent.
 
 LANGO_STORE_TURN_ROUNDS sets the number of rounds.
 """

@@ -122,7 +122,7 @@ def test_checkpoints_are_made_while_no_commit_is_possible(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store:  # which would store equal contents once
+    with Store(engine, payloads=None) as store:  # payloads would store equal contents only once
         store.create("k")
         for _ in range(60):  # 4 MB each
             store.append_messages("k", [message("x" * 40_000) for _ in range(10)])

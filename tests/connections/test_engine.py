@@ -143,7 +143,7 @@ def test_append_with_failed_commit_raises_and_writes_nothing(make_sqlite: MakeDa
         with pytest.raises(SessionHeld, match="FOREIGN KEY") as raised:
             store.append_message("k", message())
         pool: Any = engine.pool
-        assert pool.checkedout() == 0, raised.value  # which holds on to all that was there when it was raised
+        assert pool.checkedout() == 0, raised.value  # the error keeps all objects of its traceback alive
         assert store.info("k").message_count == 0
         with engine.begin() as connection:
             connection.exec_driver_sql("INSERT INTO host VALUES (1)")
@@ -226,7 +226,7 @@ def test_statements_after_an_append_can_be_rolled_back(url: str) -> None:
                 connection.rollback()
 
         delete()
-        with ThreadPoolExecutor(1) as thread:  # which has not met the store yet
+        with ThreadPoolExecutor(1) as thread:  # a thread that has not used the store yet
             thread.submit(delete).result()
         assert len(store.get("k").messages) == 1
     engine.dispose()

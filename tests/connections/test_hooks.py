@@ -44,7 +44,7 @@ def test_on_statement_sees_each_statement_sent_to_driver(url: str) -> None:
     assert len(reached) > 10
     hooked = [shape(text) for text, _ in told if is_ours(text)]
     assert sorted(set(hooked)) == sorted(set(reached))
-    if engine.dialect.name == "postgresql":  # SQLite tells each row that executemany inserts
+    if engine.dialect.name == "postgresql":  # SQLite reports each row that executemany inserts
         assert hooked == reached
     assert all(0 <= seconds < 60 for _, seconds in told)
 

@@ -29,7 +29,7 @@ def test_broken_connection_is_not_returned_to_host_pool(
     call: Callable[[Store], object],
     reset: Literal["rollback"] | None,
 ) -> None:
-    # The pool asks no connection how it is, and learns of it by its rollback at most.
+    # This pool does not ping connections: it detects a lost one only by a rollback, if at all.
     engine = sa.create_engine(make_postgres(), pool_size=1, max_overflow=0, pool_reset_on_return=reset)
     with Store(engine) as store:
         store.create("k")

@@ -58,7 +58,7 @@ def test_upgrades_through_pgbouncer_leave_no_lock(make_postgres: MakeDatabase, p
         assert schema.upgrade(url) == schema.head()
         assert schema.downgrade(url, "base") is None
     assert advisory_locks(direct) == 0
-    # More of them than the pooler has connections to the server.
+    # More upgrades at once than the pooler has connections to the server.
     with ThreadPoolExecutor(6) as pool:
         assert set(pool.map(lambda _: schema.upgrade(url), range(6))) == {schema.head()}
     assert advisory_locks(direct) == 0

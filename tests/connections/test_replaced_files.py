@@ -141,7 +141,7 @@ def test_ping_checks_schema_again(url: str) -> None:
         with engine.begin() as connection:
             connection.exec_driver_sql("DELETE FROM lango_store_version")
         store.count()  # checks the schema only once
-        for call in (store.ping, store.count):  # a fault that ping finds is looked for by each call
+        for call in (store.ping, store.count):  # after ping has found a fault, each call checks again
             with pytest.raises(SchemaOutOfDate):
                 call()
         with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
@@ -165,7 +165,7 @@ def test_ping_refuses_database_without_tables_or_revision(url: str, statement: s
         store.ping()
         with engine.begin() as connection:
             connection.exec_driver_sql(statement)
-        for opened in (store, Store(engine)):  # checked before, and not
+        for opened in (store, Store(engine)):  # one has checked the schema, the other has not
             with pytest.raises(LangoStoreError, match=text):
                 opened.ping()
     engine.dispose()

@@ -153,7 +153,7 @@ def test_at_reads_up_to_the_position_of_another_store(primary: PostgresServer, r
         assert writer.at(position).get("k").message_count == 3
         with pytest.raises(SessionNotFound):
             reader.at(None).get("k")
-        reader.at(position).append_message("k", message())  # from then on it is a writer
+        reader.at(position).append_message("k", message())  # now its own write counts too
         assert reader.get("k").message_count == 4
         seeing = reader.at(position)
         seeing.close()
@@ -165,7 +165,7 @@ def test_at_reads_up_to_the_position_of_another_store(primary: PostgresServer, r
 def test_unknown_position_is_refused_after_an_earlier_write() -> None:
     last_write = LastWrite()
     earlier, later = last_write.count(), last_write.count()
-    last_write.note(earlier, 100)  # its position was asked for before the later write, which gets no answer
+    last_write.note(earlier, 100)  # the position does not include the later write
     assert (last_write.is_known, last_write.position) == (False, 100)
     last = last_write.count()
     last_write.note(last, 300)

@@ -184,7 +184,7 @@ def test_retry_gives_ids_to_messages_and_turns(url: sa.URL) -> None:
         assert given[0].id is None
         assert uuid7.fullmatch(str(conversation.save_turn([message()], {"tokens": 1}).id))
         assert uuid7.fullmatch(str(conversation.save_turn([], {"tokens": 1}).id))
-        # Sent again by the caller, with ids of the caller's, it is the turn that is there.
+        # A turn whose messages all have ids gets no id, and is recognized by its messages.
         assert not conversation.save_turn([message(id="a")], {"tokens": 1}).replayed
         assert conversation.save_turn([message(id="a")], {"tokens": 1}).replayed
         assert conversation.total_usage() == {"tokens": 3}
@@ -357,7 +357,7 @@ def test_cancelled_call_is_not_retried(url: sa.URL, relay: Relay, monkeypatch: p
                 with pytest.raises(asyncio.CancelledError) as cancelled:
                     await task
                 relay.admit()
-            assert isinstance(cancelled.value.__cause__, DatabaseUnavailable)  # of the write, which was waited for
+            assert isinstance(cancelled.value.__cause__, DatabaseUnavailable)  # of the awaited write
             assert (await store.get("k")).messages == []
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -36,11 +36,11 @@ def test_every_earlier_window_can_be_read(keeping: Store) -> None:
         3: ["a", "b", "c"],
         4: ["a", "B", "c"],
         5: ["B", "c"],
-        6: ["B", "c"],  # a seq that the undo used
+        6: ["B", "c"],  # one of the two seqs that the undo used up
         7: ["a", "B", "c"],
-        8: ["a", "B", "d"],  # the cut of the replacement, which its message belongs to
+        8: ["a", "B", "d"],  # the cut of the replacement, whose new message has seq 9
         9: ["a", "B", "d"],
-        10: ["summary"],  # the change of the compaction, which its summary belongs to
+        10: ["summary"],  # the change of the compaction, whose summary has seq 11
         11: ["summary"],
         12: [],
         13: [],
@@ -113,7 +113,7 @@ def test_get_as_of_a_time_returns_the_window_of_that_time(keeping: Store, clock:
     windows = [at(conversation, began + timedelta(seconds=60 * number - 1)) for number in range(6)]
     assert windows == [[], ["a"], ["a", "b"], ["a", "b", "c"], ["a"], ["a", "b", "c"]]
     minute = timedelta(minutes=1)
-    assert at(conversation, began) == ["a"]  # the moment of a message belongs to it
+    assert at(conversation, began) == ["a"]  # a window at the time of a message includes the message
     assert at(conversation, (began + minute).astimezone(timezone(timedelta(hours=5)))) == ["a", "b"]
     assert conversation.get(as_of=began + 9 * minute).last_seq == conversation.info().last_seq
 

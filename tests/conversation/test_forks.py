@@ -80,7 +80,7 @@ def test_fork_appends_after_the_last_seq_of_its_turns(store: Store) -> None:
     source.append_message(message("later"))
     forked = source.fork("f", upto=2)
     assert [m.content for m in forked.messages()] == ["summary"]
-    assert forked.info().last_seq == 5  # 4 is the summary's, 5 explains that 3 is missing
+    assert forked.info().last_seq == 5  # 4 is the summary, 5 the change that explains the missing 3
     assert forked.append_message(message("new")).seq == 6
 
 

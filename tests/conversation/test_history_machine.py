@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             if len(self.conversation.changes()) > number:
                 before.append(self.state())
             else:
-                before = [self.state()]  # a replacement at the end of the log is an append, which undo leaves alone
+                before = [self.state()]  # a replacement that removes nothing is an append, which undo keeps
         for state in reversed(before[:-1]):
             self.call(self.conversation.undo)
             assert self.state().shown() == state.shown()

@@ -232,7 +232,7 @@ def test_seqs_of_new_messages_are_higher_than_those_of_an_undo(keeping: Store) -
     assert conversation.info().last_seq == 6
     undone = conversation.undo()
     assert undone is not None
-    assert (undone.seq, undone.restored) == (12, 5)  # one for each restored message, and one more
+    assert (undone.seq, undone.restored) == (12, 5)  # one seq for each restored message, and one for the undo
     assert conversation.append_message(message()).seq == 13
 
 

@@ -146,7 +146,7 @@ def test_eviction_equals_shepherds_except_for_orphans(case: dict[str, Any]) -> N
     ("conversation", "need", "plan"),
     [
         # Pass 1
-        ("u10 a5 t3 t3 u1", 1, [(0, 3)]),  # results of the last answer go with it
+        ("u10 a5 t3 t3 u1", 1, [(0, 3)]),  # with the results of the last answer
         ("u10 a5:c1 t3:c1 a5 u10 a5 u1", 23, [(0, 3)]),
         ("u10 a5:c1 t3:c1 a5 u10 a5 u1", 24, [(0, 3), (4, 5)]),
         ("u10 s1 a5 u1", 1, [(0, 0), (2, 2)]),

@@ -109,7 +109,7 @@ def test_message_only_in_archive_can_be_redacted(store: Store, clock: Clock, tmp
     with pytest.raises(MessageNotFound):
         store.conversation("k").redact_message("c", archive=path)
     store.conversation("k").redact_message(1, archive=path)
-    assert traces(path, b"hello")  # seq 1 of this life is another message
+    assert traces(path, b"hello")  # in this incarnation, seq 1 is another message
 
 
 def test_expired_session_must_be_revived_before_redaction(store: Store, clock: Clock, tmp_path: Path) -> None:

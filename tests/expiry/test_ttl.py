@@ -102,7 +102,7 @@ def test_expired_session_can_be_deleted_or_replaced(store: Store, clock: Clock) 
 def test_live_session_is_not_replaced(url: str, clock: Clock, verb: str) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=HOUR, title="old")
-    times = iter([clock() + 2 * HOUR])  # it has expired at the first look, and has been revived by the second
+    times = iter([clock() + 2 * HOUR])  # expired at the first read, revived before the second
     with Store(url, clock=lambda: next(times, clock())) as store:
         getattr(store, verb)("k", renew=True, title="new")
         assert store.info("k").title == "old"

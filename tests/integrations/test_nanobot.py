@@ -90,7 +90,7 @@ def test_cleared_session_stays_empty_after_restart(start: Callable[[], SessionMa
     again = start().get_or_create(KEY)
     assert (again.messages, again.provider_state, again.metadata["title"]) == ([], None, "Oslo")
     again.add_message("user", "again")
-    start().save(session)  # nothing of it changed
+    start().save(session)  # without changes
     assert store.info(KEY).message_count == 0
 
 
@@ -225,7 +225,7 @@ def test_save_after_a_lost_acknowledgement_writes_nothing_twice(
     session.add_message("user", "hello")
     sessions.save(session)
     twin = start().get_or_create(KEY)
-    for each in (session, twin):  # the same line: what a first try wrote, and its caller did not hear of
+    for each in (session, twin):  # the same line, as after a first try that was committed but not acknowledged
         each.messages.append({"role": "assistant", "content": "hi", "timestamp": "2026-11-21T20:36:10.610012"})
     start().save(twin)
     session.add_message("user", "more")

@@ -104,7 +104,7 @@ def test_save_does_not_overwrite_another_process(start: Callable[[], SessionMana
         ours.save(session)
     assert (conflict.value.expected, conflict.value.last_seq) == (1, 2)
     assert [each.content for each in store.messages(KEY)] == ["hello", "hi"]
-    session = ours.get_or_create(KEY)  # the cache has forgotten what was out of date
+    session = ours.get_or_create(KEY)  # the cache has dropped the outdated session
     session.add_message("user", "are you there?")
     ours.save(session)
     assert [each.content for each in store.messages(KEY)] == ["hello", "hi", "are you there?"]

@@ -147,7 +147,7 @@ def test_file_cut_to_any_length_is_refused(source: Store, folder: Path, make_sql
     path = folder / backups.FILE_NAME
     whole = path.read_bytes()
     with Store(make_sqlite()) as target:
-        for length in range(len(whole) - 1):  # without the end of its last line it is whole
+        for length in range(len(whole) - 1):  # a file that only lacks its last newline is complete
             path.write_bytes(whole[:length])
             (report,) = import_path(target, path)
             assert report.error is not None
@@ -295,7 +295,7 @@ def test_long_session_is_never_in_memory_as_a_whole(
             list(load(writing, "backup.jsonl", dumped(found, [key])))
 
     put(source, session_row("short", last_seq=1, message_count=1), message_row("short", 1))
-    copied("short")  # what is compiled once
+    copied("short")  # compiles the statements
     put(source, session_row("k", last_seq=900, message_count=900))
     put(source, *(message_row("k", seq, content=f'"{"x" * 10_000}"') for seq in range(1, 901)))
     tracemalloc.start()

@@ -167,7 +167,7 @@ def comes_out_again(store: Store, keys: list[str], name: str, folder: Path) -> N
         return
     reports = list(interchange.export(store, folder / "out", name, keys=keys)) if keys else []
     for each in reports:
-        assert (each.path is None) is bool(each.error)  # a key may make a name that no folder takes
+        assert (each.path is None) is bool(each.error)  # a key can make a file name invalid
     for path in {each.path for each in reports if each.path is not None}:  # a backup has all sessions in one file
         (again,) = interchange.import_path(store, path, format=name)
         assert sorted(again.already_there) == sorted(each.key for each in reports if each.path == path), again

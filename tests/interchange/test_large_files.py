@@ -70,7 +70,7 @@ def test_import_work_grows_linearly_with_messages(make_database: MakeDatabase, t
         assert report.messages == count
         return calls, statements
 
-    work(10)  # what is compiled and loaded once
+    work(10)  # compiles statements and loads modules
     few, many = work(400), work(1_200)
     assert many[0] < 3.1 * few[0]
     assert many[1] <= 3 * few[1]

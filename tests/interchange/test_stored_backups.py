@@ -83,7 +83,7 @@ def _turns_are_back(target: Store) -> None:
     conversation = target.open("turns")
     assert [m.content for m in conversation.messages()] == ["We said 2 things."]
     assert conversation.total_usage() == {"input_tokens": 10}
-    assert conversation.save_turn([message("next")]).turn_no == 4  # a third turn was made and taken away
+    assert conversation.save_turn([message("next")]).turn_no == 4  # a third turn was saved and removed
 
 
 @pytest.mark.parametrize("revision", FILES)

@@ -125,7 +125,7 @@ def test_paging_refuses_a_primary_key_index_that_is_out_of_order(
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k", messages=messages(200))
     data = path.read_bytes()
-    for seq in (64, 65):  # the entries that end the first page say seq 1
+    for seq in (64, 65):  # the last index entries of the first page now contain seq 1
         entry = b"\x04\x0f\x01\x01k" + bytes([seq, seq])
         assert data.count(entry) == 1
         data = data.replace(entry, b"\x04\x0f\x01\x01k" + bytes([1, seq]))

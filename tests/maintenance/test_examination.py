@@ -221,7 +221,7 @@ def test_doctor_reports_checks_that_failed_with_reason(undistributed: str) -> No
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.examine() if each.name == "check failed"]
-        assert len(reasons) == 7  # of all that look at these tables
+        assert len(reasons) == 7  # all checks of these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 
@@ -237,7 +237,7 @@ def test_doctor_reports_missing_tables(store: Store) -> None:
 def test_examine_names_unreadable_values_in_order(store: Store) -> None:
     for name in "edcba":
         store.set_shared_values("app", {name: 1})
-    number = "1" * 5_000  # of more digits than Python reads
+    number = "1" * 5_000  # more digits than Python parses
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
     named = [each.detail.split(" of ")[0] for each in store.examine() if each.name == "unreadable value"]

@@ -88,7 +88,7 @@ def test_host_env_continues_after_upgrade(tmp_path: Path, empty_url: str, way: s
 def test_host_revision_continues_after_upgrade(tmp_path: Path, empty_url: str, way: str) -> None:
     config = host(tmp_path / "host", empty_url, revision=WAYS[way].format(connection="op.get_bind()"))
     if way != "the connection" and empty_url.startswith("sqlite"):
-        config.set_main_option("sqlalchemy.url", f"{empty_url}?timeout=0.2")  # the host's own transaction has the file
+        config.set_main_option("sqlalchemy.url", f"{empty_url}?timeout=0.2")  # the host's transaction locks the file
         with pytest.raises(LangoStoreError, match="locked"):
             command.upgrade(config, "head")
         return

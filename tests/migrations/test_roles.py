@@ -236,7 +236,7 @@ def test_policies_separate_tenants_of_one_role(database: Database) -> None:
                 assert {key.partition("/")[0] for key in keys} <= {"ann"}, name
         assert (store.exists("bob/1"), store.delete("bob/1"), store.shared_values("bob/app")) == (False, False, {})
         refusals = [refusal(store, key, create) for key in ("bob/1", "bob/unused") for create in CREATIONS]
-        assert refusals[: len(CREATIONS)] == refusals[len(CREATIONS) :]  # they do not say which key is used
+        assert refusals[: len(CREATIONS)] == refusals[len(CREATIONS) :]  # the errors do not reveal which keys exist
         with pytest.raises(NotPermitted):
             store.set_shared_values("bob/app", {"a": 1})
         tenant.set("unknown")
@@ -261,7 +261,7 @@ def refusal(store: Store, key: str, create: Callable[[Store, str], Any]) -> str:
 def test_objects_created_by_another_role_are_never_called(database: Database, tmp_path: Path) -> None:
     schema.enable_search(database.url("owner"))
     database.execute(database.url("owner"), f"{GRANTS_FOR_SEARCH}; GRANT CREATE ON SCHEMA public TO agents_reader")
-    statements = sent(database.url("app"), tmp_path, without=["examine"])  # it reflects, by queries of SQLAlchemy
+    statements = sent(database.url("app"), tmp_path, without=["examine"])  # it sends SQLAlchemy's reflection queries
     texts = [text for each in statements.values() for text, _ in each]
     intrude(database.url("reader"), {name for text in texts for name in re.findall(r"\b([a-z_]+)\(", text)})
     assert sent(database.url("app"), tmp_path, without=["examine"]).keys() == statements.keys()

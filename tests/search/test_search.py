@@ -88,9 +88,8 @@ def test_search_of_too_many_matches_returns_the_newest(
     second = searched.search("oslo -2997", limit=2, offset=first.next or 0)
     assert ([hit.seq for hit in second.items], [hit.rank for hit in second.items]) == ([2_997, 2_996], [0, 0])
     assert [hit.seq for hit in searched.conversation("new").search("oslo", limit=1).items] == [3_000]
-    monkeypatch.setattr(
-        "lango_store._operations.search._ranked", cancel
-    )  # the following searches would be ranked in time
+    # Without this, the following searches would be ranked in time.
+    monkeypatch.setattr("lango_store._operations.search._ranked", cancel)
     monkeypatch.setattr("lango_store._operations.search._NEWEST", 100)
     limited = searched.search("oslo nowhere")
     assert (limited.items, limited.next, limited.newest) == ([], None, 100)

@@ -1,4 +1,4 @@
-"""Search finds the words of large strings, which are stored apart from their messages."""
+"""Search finds the words of large strings, which are stored separately from their messages."""
 
 import pytest
 from support.databases import not_on_a_cluster

@@ -34,7 +34,7 @@ def whole(url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let batches begin with two messages."""
+    """Make the first batch two messages long."""
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 2)
 
 

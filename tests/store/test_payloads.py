@@ -1,4 +1,4 @@
-"""Payloads: which strings of a message are stored apart, and how they are read."""
+"""Payloads: strings of messages that are stored separately, and reads that put them back."""
 
 import sqlite3
 from datetime import timedelta
@@ -32,7 +32,7 @@ def payload(body: str, media_type: str | None = None) -> Payload:
     return Payload(digest=digest_of(body), size=len(body.encode()), media_type=media_type)
 
 
-# What becomes a payload
+# Strings that become payloads
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])

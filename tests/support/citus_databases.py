@@ -12,7 +12,7 @@ from lango_store import schema
 _NODES: Final = """
 SELECT nodename, nodeport FROM pg_dist_node WHERE noderole = 'primary' AND groupid <> 0 AND isactive
 """
-# The maintenance daemon too, which never exits by itself and prevents copies of its database.
+# Also ends the maintenance daemon, which would prevent copies of the database.
 _END_ALL: Final = """
 SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity
 WHERE datname = '{name}' AND pid <> pg_backend_pid()
@@ -44,7 +44,7 @@ class CitusDatabases(PostgresDatabases):
     def _create(self, name: str, template: str | None) -> None:
         if template is None:
             template = self._bare = self._bare or self._cluster(f"{name}_bare")
-        self._say(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")  # first, or others come while these end
+        self._say(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")  # new connections would prevent the copy
         self._say(_END_ALL.format(name=template))
         super()._create(name, template)
 
@@ -69,8 +69,8 @@ class CitusDatabases(PostgresDatabases):
         list(self._threads.map(lambda number: self._say_on(number, statement), range(len(self._nodes))))
 
     def _drop(self, name: str) -> None:
-        # On the coordinator first: what works there in the background would come back to the workers' while they go. It
-        # may also take longer to end than the five seconds for which a DROP DATABASE waits.
+        # On the coordinator first, because its background processes would connect to the workers' databases again. They
+        # may also take longer to end than the five seconds for which DROP DATABASE waits.
         self._disconnect(name)
         for number in range(len(self._nodes)):
             for tries_left in (2, 1, 0):
@@ -82,7 +82,7 @@ class CitusDatabases(PostgresDatabases):
                         raise
 
     def _say_on(self, number: int, statement: str) -> None:
-        for _ in range(2):  # a server may have crashed since, which a closed connection does not know before it is used
+        for _ in range(2):  # a server may have crashed: the first use of a connection then closes it
             if self._on_nodes[number].closed:
                 self._on_nodes[number] = self._connect(self._nodes[number])
             try:

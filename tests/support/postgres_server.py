@@ -65,7 +65,7 @@ class PostgresServer:
             settings = CONFIGURATION.format(
                 socket=self.folder,
                 fsync="on" if fsync else "off",
-                synchronous="on" if fsync or replicated else "off",  # else a killed one loses what it acknowledged
+                synchronous="on" if fsync or replicated else "off",  # else a killed server loses acknowledged commits
                 wal="1GB" if fsync else "256MB",
                 wal_level="replica" if replicated else "minimal",
                 senders=4 if replicated else 0,

@@ -72,7 +72,7 @@ class Racer:
         return Message(role=role, content=f"{self.number}:{self.written}", tokens=self.random.randrange(9), id=id)
 
     def append(self) -> None:
-        # Ids that all racers send: whoever sends one first writes it.
+        # Ids that all racers send: the first racer that sends an id stores its message.
         id = f"id{self.random.randrange(50)}" if self.random.random() < 0.3 else None
         stored = self.conversation.append_message(self.message(id=id))
         assert stored.seq > 0

@@ -97,9 +97,9 @@ def unexplained(connection: sa.Connection, key: str) -> set[int]:
             explained |= set(range(1, seq))
         elif kind == "discard":
             explained |= set(range(1, after + 1))
-        elif kind in ("undo", "redo"):  # it took a seq for each message that it restored, before its own
+        elif kind in ("undo", "redo"):  # it used up a seq for each restored message, and its own
             explained |= set(range(max(explained & set(range(seq)) - {seq}, default=0) + 1, seq))
-            explained |= set(range(after, added[after] + 1))  # what it removed
+            explained |= set(range(after, added[after] + 1))  # the removed messages
         elif kind != "compact":
             explained.add(after)
     return set(range(1, last_seq + 1)) - explained

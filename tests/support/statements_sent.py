@@ -14,7 +14,7 @@ from lango_store.tables import FEATURE_TABLE, Base
 KEYS: Final = {
     table.name: next(iter(table.primary_key.columns)).name
     for table in Base.metadata.sorted_tables
-    if table.name != FEATURE_TABLE  # whose rows are of the database
+    if table.name != FEATURE_TABLE  # its rows belong to no session
 }
 """The column that names the session of a row, by table."""
 
@@ -89,7 +89,7 @@ def verbs_reading_any_session(url: str, folder: Path, *, without: Collection[str
     """Call every method, and return those with a statement that does not select a session by its key."""
     statements = sent(url, folder, without)
     with psycopg.connect(url.replace("postgresql+psycopg:", "postgresql:")) as connection:
-        for way in ("seqscan", "hashjoin", "mergejoin"):  # else the planner reads small tables whole
+        for way in ("seqscan", "hashjoin", "mergejoin"):  # otherwise, the planner reads small tables whole
             connection.execute(f"SET enable_{way} = off")
         return {
             verb

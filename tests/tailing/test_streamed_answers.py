@@ -70,7 +70,7 @@ def test_stored_answer_ends_the_draft(store: Store, conversation: Conversation) 
     assert pieces([end]) == [(None, 0, "")]
     assert stored(store, end.cursor) == []
     assert pieces(stored(store)) == []
-    assert pieces(stored(store, answer.cursor)) == [(None, 0, "")]  # cut between the answer and the end
+    assert pieces(stored(store, answer.cursor)) == [(None, 0, "")]  # the reader was cut before the end of the draft
 
 
 def test_message_of_another_writer_does_not_repeat_the_draft(store: Store, conversation: Conversation) -> None:

@@ -41,7 +41,7 @@ def there_and_back(sessions: LangoSessionStore, batch: list[Any]) -> Any:
 @example([said(True), said(1, "v"), said(1.0, "w"), said(None, "x"), said(-0.0, "y"), said([True, 1, 1.0, None], "z")])
 @example([said("x", toolUseResult=DEEP)])
 def test_any_entry_is_loaded_equal(sessions: LangoSessionStore, batch: list[dict[str, Any]]) -> None:
-    as_json = json.loads(json.dumps(batch))  # two halves of a pair side by side are one character there
+    as_json = json.loads(json.dumps(batch))  # JSON joins adjacent halves of a surrogate pair
     found = there_and_back(sessions, as_json)
     assert same_json(found, as_json)
 
@@ -61,4 +61,4 @@ def test_entries_are_stored_in_fields_of_messages(store: Store, sessions: LangoS
     ]
     assert (answer.tool_call_id, answer.content) == ("toolu_1", "-3 °C")
     assert last.content == "It is -3 °C in Oslo."
-    assert [message.tokens for message in (text, call, last)] == [21, None, 21]  # of a response, at its first block
+    assert [message.tokens for message in (text, call, last)] == [21, None, 21]  # stored at its first block
