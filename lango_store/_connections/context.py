@@ -208,27 +208,28 @@ class Context:
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         """Run a read that needs no snapshot; a replica may answer it."""
-
-        def run() -> R:
-            try:
-                with self.single_read(allow_replica=self._allow_replica) as connection:
-                    return operation(connection, self.moment(connection), *args, **options)
-            except DamagedMessage:  # or a payload was deleted between two statements, which a snapshot rules out
-                with self.snapshot(allow_replica=self._allow_replica) as connection:
-                    return operation(connection, self.moment(connection), *args, **options)
-
-        return self.trying(run)
+        return self.trying(functools.partial(self.read_once, self.single_read, operation, *args, **options))
 
     def read_together(
         self, operation: Callable[Concatenate[sa.Connection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         """Run several reads in one snapshot; a replica may answer them."""
+        return self.trying(functools.partial(self.read_once, self.snapshot, operation, *args, **options))
 
-        def run() -> R:
+    def read_once(
+        self,
+        opened: Callable[..., AbstractContextManager[Any]],
+        operation: Callable[Concatenate[Any, Moment, P], R],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> R:
+        """Run a read without retries; `opened` is `single_read` or `snapshot`."""
+        try:
+            with opened(allow_replica=self._allow_replica) as connection:
+                return operation(connection, self.moment(connection), *args, **options)
+        except DamagedMessage:  # or a payload was deleted between two statements, which a snapshot rules out
             with self.snapshot(allow_replica=self._allow_replica) as connection:
                 return operation(connection, self.moment(connection), *args, **options)
-
-        return self.trying(run)
 
     def write(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs

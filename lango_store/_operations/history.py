@@ -98,7 +98,7 @@ def read(connection: sa.Connection, key: str, at: int) -> list[Message]:
     """Read the log that a session had when `at` was its last seq."""
     parts = [_messages_of(part, key).where(removed.valid(part, at)) for part in (MESSAGE, REMOVED_MESSAGE)]
     query = sa.union_all(*parts).order_by("seq")
-    return payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
+    return payloads.decode_rows(connection, key, connection.execute(query).all())
 
 
 def _messages_of(rows: sa.Table, key: str) -> sa.Select[Any]:

@@ -85,20 +85,12 @@ PayloadMode = Literal["load", "reference"]
 """Load the payloads of messages, or return a `Payload` in the place of each."""
 
 
-def _check_mode(mode: PayloadMode) -> None:
+def _decoder(
+    connection: AnyConnection, key: str, mode: PayloadMode, decode: Callable[..., list[Any]] = decode_messages
+) -> Decode:
     if mode not in ("load", "reference"):
         raise ValueError(f"payloads={quoted(mode)}: give 'load' or 'reference'")
-
-
-def _decoded(
-    connection: AnyConnection,
-    key: str,
-    run: Callable[[Decode], list[Any]],
-    mode: PayloadMode,
-    decode: Callable[..., list[Any]] = decode_messages,
-) -> list[Any]:
-    _check_mode(mode)
-    return payloads.decoded(connection, key, run, decode) if mode == "load" else run(functools.partial(decode, key))
+    return payloads.decoder(connection, key, decode) if mode == "load" else functools.partial(decode, key)
 
 
 def load(
@@ -117,7 +109,7 @@ def load_with_incarnation(
     increases the difference. So the window belongs to the session row if neither the difference nor the incarnation has
     changed since the row was read. An empty result is an empty window or a change: the session row is read again.
     """
-    _check_mode(mode)
+    decode = _decoder(connection, key, mode)
     incarnation, row = sessions.row_with_incarnation(connection, now, key)
     loaded: list[Message] = []
     for _ in range(_TRIES):
@@ -126,7 +118,7 @@ def load_with_incarnation(
             break
         values = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
         values |= {"incarnation": incarnation, "removed": removed}
-        if loaded := _decoded(connection, key, functools.partial(_window[records].run, connection, values), mode):
+        if loaded := _window[records].run(connection, values, decode):
             break
         before = incarnation
         incarnation, latest = sessions.row_with_incarnation(connection, now, key)
@@ -196,8 +188,8 @@ def read(
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if limit is None else min(limit, MAX_SEQ),
     }
-    decode = decode_messages if damaged == "raise" else decode_each
-    result = _decoded(connection, key, functools.partial(statement.run, connection, values), mode, decode)
+    decode = _decoder(connection, key, mode, decode_messages if damaged == "raise" else decode_each)
+    result = statement.run(connection, values, decode)
     if not result:
         sessions.raise_unmatched(connection, now, key)
     if chosen.last is not None:
@@ -231,7 +223,7 @@ _find = Statement(
 def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
     """Return the message of a live session with an id, or None."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
-    found = payloads.decoded(connection, key, functools.partial(_find.run, connection, values))
+    found = _find.run(connection, values, payloads.decoder(connection, key))
     if not found:
         sessions.raise_unmatched(connection, now, key)
         return None
@@ -251,7 +243,7 @@ def read_by_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dic
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
     """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
-    return payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
+    return payloads.decode_rows(connection, key, connection.execute(query).all())
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
@@ -261,7 +253,7 @@ def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole 
     if role is not None:
         conditions.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
     query = sa.select(*MESSAGE_COLUMNS).where(*conditions).order_by(MESSAGE.c.seq.desc()).limit(1)
-    result = payloads.decoded(connection, key, lambda decode: decode([*connection.execute(query)]))
+    result = payloads.decode_rows(connection, key, connection.execute(query).all())
     return result[0] if result else None
 
 
@@ -305,17 +297,12 @@ def tail(
     With `newest`, only that many of the newest messages of the log are used.
     """
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, ALL)}
-    summary_turn: int | None = None
-
-    def run(decode: Decode) -> list[Any]:
-        nonlocal summary_turn
-        rows = _tail[records].run(connection, values)
-        if not rows:
-            sessions.raise_unmatched(connection, now, key)
-            return []
-        summary_turn = rows[0][-1]
-        by_seq = list(reversed(rows[:newest]))
-        shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
-        return decode([row[:-1] for row in shown[max(len(shown) - last, 0) :]])
-
-    return _decoded(connection, key, run, mode), summary_turn
+    decode = _decoder(connection, key, mode)
+    rows = _tail[records].run(connection, values)
+    if not rows:
+        sessions.raise_unmatched(connection, now, key)
+        return [], None
+    summary_turn: int | None = rows[0][-1]
+    by_seq = list(reversed(rows[:newest]))
+    shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
+    return decode([row[:-1] for row in shown[max(len(shown) - last, 0) :]]), summary_turn

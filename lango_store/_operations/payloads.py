@@ -35,9 +35,8 @@ from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
 from lango_store._rows.payloads import FAULTS, move, put_back, references, without
 from lango_store._values.model import Message
-from lango_store.errors import DamagedMessage, PayloadNotFound
+from lango_store.errors import PayloadNotFound
 
-_TRIES: Final = 3
 _AT_ONCE: Final = 500  # a statement binds a limited number of values
 _HAS_PAYLOADS: Final = MESSAGE.c.payloads.is_not(None)
 
@@ -56,50 +55,25 @@ def read(connection: AnyConnection, key: str, digests: set[str]) -> dict[str, st
     return dict(_bodies.run(connection, {"key": key, "digests": json.dumps([*digests])})) if digests else {}
 
 
-class _Reader:
-    """Decodes rows of `MESSAGE_COLUMNS` with their payloads. A payload that several rows refer to is read once."""
+def decoder(connection: AnyConnection, key: str, decode: Callable[..., list[Any]] = decode_messages) -> Decode:
+    """Return a function that decodes rows of `MESSAGE_COLUMNS` with their payloads, each of which is read once.
 
-    def __init__(self, connection: AnyConnection, key: str, decode: Callable[..., list[Any]]) -> None:
-        self._connection, self._key, self._decode = connection, key, decode
-        self._bodies: dict[str, str] = {}
-        self.is_complete = True
-
-    def __call__(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
-        listings = [row[-1] for row in rows if row[-1] is not None]
-        if wanted := digests_of(listings) - self._bodies.keys() if listings else set():
-            self._bodies |= read(self._connection, self._key, wanted)
-            self.is_complete &= wanted <= self._bodies.keys()
-        return self._decode(self._key, rows, self._bodies)
-
-
-def decoded(
-    connection: AnyConnection,
-    key: str,
-    run: Callable[[Decode], list[Any]],
-    decode: Callable[..., list[Any]] = decode_messages,
-) -> list[Any]:
-    """Return the result of `run`, which reads rows of messages and decodes them with its argument.
-
-    If a payload is missing, an edit or a removal was committed between the rows and the payloads, and `run` is called
-    again.
+    An edit can delete a payload after the rows were read, if they were read without a lock and a snapshot. Then
+    `DamagedMessage` is raised, and `Context` repeats the read.
     """
-    tries = _TRIES
-    while True:
-        reader = _Reader(connection, key, decode)
-        tries -= 1
-        try:
-            result = run(reader)
-        except DamagedMessage:
-            if reader.is_complete or not tries:
-                raise
-        else:
-            if reader.is_complete or not tries:
-                return result
+    bodies: dict[str, str] = {}
+
+    def with_payloads(rows: Sequence[Sequence[Any]]) -> list[Any]:
+        wanted = digests_of([row[-1] for row in rows if row[-1] is not None]) - bodies.keys()
+        bodies.update(read(connection, key, wanted))
+        return decode(key, rows, bodies)
+
+    return with_payloads
 
 
 def decode_rows(connection: AnyConnection, key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
-    """Decode rows that were read in a transaction which has locked the session."""
-    return _Reader(connection, key, decode_messages)(rows)
+    """Decode rows of `MESSAGE_COLUMNS` with their payloads; see `decoder`."""
+    return decoder(connection, key)(list(rows))
 
 
 def digests_of(listings: Sequence[str]) -> set[str]:

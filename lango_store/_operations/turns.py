@@ -110,7 +110,7 @@ def _id_of(new: Batch) -> str:
 
 def replayed(connection: sa.Connection, now: Moment, key: str, turn: Turn) -> Turn:
     """Return a stored turn of a live session with its messages, marked as replayed."""
-    sessions.row_of(connection, now, key)
+    sessions.lock(connection, now, key)
     return turn.model_copy(update={"messages": messages_of(connection, key, turn), "replayed": True})
 
 

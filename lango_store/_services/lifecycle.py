@@ -48,8 +48,7 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
         except SessionExists:
             if not own_key:
                 raise
-        with context.single_read() as connection:
-            return messages.load(connection, context.moment(connection), new.key)
+        return context.on_primary().read_once(context.single_read, messages.load, new.key)
 
     return context.trying(run)
 
@@ -87,8 +86,7 @@ def find_or_create(
 
     def run() -> Session | R:
         try:
-            with context.single_read() as connection:
-                return find(connection, context.moment(connection), new.key)
+            return context.on_primary().read_once(context.single_read, find, new.key)
         except SessionExpired:
             if not renew:
                 raise

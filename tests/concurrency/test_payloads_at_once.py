@@ -89,6 +89,32 @@ def test_read_succeeds_after_several_edits_between_its_statements(
     assert "x" * 4_000 in str(found)
 
 
+def test_replay_of_a_turn_during_edits_returns_whole_messages(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("stored") as turn:
+        turn.append(message(texts(0)))
+    conversation.turn("running").begin()  # so that the replay does not get the lease, which would lock the session
+
+    def keep_replaying() -> int:
+        replays = 0
+        while not finished.is_set():
+            with conversation.turn("stored") as again:
+                assert again.stored is not None
+                assert len(str(contents(again.stored.messages))) > 12_000
+            replays += 1
+        return replays
+
+    finished = Event()
+    with ThreadPoolExecutor(1) as pool:
+        replaying = pool.submit(keep_replaying)
+        try:
+            for number in range(1, ROUNDS + 1):
+                update(conversation, number)
+        finally:
+            finished.set()
+        assert replaying.result()
+
+
 def test_reference_to_an_edited_message_is_loaded_or_not_found(store: Store) -> None:
     conversation = store.open("k", messages=[message(texts(0))])
 
