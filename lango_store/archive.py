@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,11 +18,9 @@ import sqlalchemy as sa
 
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
-from lango_store._operations import edits, levels, transfer
+from lango_store._operations import edits, levels, payloads, transfer
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, VALUE
 from lango_store._operations.expiry import MAX_BATCH
-from lango_store._operations.payloads import digests_of
-from lango_store._operations.payloads import read as read_payloads
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
 from lango_store._rows.encoding import (
@@ -32,7 +31,7 @@ from lango_store._rows.encoding import (
     end_of_prefix,
     json_of_content,
 )
-from lango_store._rows.payloads import FAULTS, put_back
+from lango_store._rows.payloads import with_searched
 from lango_store._values.content_blocks import parts_of
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import (
@@ -49,7 +48,6 @@ _MAX_HITS: Final = 1_000_000
 
 _RECORD: Final = encode_role(MessageRole.RECORD)
 
-_AT_ONCE: Final = 20  # rows, because messages are read with their payloads
 _PARTS: Final = {
     "turns": (TURN, "turn_no", "turn {turn_no}"),
     "messages": (MESSAGE, "seq", "message {seq}"),
@@ -160,26 +158,20 @@ class Archive:
 
     def _keep(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> None:
         incarnations = transfer.incarnations(connection, keys)
-        for row in transfer.sessions(connection, keys):
-            added = {"incarnation": incarnations[row["key"]], "archived_at": encode_time_text(now)}
-            self._drop("key = ? AND incarnation = ?", [row["key"], added["incarnation"]])
-            session_id = self._insert("sessions", [_archived(SESSION, row) | added])
+        for session in transfer.sessions(connection, keys):
+            added = {"incarnation": incarnations[session["key"]], "archived_at": encode_time_text(now)}
+            self._drop("key = ? AND incarnation = ?", [session["key"], added["incarnation"]])
+            session_id = self._insert("sessions", _archived(SESSION, session) | added)
             for name, (table, _, _) in _PARTS.items():
-                pages = transfer.parts(connection, table, row["key"])
-                for rows in (part for page in pages for part in levels.chunks(page, _AT_ONCE)):
-                    archived = [{"session_id": session_id, **_archived(table, each)} for each in rows]
+                for row in (row for page in transfer.parts(connection, table, session["key"]) for row in page):
+                    archived = {"session_id": session_id, **_archived(table, row)}
                     if table is MESSAGE:
-                        _add_texts(connection, row["key"], archived)
+                        archived["text"] = _text(with_searched(row, partial(payloads.read, connection, session["key"])))
                     self._insert(name, archived)
 
-    def _insert(self, table: str, rows: Sequence[dict[str, Any]]) -> int:
-        names = list(rows[0])
-        marks = ", ".join("?" * len(names))
-        statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"
-        cursor = self._connection.cursor()
-        for row in rows:
-            cursor.execute(statement, list(row.values()))
-        return int(cursor.lastrowid or 0)
+    def _insert(self, table: str, row: dict[str, Any]) -> int:
+        statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+        return int(self._connection.execute(statement, list(row.values())).lastrowid or 0)
 
     def _drop(self, where: str, values: Sequence[Any]) -> int:
         chosen = f"SELECT id FROM sessions WHERE {where}"
@@ -303,7 +295,7 @@ class Archive:
 
     def _drop_unused_payloads(self, session_id: int) -> None:
         used = self._connection.execute("SELECT payloads FROM messages WHERE session_id = ?", [session_id])
-        digests = digests_of([listing for (listing,) in used if listing is not None])
+        digests = payloads.digests_of([listing for (listing,) in used if listing is not None])
         unused = "session_id = ? AND digest NOT IN (SELECT value FROM json_each(?))"
         self._connection.execute(f"DELETE FROM payloads WHERE {unused}", [session_id, json.dumps([*digests])])
 
@@ -436,30 +428,16 @@ def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
     return archived
 
 
-def _add_texts(connection: sa.Connection, key: str, archived: list[dict[str, Any]]) -> None:
-    """Set the searchable `text` of messages, with their payloads in their places."""
-    bodies = read_payloads(connection, key, digests_of([row["payloads"] for row in archived if row["payloads"]]))
-    for row in archived:
-        whole = dict(row)
-        if row["payloads"] is not None:
-            with suppress(*FAULTS):  # damaged: what can be read is searched
-                listing = decode_json(row["payloads"])
-                if reference := listing.pop("text", None):
-                    whole["content"] = json_of_content(bodies[reference[0]], None)
-                put_back(whole, {name: listing[name] for name in ("content", "tool_calls") if name in listing}, bodies)
-        row["text"] = _text(whole)
-
-
-def _text(archived: dict[str, Any]) -> str:
+def _text(row: dict[str, Any]) -> str:
     """Return the searchable text of a message: its content, and the arguments and outputs of its tool calls."""
-    words: list[str] = []
+    words = [] if row["text"] is None else [row["text"]]
     for name in ("content", "tool_calls"):
-        if archived[name] is not None:
+        if row[name] is not None:
             try:
-                value = decode_json(archived[name])
+                value = decode_json(row[name])
                 words += _texts_in(value if name != "content" else parts_of(value) or value)
             except ValueError:
-                words.append(archived[name])  # damaged JSON is searched as text
+                words.append(row[name])  # damaged JSON is searched as text
     return " ".join(words).encode("utf-8", "replace").decode().replace("\0", " ")
 
 

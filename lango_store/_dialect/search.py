@@ -7,13 +7,13 @@ still exist. A search ignores the entries of queued messages, so that it never f
 
 import json
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import decode_json
-from lango_store._rows.payloads import FAULTS, put_back, references
+from lango_store._rows.payloads import with_searched
 from lango_store._values.search_query import SearchQuery, searchable
 from lango_store.tables import Base
 
@@ -26,7 +26,8 @@ TRIGGERS: Final = ("lango_search_inserted", "lango_search_updated", "lango_searc
 
 PAYLOAD: Final = Base.metadata.tables["lango_payload"]
 
-_SEARCHABLE: Final = [MESSAGE.c[name] for name in ("role", "name", "tool_call_id", "text", "content", "tool_calls")]
+_SEARCHABLE: Final = ("role", "name", "tool_call_id", "text", "content", "tool_calls")
+_READ: Final = ("session_key", "payloads", *_SEARCHABLE)
 
 _AT_ONCE: Final = 500  # a statement binds a limited number of values
 
@@ -123,30 +124,21 @@ def read_messages(
     connection: sa.Connection, chosen: sa.Select[Any], **params: Any
 ) -> Generator[tuple[tuple[Any, ...], str, tuple[str, str]]]:
     """Yield the selected columns, the role and the searchable texts of each chosen message."""
-    searched = (MESSAGE.c.session_key, as_stored(MESSAGE.c.payloads), *map(as_stored, _SEARCHABLE))
-    columns = [each.label(f"searched_{number}") for number, each in enumerate(searched)]
+    columns = [as_stored(MESSAGE.c[name]).label(f"searched_{name}") for name in _READ]
     with connection.execute(chosen.add_columns(*columns), params) as rows:
         for row in rows:
-            key, payloads, *stored = (
-                each.decode(errors="replace") if isinstance(each, bytes) else each for each in row[-8:]
-            )
-            if payloads is not None:
-                stored[3:] = _with_payloads(connection, key, payloads, stored[3:])
-            yield tuple(row[:-8]), stored[0], searchable(*stored)
+            selected, stored = row[: -len(_READ)], row[-len(_READ) :]
+            texts = (each.decode(errors="replace") if isinstance(each, bytes) else each for each in stored)
+            message = dict(zip(_READ, texts, strict=True))
+            # Unchanged if the message was changed since it was read; then it is queued again.
+            message = with_searched(message, partial(_bodies, connection, message["session_key"]))
+            yield tuple(selected), message["role"], searchable(*(message[name] for name in _SEARCHABLE))
 
 
-def _with_payloads(connection: sa.Connection, key: str, payloads: str, stored: Sequence[Any]) -> Sequence[Any]:
-    """Return the columns `text`, `content` and `tool_calls` of a message with its payloads in their places."""
-    row = dict(zip(("text", "content", "tool_calls"), stored, strict=True))
-    try:
-        listing = {name: places for name, places in decode_json(payloads).items() if name in row}
-        wanted = sorted({reference[0] for reference in references(listing)})
-        query = sa.select(PAYLOAD.c.digest, PAYLOAD.c.body).where(PAYLOAD.c.session_key == key)
-        bodies: dict[str, str] = {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            part = query.where(PAYLOAD.c.digest.in_(wanted[start : start + _AT_ONCE]))
-            bodies |= dict([*connection.execute(part)])
-        put_back(row, listing, bodies)
-    except FAULTS:  # damaged, or the message was changed since it was read, and is queued again
-        return stored
-    return list(row.values())
+def _bodies(connection: sa.Connection, key: str, digests: set[str]) -> dict[str, str]:
+    query = sa.select(PAYLOAD.c.digest, PAYLOAD.c.body).where(PAYLOAD.c.session_key == key)
+    wanted, bodies = list(digests), dict[str, str]()
+    for start in range(0, len(wanted), _AT_ONCE):
+        part = query.where(PAYLOAD.c.digest.in_(wanted[start : start + _AT_ONCE]))
+        bodies |= dict([*connection.execute(part)])
+    return bodies

@@ -7,7 +7,7 @@ the messages that refer to it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -26,14 +26,13 @@ from lango_store._operations.binds import (
     column,
     number,
     of_session,
-    of_sessions,
     text,
 )
 from lango_store._operations.levels import chunks
 from lango_store._operations.rows import decode_messages
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
-from lango_store._rows.payloads import FAULTS, move, put_back, references, without
+from lango_store._rows.payloads import FAULTS, move, put_back, references
 from lango_store._values.model import Message
 from lango_store.errors import PayloadNotFound
 
@@ -76,7 +75,7 @@ def decode_rows(connection: AnyConnection, key: str, rows: Sequence[Sequence[Any
     return decoder(connection, key)(list(rows))
 
 
-def digests_of(listings: Sequence[str]) -> set[str]:
+def digests_of(listings: Iterable[str]) -> set[str]:
     """Return the digests in the column `payloads` of several rows, apart from damaged rows."""
     return {reference[0] for listing in listings for reference in _references_of(listing)}
 
@@ -115,90 +114,67 @@ def insert(connection: AnyConnection, key: str, bodies: Mapping[str, str]) -> No
 
 def release(connection: sa.Connection, key: str) -> None:
     """Delete the payloads of a locked session that no message refers to."""
-    stored = set(connection.execute(sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, key))).scalars())
-    for part in chunks(sorted(_unused(connection, key, stored)), _AT_ONCE):
+    for part in chunks(sorted(_unused(connection, key)), _AT_ONCE):
         connection.execute(sa.delete(PAYLOAD).where(of_session(PAYLOAD, key), PAYLOAD.c.digest.in_(part)))
 
 
-def _unused(connection: sa.Connection, key: str, digests: set[str]) -> set[str]:
-    if not digests:
-        return digests
+def _stored(connection: sa.Connection, key: str) -> set[str]:
+    return set(connection.execute(sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, key))).scalars())
+
+
+def _unused(connection: sa.Connection, key: str) -> set[str]:
+    digests = _stored(connection, key)
     for table in (MESSAGE, REMOVED_MESSAGE):
-        digests = digests - digests_of(_listings(connection, table, key))
+        if digests:
+            digests -= referenced(connection, key, table)
     return digests
 
 
-def _listings(connection: sa.Connection, table: sa.Table, key: str) -> Sequence[str]:
+def referenced(connection: sa.Connection, key: str, table: sa.Table = MESSAGE) -> set[str]:
+    """Return the digests of the payloads that the messages of a session refer to."""
     query = sa.select(as_stored(table.c.payloads)).where(of_session(table, key), table.c.payloads.is_not(None))
-    return connection.execute(query).scalars().all()
-
-
-def only_in_copies(connection: sa.Connection, keys: Sequence[str]) -> set[tuple[str, str]]:
-    """Return the payloads that only copies of removed messages refer to, each as its session's key and its digest."""
-    refers = REMOVED_MESSAGE.c.payloads.is_not(None)
-    query = sa.select(REMOVED_MESSAGE.c.session_key, as_stored(REMOVED_MESSAGE.c.payloads))
-    kept: dict[str, list[str]] = {}
-    for key, listing in connection.execute(query.where(of_sessions(REMOVED_MESSAGE, keys), refers)):
-        kept.setdefault(key, []).append(listing)
-    digests = {
-        key: digests_of(listings) - digests_of(_listings(connection, MESSAGE, key)) for key, listings in kept.items()
-    }
-    return {(key, digest) for key in digests for digest in digests[key]}
+    return digests_of(connection.execute(query).scalars())
 
 
 # All sessions
 
-_LISTINGS: Final = (
-    sa.union_all(
-        *(
-            sa.select(table.c.session_key, table.c.seq, as_stored(listing)).where(listing.is_not(None))
-            for table in (MESSAGE, REMOVED_MESSAGE)
-            for listing in (table.c.payloads,)
-        )
-    )
-    .order_by("session_key")
-    .execution_options(yield_per=1_000)
-)
-"""The messages with payloads, including copies of removed messages."""
+
+def _references(connection: sa.Connection) -> Iterator[tuple[str, list[tuple[int, str, int]]]]:
+    """Yield the key of each session, and the references of its messages and copies: seq, digest and bytes."""
+    parts = [
+        sa.select(table.c.session_key, table.c.seq, as_stored(listing)).where(listing.is_not(None))
+        for table in (MESSAGE, REMOVED_MESSAGE)
+        for listing in (table.c.payloads,)
+    ]
+    rows = connection.execute(sa.union_all(*parts).order_by("session_key").execution_options(yield_per=1_000))
+    for key, listings in groupby(rows, key=itemgetter(0)):
+        yield key, [(seq, *each[:2]) for _, seq, listing in listings for each in _references_of(listing)]
 
 
 def sum_up(connection: sa.Connection) -> tuple[int, int]:
     """Return the bytes of all payloads, and the bytes that they would need without deduplication."""
     stored = total = 0
-    for _, rows in groupby(connection.execute(_LISTINGS), key=itemgetter(0)):
-        sizes: dict[str, int] = {}
-        for _, _, listing in rows:
-            for digest, size, *_ in _references_of(listing):
-                sizes[digest] = size
-                total += size
-        stored += sum(sizes.values())
+    for _, places in _references(connection):
+        stored += sum({digest: size for _, digest, size in places}.values())
+        total += sum(size for *_, size in places)
     return stored, total
 
 
 def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
     """Yield the key and the seq of each message that refers to a missing payload, and the digest."""
-    for key, rows in groupby(connection.execute(_LISTINGS), key=itemgetter(0)):
-        digests = sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, key))
-        stored = set(connection.execute(digests).scalars())
-        for _, seq, listing in rows:
-            yield from ((key, seq, each) for each in digests_of([listing]) - stored)
+    for key, places in _references(connection):
+        stored = _stored(connection, key)
+        for seq, digest in dict.fromkeys((seq, digest) for seq, digest, _ in places):
+            if digest not in stored:
+                yield key, seq, digest
 
 
 def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
     """Yield the keys of sessions with payloads that no message refers to, and their number."""
-    query = sa.select(PAYLOAD.c.session_key, PAYLOAD.c.digest).order_by(PAYLOAD.c.session_key)
-    rows = connection.execute(query.execution_options(yield_per=1_000))
-    for key, payloads in groupby(rows, key=itemgetter(0)):
-        if number := len(_unused(connection, key, {digest for _, digest in payloads})):
-            yield key, number
-
-
-def forget(connection: sa.Connection, key: str, seq: int, digest: str) -> None:
-    """Leave the places of a missing payload empty in a message."""
-    of_message = of_session(MESSAGE, key), MESSAGE.c.seq == seq
-    listing = connection.execute(sa.select(as_stored(MESSAGE.c.payloads)).where(*of_message)).scalar_one()
-    remaining = without(decode_json(listing), digest)
-    connection.execute(sa.update(MESSAGE).where(*of_message).values(payloads=remaining))
+    keys = sa.select(PAYLOAD.c.session_key).distinct().order_by(PAYLOAD.c.session_key)
+    for key in connection.execute(keys.execution_options(yield_per=1_000)).scalars():
+        if digests := _unused(connection, key):
+            yield key, len(digests)
 
 
 # Move
@@ -235,13 +211,14 @@ def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position]
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
         sessions.lock_any(connection, key)
-        moved += sum(_move_row(connection, key, seq, least) for _, seq in positions)
+        moved += sum(move_row(connection, key, seq, least) for _, seq in positions)
         if least is None:
             release(connection, key)
     return moved
 
 
-def _move_row(connection: sa.Connection, key: str, seq: int, least: int | None) -> bool:
+def move_row(connection: sa.Connection, key: str, seq: int, least: int | None, *, fills_missing: bool = False) -> bool:
+    """Move the strings of a message of a locked session; with `fills_missing`, a missing payload becomes empty text."""
     query = sa.select(*_COLUMNS).where(of_session(MESSAGE, key), MESSAGE.c.seq == seq)
     stored = connection.execute(query).first()
     row = {} if stored is None else dict(stored._mapping)
@@ -249,7 +226,9 @@ def _move_row(connection: sa.Connection, key: str, seq: int, least: int | None) 
         return False
     try:
         if least is None:
-            put_back(row, decode_json(row["payloads"]), read(connection, key, digests_of([row["payloads"]])))
+            digests = digests_of([row["payloads"]])
+            filled = dict.fromkeys(digests, "") if fills_missing else {}
+            put_back(row, decode_json(row["payloads"]), filled | read(connection, key, digests))
             row["payloads"] = None
         elif bodies := move(row, least):
             insert(connection, key, bodies)

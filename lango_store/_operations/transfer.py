@@ -121,22 +121,23 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
     Needs a snapshot, because each table is read with a separate cursor.
     """
     with ExitStack() as stack:
-        left_out = payloads.only_in_copies(connection, keys)
 
         def rows_of(table: sa.Table) -> Iterator[Row]:
             query = sa.select(*_stored(table)).where(of_sessions(table, keys)).order_by(*table.primary_key)
             result = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
-            return (
-                stored_row(table, each) for each in result if table is not PAYLOAD or tuple(each[:2]) not in left_out
-            )
+            return (stored_row(table, values) for values in result)
 
         children = [(table, rows_of(table)) for table in CHILDREN]
         waiting = [next(rows, None) for _, rows in children]
         for session in rows_of(SESSION):
             yield SESSION, session
+            referenced: set[str] = set()
             for number, (table, rows) in enumerate(children):
                 while (row := waiting[number]) is not None and row["session_key"] == session["key"]:
-                    yield table, row
+                    if table is MESSAGE and row["payloads"] is not None:
+                        referenced |= payloads.digests_of([row["payloads"]])
+                    if table is not PAYLOAD or row["digest"] in referenced:
+                        yield table, row
                     waiting[number] = next(rows, None)
         if any(waiting):
             raise DatabaseUnavailable("the database returned rows out of order, it is damaged: run `doctor`")
@@ -172,9 +173,10 @@ _PAGES: Final = {
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
     """Read the rows of a session in one of `CHILDREN` page by page."""
-    left_out = payloads.only_in_copies(connection, [key]) if table is PAYLOAD else ()
+    referenced = payloads.referenced(connection, key) if table is PAYLOAD else set()
     for page in _PAGES[table.name].read(connection, key):
-        yield [stored_row(table, values) for values in page if tuple(values[:2]) not in left_out]
+        rows = [stored_row(table, values) for values in page]
+        yield [row for row in rows if table is not PAYLOAD or row["digest"] in referenced]
 
 
 # Shared values

@@ -7,7 +7,7 @@ type]` for a data URI. The column is separate, so nothing that a message contain
 
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -133,14 +133,6 @@ def _filled(value: Any, places: Any, bodies: Mapping[str, str] | None) -> Any:
     return value
 
 
-def without(places: Any, digest: str) -> Any:
-    """Return a listing without the references to a payload, whose places stay empty; None if none remain."""
-    if not isinstance(places, dict):
-        return None if places[0] == digest else places
-    remaining = {name: without(inner, digest) for name, inner in places.items()}
-    return {name: inner for name, inner in remaining.items() if inner is not None} or None
-
-
 def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -> None:
     """Put payloads back into the encoded columns from which `move` took them; raise the errors of `fill`."""
     for name, places in listing.items():
@@ -148,6 +140,22 @@ def put_back(row: dict[str, Any], listing: Listing, bodies: Mapping[str, str]) -
             row[name] = bodies[places[0]]
         else:
             row[name] = encode_json(_filled(decode_json(row[name]), places, bodies), name)
+
+
+def with_searched(row: dict[str, Any], read: Callable[[set[str]], Mapping[str, str]]) -> dict[str, Any]:
+    """Return an encoded message with payloads in the columns that a search reads; unchanged if it is damaged.
+
+    `read` returns payloads by their digests.
+    """
+    if row["payloads"] is None:
+        return row
+    whole = dict(row)
+    try:
+        listing = {name: places for name, places in decode_json(row["payloads"]).items() if name != "extra"}
+        put_back(whole, listing, read({digest for digest, *_ in references(listing)}))
+    except FAULTS:
+        return row
+    return whole
 
 
 FAULTS: Final = (KeyError, IndexError, TypeError, ValueError, AttributeError)

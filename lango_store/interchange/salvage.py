@@ -128,8 +128,8 @@ class _Salvage:
         return self._missing
 
     def _correct(self, to: sa.Connection) -> None:
-        for key, seq, digest in list(payloads.missing(to)):
-            payloads.forget(to, key, seq, digest)
+        for key, seq, _ in list(payloads.missing(to)):
+            payloads.move_row(to, key, seq, None, fills_missing=True)
             self._report(key, f"a large string of message {seq} is lost, its place is empty")
         for key, _ in list(payloads.unused(to)):
             payloads.release(to, key)
