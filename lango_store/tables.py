@@ -129,7 +129,44 @@ class SessionRow(Base, table=True):
         return SessionInfo.model_validate(_values(self, SessionInfo))
 
 
-class TurnRow(Base, table=True):
+class _TurnColumns(Base):
+    """The columns of turns and of their removed versions. No field has an `sa_column`, which tables cannot share."""
+
+    session_key: str = Field(sa_type=KEY_TEXT)
+    turn_no: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
+    id: str | None = Field(default=None, sa_type=TEXT)
+    kind: str = Field(sa_type=TEXT)
+    first_seq: int = Field(sa_type=sa.BigInteger)
+    last_seq: int = Field(sa_type=sa.BigInteger)
+    replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    usage: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    meta: Any = Field(default=None, sa_type=JsonColumn, nullable=True, sa_column_kwargs={"name": "metadata"})
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+
+
+class _MessageColumns(Base):
+    """The columns of messages and of their removed versions."""
+
+    session_key: str = Field(sa_type=KEY_TEXT)
+    seq: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
+    turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
+    id: str | None = Field(default=None, sa_type=TEXT)
+    role: MessageRole = Field(sa_type=RoleColumn)
+    author: str | None = Field(default=None, sa_type=TEXT)
+    name: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
+    text: str | None = Field(default=None, sa_type=TEXT)
+    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
+    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    created_at: datetime = Field(sa_type=TimeColumn)
+    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+
+
+class TurnRow(_TurnColumns, table=True):
     """A row of `lango_turn`: one turn, whose messages have a `seq` from `first_seq` to `last_seq`.
 
     Attributes:
@@ -143,20 +180,8 @@ class TurnRow(Base, table=True):
         _index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
     )
 
-    session_key: str = _key()
-    turn_no: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    id: str | None = Field(default=None, sa_type=TEXT)
-    kind: str = Field(sa_type=TEXT)
-    first_seq: int = Field(sa_type=sa.BigInteger)
-    last_seq: int = Field(sa_type=sa.BigInteger)
-    replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
-    usage: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    created_at: datetime = Field(sa_type=TimeColumn)
 
-
-class MessageRow(Base, table=True):
+class MessageRow(_MessageColumns, table=True):
     """A row of `lango_message`: one message or record.
 
     Attributes:
@@ -175,23 +200,6 @@ class MessageRow(Base, table=True):
         _index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
         _index_where_set("payloads", "ix_lango_message_payloads", "session_key", "seq"),
     )
-
-    session_key: str = _key()
-    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
-    id: str | None = Field(default=None, sa_type=TEXT)
-    role: MessageRole = Field(sa_type=RoleColumn)
-    author: str | None = Field(default=None, sa_type=TEXT)
-    name: str | None = Field(default=None, sa_type=TEXT)
-    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
-    text: str | None = Field(default=None, sa_type=TEXT)
-    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    created_at: datetime = Field(sa_type=TimeColumn)
-    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
 
     def to_message(self) -> Message:
         """Convert the row to the value that `Conversation.messages(payloads="reference")` returns."""
@@ -346,7 +354,7 @@ class ChangeRow(Base, table=True):
     consolidated: int | None = Field(default=None, sa_type=sa.BigInteger)
 
 
-class RemovedMessageRow(Base, table=True):
+class RemovedMessageRow(_MessageColumns, table=True):
     """A row of `lango_removed_message`: a message as it was until a change removed or replaced it.
 
     Attributes:
@@ -361,27 +369,11 @@ class RemovedMessageRow(Base, table=True):
         sa.Index("ix_lango_removed_message_removed_at", "session_key", "removed_at"),
     )
 
-    session_key: str = _key()
-    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    removed_at: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
     next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
-    turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
-    id: str | None = Field(default=None, sa_type=TEXT)
-    role: MessageRole = Field(sa_type=RoleColumn)
-    author: str | None = Field(default=None, sa_type=TEXT)
-    name: str | None = Field(default=None, sa_type=TEXT)
-    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
-    text: str | None = Field(default=None, sa_type=TEXT)
-    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    created_at: datetime = Field(sa_type=TimeColumn)
-    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
 
 
-class RemovedTurnRow(Base, table=True):
+class RemovedTurnRow(_TurnColumns, table=True):
     """A row of `lango_removed_turn`: a turn as it was until a change removed or shortened it.
 
     Attributes:
@@ -396,19 +388,8 @@ class RemovedTurnRow(Base, table=True):
         _session_reference("fk_lango_removed_turn_session"),
     )
 
-    session_key: str = _key()
-    turn_no: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    removed_at: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
     next_at: int | None = Field(default=None, sa_type=sa.BigInteger)
-    id: str | None = Field(default=None, sa_type=TEXT)
-    kind: str = Field(sa_type=TEXT)
-    first_seq: int = Field(sa_type=sa.BigInteger)
-    last_seq: int = Field(sa_type=sa.BigInteger)
-    replaced_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
-    usage: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    meta: Any = Field(default=None, sa_column=sa.Column("metadata", JsonColumn, nullable=True))
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    created_at: datetime = Field(sa_type=TimeColumn)
 
 
 class SharedValueRow(Base, table=True):
