@@ -50,7 +50,7 @@ class Pooled:
         dialect_of(engine)  # raises an error for an unsupported database or driver
         self.gate = gate
         self.on_statement = on_statement
-        self.after_write: Callable[[], None] = _do_nothing
+        self.after_write: Callable[[], None] = lambda: None
 
     @property
     def dialect(self) -> Dialect:
@@ -109,10 +109,6 @@ class Pooled:
     def options(self) -> Mapping[str, Any]:
         """Return the execution options of a connection with an observer."""
         return {**_SINGLE_OPERATION, OBSERVER: observer_of(self.engine, self.on_statement)}
-
-
-def _do_nothing() -> None:
-    pass
 
 
 class Callers:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
-from lango_store._dialect import AnyConnection, Moment, dialect_of
+from lango_store._dialect import AnyConnection, Moment
 from lango_store._engine.pool import is_listened_to, renew_lock_in_children
 from lango_store._operations import tailing
 from lango_store._operations.tailing import Batch, Cursor, State
@@ -102,8 +102,7 @@ class Watcher:
         self._channels: dict[str, Channel] = {}
         self._thread: threading.Thread | None = None
         self._written, self._stopped = threading.Event(), threading.Event()
-        self._mark: Any = None
-        self._polled_at = self._news_at = self._delivery = 0.0
+        self._news_at = self._delivery = 0.0
 
     def notify(self) -> None:
         """Poll now: this process has committed a write."""
@@ -180,7 +179,7 @@ class Watcher:
             try:
                 self._poll()
             except LangoStoreError as error:
-                self._mark, pause = None, _LONGEST
+                pause = _LONGEST
                 if not isinstance(error, DatabaseBusy | DatabaseUnavailable):
                     self.interrupt()  # readers whose session cannot be read get the same error, and leave
             self._stopped.wait(least)
@@ -191,23 +190,14 @@ class Watcher:
             channels = dict(self._channels)
         is_shared = not is_listened_to(self._reads.engine)  # a listener may read the tenant from the context
         for keys in [[*channels]] if is_shared and channels else [[key] for key in channels]:
-            states = channels[keys[0]].context.run(self._states, keys, may_skip=is_shared)
-            if states is None:
-                continue
+            states = channels[keys[0]].context.run(self._states, keys)
             for key in keys:
                 if (state := states.get(key)) != channels[key].state:
                     channels[key].context.run(self._update, key, channels[key], state)
 
-    def _states(self, keys: list[str], *, may_skip: bool) -> dict[str, State] | None:
-        """Return the states of sessions; None if nothing in the database has changed."""
+    def _states(self, keys: list[str]) -> dict[str, State]:
         with self._reads.single_read() as connection:
-            mark = dialect_of(connection).change_mark(connection) if may_skip else None
-            is_recent = monotonic() - self._polled_at < _LONGEST  # time passes, and sessions expire
-            if mark is not None and mark == self._mark and is_recent:
-                return None
-            states = tailing.states(connection, self._reads.moment(connection), keys)
-        self._mark, self._polled_at = mark, monotonic()
-        return states
+            return tailing.states(connection, self._reads.moment(connection), keys)
 
     def _update(self, key: str, channel: Channel, state: State) -> None:
         """Share the new events of a session. After an error, the next poll tries again."""

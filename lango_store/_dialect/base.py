@@ -161,10 +161,6 @@ class Dialect(Protocol):
     def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
         """Commit or roll back, and restore the driver's connection after `start`."""
 
-    def change_mark(self, connection: AnyConnection) -> Any:
-        """Return a value that stays equal while no row changes, if it costs less than a query; otherwise None."""
-        return None
-
     def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
         """Raise TimeoutError if a statement in the block takes longer; the transaction stays usable."""
 

@@ -173,11 +173,6 @@ class SQLite(Dialect):
         finally:
             driver.rollback()  # has no effect after a commit, or if a full disk caused a rollback
 
-    def change_mark(self, connection: AnyConnection) -> Any:
-        # data_version counts the commits of other connections, total_changes the rows that this one has changed.
-        driver: Any = getattr(connection.connection, "driver_connection", connection.connection)
-        return driver, driver.execute("PRAGMA data_version").fetchone(), driver.total_changes
-
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
         if connection.dialect.driver == "aiosqlite":  # only the driver's own thread could set a handler

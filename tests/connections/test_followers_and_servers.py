@@ -19,7 +19,9 @@ from lango_store import SessionNotFound, Store, create_engine, schema
 
 def test_followers_survive_a_server_that_is_away(make_postgres: MakeDatabase, relay: Relay) -> None:
     url = make_postgres()
-    with Store(url) as writer, Store(relay.url(url)) as store:
+    tries: list[float] = []
+    engine = create_engine(relay.url(url))
+    with Store(url) as writer, Store(engine) as store:
         writer.create("k")
         reader = Follower(store, "k")
         until_waiting(store)
@@ -27,12 +29,14 @@ def test_followers_survive_a_server_that_is_away(make_postgres: MakeDatabase, re
         reader.wait_for_messages(1)
         relay.refuse()
         writer.append_message("k", message("while the server is away"))
-        until(lambda: store.context.watcher._mark is None and reader.error is None)
+        sa.event.listen(engine, "do_connect", lambda *_: tries.append(0.0))
+        until(lambda: len(tries) > 0)
         relay.admit()
         assert contents(reader.wait_for_messages(2)) == ["before", "while the server is away"]
         writer.delete("k")
         reader.end()
         assert reader.error is None
+    engine.dispose()
 
 
 def test_watcher_does_not_poll_in_a_loop_while_the_server_is_away(make_postgres: MakeDatabase, relay: Relay) -> None:

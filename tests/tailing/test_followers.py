@@ -62,7 +62,7 @@ def test_follower_gets_messages_of_another_process(url: str) -> None:
 
 
 def test_follower_gets_writes_through_a_hosts_connection(engine: sa.Engine) -> None:
-    # The connection of the write returns to the pool of the watcher, and its own writes do not change data_version.
+    # Such a write does not wake the watcher, which finds it by polling.
     with Store(engine) as store:
         store.create("k")
         with follower(store) as reader:
