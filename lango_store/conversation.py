@@ -38,7 +38,7 @@ from lango_store._operations.messages import Damaged, PayloadMode, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
-from lango_store._rows.encoding import aware, encode_id, encode_json, encode_role
+from lango_store._rows.encoding import encode_id, encode_json, encode_role
 from lango_store._services import appending, effects, lifecycle, maintenance, searching, watching
 from lango_store._services.effects import Effect
 from lango_store._values.events import Event
@@ -131,9 +131,8 @@ class Conversation:
             NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept.
         """
         if as_of is not None:
-            moment = aware(as_of) if isinstance(as_of, datetime) else as_of
             clock = self._context.now
-            return self._reading(expired).read_together(history.load, self.key, moment, clock, records=records)
+            return self._reading(expired).read_together(history.load, self.key, as_of, clock, records=records)
         return self._reading(expired).read(log.load, self.key, records=records)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
@@ -1068,8 +1067,7 @@ class Conversation:
         if upto is not None and as_of is not None:
             raise TypeError("upto cuts the present log, and as_of copies an earlier one: give one of them")
         new = self._context.new_id() if key is None else key
-        moment = aware(as_of) if isinstance(as_of, datetime) else as_of
-        lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, as_of=moment, ttl=ttl)
+        lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, as_of=as_of, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
@@ -1179,8 +1177,7 @@ class Conversation:
         Raises:
             NotKept: Messages were removed or edited since the earlier moment, and their earlier versions are not kept.
         """
-        moments = (aware(each) if isinstance(each, datetime) else each for each in (a, b))
-        return self._context.read_together(history.diff, self.key, *moments)
+        return self._context.read_together(history.diff, self.key, a, b)
 
     # The prompt
 

@@ -27,7 +27,7 @@ from lango_store._dialect.statement import Observer
 from lango_store._operations import sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
-from lango_store._operations.removed import KEEP
+from lango_store._operations.removed import keeping
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
@@ -260,14 +260,8 @@ class Context:
     def _transact(
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        with self.transaction() as connection:
-            if self._keep_removed is None:
-                return operation(connection, self.now(connection), *args, **options)
-            connection.execution_options(**{KEEP: self._keep_removed})
-            try:
-                return operation(connection, self.now(connection), *args, **options)
-            finally:  # the connection may be the caller's
-                connection.execution_options(**{KEEP: None})
+        with self.transaction() as connection, keeping(connection, self._keep_removed):
+            return operation(connection, self.now(connection), *args, **options)
 
     # Connections
 

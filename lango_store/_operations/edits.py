@@ -302,7 +302,7 @@ class _Edit:
         self._count(kind, _counts(row))
         self.row = row
 
-    def _count(self, kind: removals.Change, new: removals.Removed, **changes: Any) -> None:
+    def _count(self, kind: removals.Edit, new: removals.Removed, **changes: Any) -> None:
         deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
         # A redaction also empties the copies of the message, which can be the last ones to refer to a payload.
         deleted = deleted._replace(payloads=kind == "redact" or self.row["payloads"] is not None)

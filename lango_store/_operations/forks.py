@@ -1,6 +1,5 @@
 """Forks: copy a session to a new key with INSERT … SELECT, so that no row leaves the database."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -53,7 +52,7 @@ def fork(
         _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.is_after(upto)]))
         whole = [] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)]
         _copy(connection, TURN, source, new, *whole)
-    _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]), without=("undo_until",))
+    _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
     _copy(connection, PAYLOAD, source, new)
     payloads.release(connection, new)
     _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current values
@@ -71,16 +70,13 @@ def _copy(
     source: str,
     new: str,
     *conditions: sa.ColumnElement[bool],
-    without: Sequence[str] = (),
     part: sa.Table | None = None,
 ) -> None:
     part = table if part is None else part
-    names = [column.name for column in table.c if column.name not in ("session_key", *without)]
-    # Columns without types, so that stored values are columns unchanged.
-    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{part.name}.{name}") for name in names]
-    key = sa.literal(new, table.c.session_key.type)
-    query = sa.select(key.label("session_key"), *columns).where(of_session(part, source), *conditions)
-    connection.execute(sa.insert(table).from_select(["session_key", *names], query))
+    values: dict[str, sa.ColumnElement[Any]] = {"session_key": sa.literal(new, table.c.session_key.type)}
+    if table is CHANGE:
+        values["undo_until"] = sa.null()
+    removed.copy_rows(connection, part, table, values, of_session(part, source), *conditions)
 
 
 def _is_whole(upto: int) -> sa.ColumnElement[bool]:

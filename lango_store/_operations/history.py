@@ -25,6 +25,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_time
 from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import aware
 from lango_store._values.model import Change, Diff, Message, MessageRole, Undone
 from lango_store._values.session import Session
 from lango_store.errors import Conflict, NotKept, quoted
@@ -109,9 +110,10 @@ def _messages_of(rows: sa.Table, key: str) -> sa.Select[Any]:
 def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
     """Return a seq for `as_of`, and check that what was removed since then is kept; `NotKept` if it is not."""
     if isinstance(as_of, datetime):
+        moment = aware(as_of)
         rows = ((MESSAGE, "created_at"), (REMOVED_MESSAGE, "created_at"), (CHANGE, "changed_at"))
         later = [
-            sa.select(sa.func.min(table.c.seq)).where(of_session(table, key), table.c[name] > as_of)
+            sa.select(sa.func.min(table.c.seq)).where(of_session(table, key), table.c[name] > moment)
             for table, name in rows
         ]
         seqs = [seq for query in later if (seq := connection.execute(query).scalar()) is not None]
@@ -170,10 +172,10 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
     change = waiting[-1]
     if change.undo_until is None or not _is_kept(change, now):
         raise NotKept(key, change.seq, change.undo_until)
-    before = connection.get_execution_options().get(removed.KEEP)
-    connection.execution_options(**{removed.KEEP: before or change.undo_until - now})  # an undo can be taken back too
+    # An undo can be taken back too, also if the store keeps nothing.
+    keep = None if removed.is_on(connection) else change.undo_until - now
     try:
-        with connection.begin_nested():
+        with removed.keeping(connection, keep), connection.begin_nested():
             undone = _invert(connection, now, key, change, kind)
             _restore_consolidated(connection, now, key, change, _first_kind(log, change), locked.message_count)
             return undone
@@ -185,8 +187,6 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
             message=f"session {quoted(key)}: an id that change {change.seq} removed was used again: nothing was "
             f"changed; fork(as_of={change.seq - 1}) copies the log before this change",
         ) from error
-    finally:
-        connection.execution_options(**{removed.KEEP: before})
 
 
 def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
@@ -212,10 +212,10 @@ def _invert(
     """Remove the rows that a change added, and restore those that it removed or replaced.
 
     A load compares `last_seq` minus the numbers of rows, which every change has to increase. So an undo takes as many
-    seqs as it adds rows, and one more.
+    seqs as it restores messages, and one more.
     """
-    number = _number_of(connection, key, change)
-    sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + max(number, 0)})
+    copies = sa.select(sa.func.count()).select_from(_copied_at(MESSAGE, key, change.seq).subquery())
+    sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + copies.scalar_subquery()})
     (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
     removals.insert_change(connection, now, key, seq, kind, change.seq)
     _delete_calls_of_other_versions(connection, key, change.seq)
@@ -282,12 +282,3 @@ def _added_by(rows: sa.Table, key: str, change: Change) -> sa.ColumnElement[bool
     if rows is MESSAGE:
         return sa.or_(restored, sa.and_(rows.c.seq > change.seq, rows.c.seq <= change.added_upto))
     return sa.or_(restored, sa.and_(IS_COMPACTION, TURN.c.first_seq == change.seq + 1))
-
-
-def _number_of(connection: sa.Connection, key: str, change: Change) -> int:
-    """Return how many messages more the session has after a change is taken back; negative if it has fewer."""
-    copies = _copied_at(MESSAGE, key, change.seq)
-    added = sa.select(sa.func.count()).select_from(MESSAGE)
-    added = added.where(of_session(MESSAGE, key), sa.or_(_added_by(MESSAGE, key, change), MESSAGE.c.seq.in_(copies)))
-    restored = sa.select(sa.func.count()).select_from(copies.subquery())
-    return int(connection.execute(restored).scalar_one() - connection.execute(added).scalar_one())

@@ -183,20 +183,8 @@ def delete_unasked(connection: sa.Connection, key: str) -> None:
         connection.execute(sa.delete(table).where(*gone))
 
 
-Change = Literal[
-    "truncate",
-    "clear",
-    "pop",
-    "delete",
-    "update",
-    "redact",
-    "drop_sent",
-    "compact",
-    "discard",
-    "fork",
-    "undo",
-    "redo",
-]
+Edit = Literal["pop", "delete", "update", "redact", "drop_sent"]
+Change = Edit | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
 
 
 def insert_change(

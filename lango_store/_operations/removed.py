@@ -4,7 +4,8 @@ A copy is valid until its `removed_at`, the `seq` of the change. If a change sto
 when it is restored later, `next_at` is the `seq` from which that version is valid.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,8 +14,8 @@ import sqlalchemy as sa
 from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import CHANGE, MESSAGE, REMOVED_MESSAGE, REMOVED_TURN, SESSION, TURN, of_session
 
-KEEP: Final = "lango_store_keep_removed"
-"""The execution option that holds how long the store keeps removed rows; missing if it does not."""
+_KEEP: Final = "lango_store_keep_removed"
+"""The execution option that holds how long the store keeps removed rows; missing or None if it does not."""
 
 COPY_OF: Final = {MESSAGE: REMOVED_MESSAGE, TURN: REMOVED_TURN}
 """By table: the table of its removed rows."""
@@ -23,15 +24,28 @@ NUMBER: Final = {MESSAGE: "seq", TURN: "turn_no"}
 _AT_ONCE: Final = 200
 
 
+@contextmanager
+def keeping(connection: sa.Connection, duration: timedelta | None) -> Iterator[None]:
+    """Keep the rows that the block removes for this time; with None, change nothing."""
+    if duration is None:
+        yield
+        return
+    connection.execution_options(**{_KEEP: duration})
+    try:
+        yield
+    finally:  # the connection may be the caller's
+        connection.execution_options(**{_KEEP: None})
+
+
 def keep_until(connection: sa.Connection, now: datetime) -> datetime | None:
     """Return the time until which rows that are removed now are kept; None if they are not kept."""
-    keep: timedelta | None = connection.get_execution_options().get(KEEP)
+    keep: timedelta | None = connection.get_execution_options().get(_KEEP)
     return None if keep is None else now + keep
 
 
 def is_on(connection: sa.Connection) -> bool:
     """Return True if the store keeps removed rows."""
-    return connection.get_execution_options().get(KEEP) is not None
+    return connection.get_execution_options().get(_KEEP) is not None
 
 
 def keep(
@@ -41,13 +55,22 @@ def keep(
     if not is_on(connection):
         return
     change = sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key)).scalar_subquery()
-    names = [column.name for column in rows.c]
+    versions = {"removed_at": change, "next_at": change if replaced else sa.cast(sa.null(), sa.BigInteger)}
+    copy_rows(connection, rows, COPY_OF[rows], versions, of_session(rows, key), condition)
+
+
+def copy_rows(
+    connection: sa.Connection,
+    source: sa.Table,
+    target: sa.Table,
+    values: Mapping[str, sa.ColumnElement[Any]],
+    *conditions: sa.ColumnElement[bool],
+) -> int:
+    """Insert rows of one table into another one, with `values` for some columns; return how many."""
     # Columns without types, so that stored values are copied unchanged.
-    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{rows.name}.{name}") for name in names]
-    next_at = change if replaced else sa.cast(sa.null(), sa.BigInteger)
-    copied = sa.select(*columns, change.label("removed_at"), next_at.label("next_at"))
-    copied = copied.where(of_session(rows, key), condition)
-    connection.execute(sa.insert(COPY_OF[rows]).from_select([*names, "removed_at", "next_at"], copied))
+    columns = [values.get(each.name, sa.literal_column(f"{source.name}.{each.name}")) for each in target.c]
+    insert = sa.insert(target).from_select([each.name for each in target.c], sa.select(*columns).where(*conditions))
+    return connection.execute(insert, execution_options={"preserve_rowcount": True}).rowcount
 
 
 def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no: int) -> None:
@@ -61,13 +84,10 @@ def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no:
 def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int, at: int) -> int:
     """Insert the rows that a change removed or replaced again, as of the change `at`; return how many."""
     copies = COPY_OF[rows]
-    names = [column.name for column in rows.c]
-    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(f"{copies.name}.{name}") for name in names]
     is_chosen = (of_session(copies, key), copies.c.removed_at == removed_at)
-    insert = sa.insert(rows).from_select(names, sa.select(*columns).where(*is_chosen))
-    restored = connection.execute(insert.returning(rows.c.session_key)).all()
+    restored = copy_rows(connection, copies, rows, {}, *is_chosen)
     connection.execute(sa.update(copies).where(*is_chosen, copies.c.next_at.is_(None)).values(next_at=at))
-    return len(restored)
+    return restored
 
 
 def valid(rows: sa.Table, at: int) -> sa.ColumnElement[bool]:
