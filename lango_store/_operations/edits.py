@@ -29,10 +29,8 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
-    MESSAGE_COLUMNS,
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
-    decode_messages,
     encode_message,
     whole_number,
 )
@@ -124,38 +122,22 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
-    chosen_id = {"chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     try:
         edit.choose(seq_or_id)
     except MessageNotFound:
-        if (copy := _copy_of(connection, key, seq_or_id)) is None:
-            raise
-        new = redacted(reason, in_summary=_was_in_summary(connection, key, copy.turn_no))
-        sessions.lock_any(connection, key)
-        _redact_copies.run_many(connection, [new | chosen_id | {"key": key, "seq": copy.seq}])
-        payloads.release(connection, key)
-        return decode_messages(key, [_copy_of(connection, key, seq_or_id)])[0]
+        edit.choose(seq_or_id, REMOVED_MESSAGE)
     new = redacted(reason, in_summary=edit.is_in_summary())
-    _redact_copies.run_many(connection, [new | chosen_id | {"key": key, "seq": edit.row["seq"]}])
-    edit.replace("redact", new if edit.row["tokens"] is None else new | {"tokens": 0})
+    copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
+    _redact_copies.run_many(connection, [new | copies])
+    if edit.row["tokens"] is not None:
+        new["tokens"] = 0
+    if edit.rows is MESSAGE:
+        edit.replace("redact", new)
+    else:
+        edit.row |= new
+        sessions.lock_any(connection, key)
+        payloads.release(connection, key)
     return edit.message()
-
-
-def _copy_of(connection: sa.Connection, key: str, seq_or_id: SeqOrId) -> Any:
-    """Return the last copy of a message that was removed, as a row of `MESSAGE_COLUMNS`; None if none is kept."""
-    value = checked_seq_or_id(seq_or_id)
-    chosen = REMOVED_MESSAGE.c.id == value if isinstance(value, str) else REMOVED_MESSAGE.c.seq == value
-    columns = [as_stored(REMOVED_MESSAGE.c[name]).label(name) for name in MESSAGE_FIELDS]
-    query = sa.select(*columns).where(of_session(REMOVED_MESSAGE, key), chosen)
-    return connection.execute(query.order_by(REMOVED_MESSAGE.c.removed_at.desc()).limit(1)).first()
-
-
-def _was_in_summary(connection: sa.Connection, key: str, turn_no: int | None) -> bool:
-    for turns in (TURN, REMOVED_TURN):
-        of_summary = (of_session(turns, key), turns.c.turn_no == turn_no, turns.c.kind == "compaction")
-        if connection.execute(sa.select(turns.c.kind).where(*of_summary).limit(1)).first():
-            return True
-    return False
 
 
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
@@ -209,16 +191,20 @@ class _Edit:
         expected.check(key, session.last_seq, session.revision)
         self._seq = session.last_seq + 1
         self.row: dict[str, Any] = {}
+        self.rows = MESSAGE
 
-    def choose(self, seq_or_id: SeqOrId) -> None:
-        """Read the message to edit; raise `MessageNotFound` if it does not exist."""
+    def choose(self, seq_or_id: SeqOrId, rows: sa.Table = MESSAGE) -> None:
+        """Read the message to edit, or its last copy in a table; raise `MessageNotFound` if it does not exist."""
         value = checked_seq_or_id(seq_or_id)
-        chosen = MESSAGE.c.id == value if isinstance(value, str) else MESSAGE.c.seq == value
-        query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, self._key), chosen)
+        chosen = rows.c.id == value if isinstance(value, str) else rows.c.seq == value
+        columns = [as_stored(rows.c[name]) for name in MESSAGE_FIELDS]
+        query = sa.select(*columns).where(of_session(rows, self._key), chosen)
+        if rows is REMOVED_MESSAGE:
+            query = query.order_by(rows.c.removed_at.desc()).limit(1)
         row = self._connection.execute(query).first()
         if row is None:
             raise MessageNotFound(self._key, seq_or_id)
-        self.row = dict(zip(MESSAGE_FIELDS, row, strict=True))
+        self.row, self.rows = dict(zip(MESSAGE_FIELDS, row, strict=True)), rows
 
     def message(self) -> Message:
         """Return the edited message."""
@@ -239,9 +225,13 @@ class _Edit:
         return self._connection.execute(last).scalar() if later is None else later
 
     def is_in_summary(self) -> bool:
-        """Return True if the message belongs to a summary."""
-        turn = self._turn()
-        return turn is not None and turn.kind == "compaction"
+        """Return True if the message belongs to a summary, or belonged to one when it was removed."""
+        for turns in (TURN, REMOVED_TURN):
+            is_turn = (of_session(turns, self._key), turns.c.turn_no == self.row["turn_no"])
+            query = sa.select(turns.c.kind).where(*is_turn, turns.c.kind == "compaction").limit(1)
+            if self._connection.execute(query).first():
+                return True
+        return False
 
     def has_begun_calls(self) -> bool:
         """Return True if a call that the message asks for was begun."""
@@ -304,8 +294,6 @@ class _Edit:
 
     def _count(self, kind: removals.Edit, new: removals.Removed, **changes: Any) -> None:
         deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
-        # A redaction also empties the copies of the message, which can be the last ones to refer to a payload.
-        deleted = deleted._replace(payloads=kind == "redact" or self.row["payloads"] is not None)
         if deleted.messages and self._is_consolidated():
             changes["last_consolidated"] = SESSION.c.last_consolidated - deleted.messages
         removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])

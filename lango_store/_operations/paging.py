@@ -15,18 +15,12 @@ BYTES: Final = 1 << 20
 
 
 class Pages:
-    """Pages of a session's rows in one table, ordered by a column; `first` is a value before all of them."""
+    """Pages of a session's rows in one table, ordered by the last column of its primary key."""
 
-    def __init__(
-        self,
-        table: sa.Table,
-        order_by: str,
-        columns: Sequence[sa.ColumnElement[Any]],
-        first: int | str = 0,
-    ) -> None:
-        self._first = first
+    def __init__(self, table: sa.Table, columns: Sequence[sa.ColumnElement[Any]]) -> None:
         self._table, self._columns = table, columns
-        self._order = table.c[order_by]
+        *_, self._order = table.primary_key
+        self._first: int | str = 0 if isinstance(self._order.type, sa.BigInteger) else ""  # before all values
         self._order_index = next(n for n, each in enumerate(columns) if each is self._order)
         self._statement = Statement(self._write)
 

@@ -120,23 +120,15 @@ class Removed(NamedTuple):
     messages: int = 0
     tokens: int = 0
     records: int = 0
-    payloads: bool = False
-    """True if a removed or replaced row had payloads."""
 
 
 def delete_messages(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> Removed:
     """Delete messages and records of a locked session; return how much the session's counters decrease."""
     removed.keep(connection, key, MESSAGE, condition)
     statement = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
-    columns = (sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens, MESSAGE.c.payloads.is_not(None))
-    deleted = connection.execute(statement.returning(*columns)).all()
-    tokens = [tokens for is_record, tokens, _ in deleted if not is_record]  # one item per message, perhaps None
-    return Removed(
-        messages=len(tokens),
-        tokens=sum(each for each in tokens if isinstance(each, int)),
-        records=len(deleted) - len(tokens),
-        payloads=any(has_payloads for *_, has_payloads in deleted),
-    )
+    deleted = connection.execute(statement.returning(sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens)).all()
+    tokens = [tokens for is_record, tokens in deleted if not is_record]  # one item per message, perhaps None
+    return Removed(len(tokens), sum(each for each in tokens if isinstance(each, int)), len(deleted) - len(tokens))
 
 
 def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:
@@ -159,8 +151,7 @@ def decrease_counters(connection: sa.Connection, now: datetime, key: str, delete
     """
     if deleted.messages or deleted.records:
         delete_unasked(connection, key)
-    if deleted.payloads:
-        payloads.release(connection, key)
+    payloads.release(connection, key)
     remaining = SESSION.c.message_count - deleted.messages
     values = {
         "last_seq": SESSION.c.last_seq + 1,

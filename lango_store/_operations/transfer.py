@@ -155,20 +155,7 @@ def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Tabl
                 yield table, page
 
 
-_PAGES: Final = {
-    table.name: Pages(table, position, _stored(table), first)
-    for table, position, first in (
-        (TURN, "turn_no", 0),
-        (MESSAGE, "seq", 0),
-        (PAYLOAD, "digest", ""),
-        (CHANGE, "seq", 0),
-        (VALUE, "name", ""),
-        (DRAFT, "n", 0),
-        (INBOX, "n", 0),
-        (CALL, "effect_key", ""),
-        (SUSPENSION, "digest", ""),
-    )
-}
+_PAGES: Final = {table.name: Pages(table, _stored(table)) for table in CHILDREN}
 
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:

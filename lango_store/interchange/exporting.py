@@ -19,7 +19,7 @@ from lango_store.interchange.draft import Draft, Part
 from lango_store.interchange.fidelity import mapping
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)
-_LOG: Final = Pages(MESSAGE, "seq", MESSAGE_COLUMNS)
+_LOG: Final = Pages(MESSAGE, MESSAGE_COLUMNS)
 _TURN: Final = [column.name for column in TURN.c]
 
 

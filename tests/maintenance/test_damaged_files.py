@@ -131,7 +131,7 @@ def test_paging_refuses_a_primary_key_index_that_is_out_of_order(
         data = data.replace(entry, b"\x04\x0f\x01\x01k" + bytes([1, seq]))
     path.write_bytes(data)
     with opened(path) as store, store.context.snapshot() as connection:
-        page = paging.Pages(MESSAGE, "seq", [MESSAGE.c.seq])
+        page = paging.Pages(MESSAGE, [MESSAGE.c.seq])
         monkeypatch.setattr(paging, "ROWS", 64)
         with pytest.raises(DatabaseUnavailable, match="out of order"):
             list(itertools.islice(page.read(connection, "k"), 10))

@@ -22,7 +22,7 @@ TEXTS = {
     "not text": ["x" * 300],
 }
 each_text = pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS.keys())
-log = Pages(MESSAGE, "seq", [MESSAGE.c.seq, MESSAGE.c.text, as_stored(MESSAGE.c.content)])
+log = Pages(MESSAGE, [MESSAGE.c.seq, MESSAGE.c.text, as_stored(MESSAGE.c.content)])
 
 
 @pytest.fixture(autouse=True)
