@@ -25,7 +25,7 @@ from lango_store.cli.options import (
     duration,
     example,
     open_store,
-    time,
+    time_option,
 )
 from lango_store.cli.output import (
     NOTHING_FOUND,
@@ -53,12 +53,7 @@ def expire(
         ),
     ] = None,
     created_before: Annotated[
-        Any,
-        typer.Option(
-            parser=time,
-            metavar="TIME",
-            help="Also purge sessions created before this time, even if in use: 2026-01-01, or '90d ago'.",
-        ),
+        Any, time_option("Also purge sessions created before this time, even if in use: 2026-01-01, or '90d ago'.")
     ] = None,
     agent: Agent = None,
     user: User = None,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,6 +73,11 @@ def time(text: str) -> datetime:
     raise typer.BadParameter(
         f"{text!r} is not a time: write a date such as 2026-11-21 or 2026-11-21T08:30, or an age such as '12h ago'"
     )
+
+
+def time_option(help: str) -> Any:
+    """Return an option for a time."""
+    return typer.Option(parser=time, metavar="TIME", help=help)
 
 
 def database(url: str | None, *, new: bool = False) -> str:

@@ -22,7 +22,7 @@ from lango_store.cli.options import (
     database,
     example,
     open_store,
-    time,
+    time_option,
 )
 from lango_store.cli.output import (
     NOTHING_FOUND,
@@ -70,18 +70,8 @@ def for_(
         MessageRole | None,
         typer.Option(metavar="ROLE", help="Only messages with this role: system, developer, user, assistant or tool."),
     ] = None,
-    since: Annotated[
-        Any,
-        typer.Option(
-            parser=time, metavar="TIME", help="Only messages created at or after this time: 2026-11-21, or 30d ago."
-        ),
-    ] = None,
-    until: Annotated[
-        Any,
-        typer.Option(
-            parser=time, metavar="TIME", help="Only messages created before this time: 2026-11-21, or 30d ago."
-        ),
-    ] = None,
+    since: Annotated[Any, time_option("Only messages created at or after this time: 2026-11-21, or 30d ago.")] = None,
+    until: Annotated[Any, time_option("Only messages created before this time: 2026-11-21, or 30d ago.")] = None,
     limit: Annotated[
         int, typer.Option(metavar="NUMBER", min=1, max=1_000, help="Maximum number of messages to print.")
     ] = 20,

@@ -28,7 +28,7 @@ from lango_store.cli.options import (
     duration,
     example,
     open_store,
-    time,
+    time_option,
 )
 from lango_store.cli.output import (
     Columns,
@@ -83,27 +83,16 @@ def list_(
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    since: Annotated[
-        Any,
-        typer.Option(
-            parser=time, metavar="TIME", help="Only sessions updated at or after this time: 2026-11-21, or 12h ago."
-        ),
-    ] = None,
+    since: Annotated[Any, time_option("Only sessions updated at or after this time: 2026-11-21, or 12h ago.")] = None,
     title: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Only sessions whose title contains this text, ignoring the case of A to Z."),
     ] = None,
     created_since: Annotated[
-        Any,
-        typer.Option(
-            parser=time, metavar="TIME", help="Only sessions created at or after this time: 2026-11-21, or 12h ago."
-        ),
+        Any, time_option("Only sessions created at or after this time: 2026-11-21, or 12h ago.")
     ] = None,
     created_before: Annotated[
-        Any,
-        typer.Option(
-            parser=time, metavar="TIME", help="Only sessions created before this time: 2026-11-21, or 12h ago."
-        ),
+        Any, time_option("Only sessions created before this time: 2026-11-21, or 12h ago.")
     ] = None,
     order: Annotated[
         Order,

@@ -8,7 +8,7 @@ import typer
 
 from lango_store._values.model import Suspension
 from lango_store.cli.calls import json_file
-from lango_store.cli.options import Agent, JsonOption, UrlOption, User, example, open_store, runs_command, time
+from lango_store.cli.options import Agent, JsonOption, UrlOption, User, example, open_store, runs_command, time_option
 from lango_store.cli.output import Columns, print_items, printable
 from lango_store.errors import quoted
 
@@ -28,9 +28,7 @@ def suspensions(
     context: typer.Context,
     user: User = None,
     agent: Agent = None,
-    due_before: Annotated[
-        Any, typer.Option(parser=time, metavar="TIME", help="Only suspensions whose time ends before this time.")
-    ] = None,
+    due_before: Annotated[Any, time_option("Only suspensions whose time ends before this time.")] = None,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
