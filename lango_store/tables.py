@@ -333,7 +333,8 @@ class ChangeRow(Base, table=True):
     Attributes:
         undo_until: The time until which the removed rows are kept; NULL if they are not kept.
         added_upto: The last `seq` of the messages that the change itself added, such as a summary; otherwise NULL.
-        consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept.
+        consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept, or if the
+            change only replaced content.
     """
 
     __tablename__ = "lango_change"

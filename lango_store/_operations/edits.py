@@ -296,7 +296,10 @@ class _Edit:
         deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
         if deleted.messages and self._is_consolidated():
             changes["last_consolidated"] = SESSION.c.last_consolidated - deleted.messages
-        removals.insert_change(self._connection, self._now, self._key, self._seq, kind, self.row["seq"])
+        moves = kind != "update" or deleted.messages != 0
+        removals.insert_change(
+            self._connection, self._now, self._key, self._seq, kind, self.row["seq"], moves_consolidated=moves
+        )
         removals.decrease_counters(self._connection, self._now, self._key, deleted, **changes)
 
     def _is_consolidated(self) -> bool:

@@ -164,8 +164,7 @@ def redo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
 
 def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal["undo", "redo"]) -> Undone | None:
     locked = sessions.lock(connection, now, key)
-    log = _changes(connection, key)
-    undoable, redoable = _stacks(log)
+    undoable, redoable = _stacks(_changes(connection, key))
     waiting = undoable if kind == "undo" else redoable
     if not waiting:
         return None
@@ -176,9 +175,7 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
     keep = None if removed.is_on(connection) else change.undo_until - now
     try:
         with removed.keeping(connection, keep), connection.begin_nested():
-            undone = _invert(connection, now, key, change, kind)
-            _restore_consolidated(connection, now, key, change, _first_kind(log, change), locked.message_count)
-            return undone
+            return _invert(connection, now, key, change, kind)
     except sa.exc.IntegrityError as error:
         raise Conflict(
             key,
@@ -217,7 +214,8 @@ def _invert(
     copies = sa.select(sa.func.count()).select_from(_copied_at(MESSAGE, key, change.seq).subquery())
     sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + copies.scalar_subquery()})
     (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
-    removals.insert_change(connection, now, key, seq, kind, change.seq)
+    is_consolidated = change.consolidated is not None
+    removals.insert_change(connection, now, key, seq, kind, change.seq, moves_consolidated=is_consolidated)
     _delete_calls_of_other_versions(connection, key, change.seq)
     restored = deleted = 0
     for rows in (TURN, MESSAGE):
@@ -230,26 +228,10 @@ def _invert(
         restored = removed.restore(connection, key, rows, change.seq, seq)
     removals.delete_unasked(connection, key)
     payloads.release(connection, key)
-    sessions.change(connection, key, {"last_seq": seq, "updated_at": now})
-    counters.correct(connection, key)
+    consolidated = {"last_consolidated": change.consolidated} if is_consolidated else {}
+    sessions.change(connection, key, {"last_seq": seq, "updated_at": now} | consolidated)
+    counters.correct(connection, key)  # also limits `last_consolidated` to the number of messages
     return Undone(change=change, seq=seq, restored=restored, removed=deleted)
-
-
-def _first_kind(log: Sequence[Change], change: Change) -> str:
-    """Return the kind of the change that a chain of undos and redos is about."""
-    by_seq = {each.seq: each for each in log}
-    while change.kind in ("undo", "redo"):
-        change = by_seq[change.after_seq]
-    return change.kind
-
-
-def _restore_consolidated(
-    connection: sa.Connection, now: datetime, key: str, change: Change, first_kind: str, count_before: int
-) -> None:
-    """Set `last_consolidated` to its value before a change, unless the change only replaced the content of messages."""
-    count = sessions.lock(connection, now, key).message_count
-    if first_kind != "update" or count != count_before:
-        sessions.change(connection, key, {"last_consolidated": min(change.consolidated or 0, count)})
 
 
 def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:

@@ -187,15 +187,19 @@ def insert_change(
     after_seq: int,
     *,
     added_upto: int | None = None,
+    moves_consolidated: bool = True,
 ) -> None:
     """Insert the row that explains the seq of a change, before the change of the session's counters.
 
-    The meaning of `after_seq` depends on the kind of change.
+    The meaning of `after_seq` depends on the kind of change. A change that only replaces the content of messages does
+    not move `last_consolidated`.
     """
     row: dict[str, Any] = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq, "changed_at": now}
     if (until := removed.keep_until(connection, now)) is not None:
-        consolidated = sa.select(SESSION.c.last_consolidated).where(of_session(SESSION, key)).scalar_subquery()
-        row |= {"undo_until": until, "added_upto": added_upto, "consolidated": consolidated}
+        row |= {"undo_until": until, "added_upto": added_upto}
+        if moves_consolidated:
+            before = sa.select(SESSION.c.last_consolidated).where(of_session(SESSION, key))
+            row["consolidated"] = before.scalar_subquery()
     connection.execute(sa.insert(CHANGE).values(row))
 
 

@@ -148,7 +148,8 @@ class Change(Value):
         undo_until: The time until which the removed messages are kept, so that the change can be taken back; None if
             they are not kept.
         added_upto: The last `seq` of the messages that the change itself added, such as a summary; None without any.
-        consolidated: The session's `last_consolidated` before the change; None if removed messages are not kept.
+        consolidated: The session's `last_consolidated` before the change; None if removed messages are not kept, or
+            if the change only replaced content.
     """
 
     seq: int
