@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
 from time import monotonic
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -80,30 +80,31 @@ def check_usable(connection: sa.Connection) -> None:
     raise SearchUnavailable(f"the search index cannot be used: {fault}")
 
 
-def page(
-    connection: sa.Connection,
-    now: datetime,
-    wanted: SearchQuery,
-    key: str | None,
-    which: SearchFilters,
-    limit: int,
-    offset: int,
-) -> SearchPage:
-    """Return a page of matching messages of live sessions, or of one session, best match first."""
-    if not wanted.wanted:
+class Search(NamedTuple):
+    """What to search for, in sessions that are live at a time, or in one session."""
+
+    query: SearchQuery
+    which: SearchFilters
+    now: datetime
+    key: str | None
+
+
+def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> SearchPage:
+    """Return a page of matching messages, best match first."""
+    if not search.query.wanted:
         return SearchPage(items=[])
     dialect = dialect_of(connection)
     rows, newest = None, None
     with suppress(TimeoutError), dialect.time_limit(connection, _RANKING):
-        rows = _ranked(connection, now, wanted, key, which, limit + 1, offset)
+        rows = _ranked(connection, search, limit + 1, offset)
     if rows is None and _is_small(connection):  # the machine is busy, or its caches are cold
-        rows = _ranked(connection, now, wanted, key, which, limit + 1, offset)
+        rows = _ranked(connection, search, limit + 1, offset)
     if rows is None:
-        matches, newest = _newest(connection, now, wanted, key, which, offset + limit + 1)
+        matches, newest = _newest(connection, search, offset + limit + 1)
         rows = _rows(connection, matches[offset:])
     shown = rows[:limit]
     texts = _texts(connection, [(row.key, row.seq) for row in shown])
-    find = finder(wanted)
+    find = finder(search.query)
     return SearchPage(
         items=[_hit(row, texts.get((row.key, row.seq), ()), find) for row in shown],
         next=offset + limit if len(rows) > limit else None,
@@ -120,49 +121,39 @@ def _is_small(connection: sa.Connection) -> bool:
     return False
 
 
-def _ranked(
-    connection: sa.Connection,
-    now: datetime,
-    wanted: SearchQuery,
-    key: str | None,
-    which: SearchFilters,
-    limit: int,
-    offset: int,
-) -> Sequence[sa.Row[Any]]:
+def _ranked(connection: sa.Connection, search: Search, limit: int, offset: int) -> Sequence[sa.Row[Any]]:
     """Rank all matches in the index, and return a page of them, best match first."""
-    source, message, rank = dialect_of(connection).search_index.matches(wanted)
-    of_sessions, of_messages = conditions(message, **which)
+    source, message, rank = dialect_of(connection).search_index.matches(search.query)
+    of_sessions, of_messages = conditions(message, **search.which)
     query = _select_hits(source, message, rank).where(LIVE, *of_sessions, *of_messages)
-    if key is not None:
-        query = query.where(of_session(message, key))
+    if search.key is not None:
+        query = query.where(of_session(message, search.key))
     order: list[Any] = [sa.desc("rank"), message.c.created_at.desc(), message.c.session_key, message.c.seq.desc()]
-    return connection.execute(query.order_by(*order).limit(limit).offset(offset), {"now": now}).all()
+    return connection.execute(query.order_by(*order).limit(limit).offset(offset), {"now": search.now}).all()
 
 
-def _newest(
-    connection: sa.Connection, now: datetime, wanted: SearchQuery, key: str | None, which: SearchFilters, number: int
-) -> tuple[list[MessageKey], int | None]:
+def _newest(connection: sa.Connection, search: Search, number: int) -> tuple[list[MessageKey], int | None]:
     """Compare the newest messages with the query, starting with the most recently updated session.
 
     The index is not used, so the time does not depend on the number of matches. The search ends when it has enough
     matches, or reaches its limit of messages or time. Also returns the number of compared messages, or None if all
     messages were compared.
     """
-    of_sessions, of_messages = conditions(MESSAGE, **which)
+    of_sessions, of_messages = conditions(MESSAGE, **search.which)
     # An outer join with all conditions on messages. With an inner join, SQLite would read the messages first, and sort
     # all of them. For a session without matching messages, the join returns one row of NULLs.
     own = sa.and_(of_session(MESSAGE, SESSION.c.key), ~IS_RECORD, *of_messages)
     chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).join_from(SESSION, MESSAGE, own, isouter=True)
-    chosen = chosen.where(LIVE, *of_sessions, *([] if key is None else [of_session(SESSION, key)]))
+    chosen = chosen.where(LIVE, *of_sessions, *([] if search.key is None else [of_session(SESSION, search.key)]))
     order = (SESSION.c.updated_at.desc(), SESSION.c.key.desc(), MESSAGE.c.seq.desc())
     chosen = chosen.order_by(*order).limit(_NEWEST).execution_options(yield_per=_PAGE)
-    is_match, deadline = matcher(wanted), monotonic() + _COMPARING
+    is_match, deadline = matcher(search.query), monotonic() + _COMPARING
     matches: list[MessageKey] = []
     compared = 0
     with (
         suppress(TimeoutError),
         dialect_of(connection).time_limit(connection, _COMPARING),
-        closing(read_messages(connection, chosen, now=now)) as messages,
+        closing(read_messages(connection, chosen, now=search.now)) as messages,
     ):
         for number_read, ((owner, seq), _, texts) in enumerate(messages, 1):
             if seq is not None:

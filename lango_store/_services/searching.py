@@ -42,7 +42,7 @@ def find(
         now = context.now(connection)  # this statement is built for each call and needs a bound time
         if key is not None:
             sessions.row_of(connection, now, key)
-        return search.page(connection, now, query, key, which, limit, offset)
+        return search.page(connection, search.Search(query, which, now, key), limit, offset)
 
     try:
         with context.snapshot() as connection:
