@@ -1150,7 +1150,7 @@ class Conversation:
             The change that was taken back, and the numbers of restored and removed messages; None if there is none.
 
         Raises:
-            NotKept: What the change removed is not kept: see `Store(keep_removed=…)`. Nothing was written.
+            NotKept: The removed messages are not kept: see `Store(keep_removed=…)`. Nothing was written.
             Conflict: The id of a removed message or turn was used again; nothing was written.
         """
         return self._context.transact_once(history.undo, self.key)
@@ -1162,7 +1162,7 @@ class Conversation:
             The undo that was taken back, and the numbers of restored and removed messages; None if there is none.
 
         Raises:
-            NotKept: What the undo removed is not kept any more; nothing was written.
+            NotKept: The messages that the undo removed are no longer kept; nothing was written.
             Conflict: The id of a removed message or turn was used again; nothing was written.
         """
         return self._context.transact_once(history.redo, self.key)

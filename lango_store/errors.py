@@ -142,9 +142,10 @@ class NotKept(LangoStoreError):
     """
 
     def __init__(self, key: str, seq: int, until: datetime | None = None) -> None:
-        kept = "was not kept" if until is None else f"was kept until {until:%Y-%m-%d %H:%M:%S} UTC"
-        self._fact = f"session {quoted(key)}: what change {seq} removed {kept}"
-        super().__init__(f"{self._fact}: open the store with keep_removed= to keep what later changes remove")
+        kept = "were not kept" if until is None else f"were kept until {until:%Y-%m-%d %H:%M:%S} UTC"
+        self._fact = f"session {quoted(key)}: the messages that change {seq} removed {kept}"
+        advice = "open the store with keep_removed= to keep the messages that later changes remove"
+        super().__init__(f"{self._fact}: {advice}")
         self.key = key
         self.seq = seq
 

@@ -70,8 +70,8 @@ class Store:
         retry: How long to repeat calls that fail for a transient reason: the server is away, the connection is lost, a
             lock is held too long. None (default) repeats only calls whose transaction the database aborted (a deadlock,
             a serialization failure), for up to 30 seconds. With `retry`, messages and turns without an id get one, so
-            that nothing is stored twice. Calls inside your own transaction are never repeated. A removal whose outcome
-            is unknown is not repeated either; it raises `DatabaseUnavailable`.
+            that nothing is stored twice. Calls inside your own transaction are never repeated. Removals and other calls
+            that must not run twice are not repeated if their outcome is unknown: they raise `DatabaseUnavailable`.
         payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
             stored separately from the message's row, once per session. None stores all strings in the row. Reads return
             the same messages either way. Defaults to 4,096.
@@ -643,7 +643,7 @@ class Store:
     ) -> ExpiryReport:
         """Purge sessions: permanently delete those whose TTL has passed.
 
-        Also deletes the removed messages of all sessions that `Store(keep_removed=…)` need not keep any longer.
+        Also deletes, in all sessions, removed messages whose `undo_until` has passed: see `Store(keep_removed=…)`.
 
         Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
         run has purged complete batches. Sessions that a foreign key of another table refers to are not purged; the

@@ -1,6 +1,6 @@
 """OpenTelemetry: a span for each call of a store, and metrics of appends, retries, pool waits and purges.
 
-Nothing is recorded before `instrument` is called. Spans and metrics never have contents of messages.
+Nothing is recorded before `instrument` is called. Spans and metrics never contain texts of messages.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def instrument(
 
     Args:
         store: The store. For an `AsyncStore`, its synchronous store is instrumented.
-        tracer_provider: Where spans go. Defaults to the global provider.
-        meter_provider: Where metrics go. Defaults to the global provider.
+        tracer_provider: The provider that gets the spans. Defaults to the global provider.
+        meter_provider: The provider that gets the metrics. Defaults to the global provider.
     """
     wrapped = store.store if isinstance(store, AsyncStore) else store
     context = wrapped.context
@@ -150,7 +150,7 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
         key = getattr(self, "key", None) or signature.bind_partial(self, *arguments, **options).arguments.get("key")
         inner = copy.copy(self)
         inner.__class__ = plain
-        if plain is RunningTurn:  # which has a state
+        if plain is RunningTurn:  # the copy shares the state of the turn
             inner.__dict__ = self.__dict__
         run = functools.partial(method, inner, *arguments, **options)
         telemetry = self._context.telemetry
@@ -164,7 +164,7 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
 
 
 def _trace(result: Any) -> Any:
-    """Make a conversation or a turn that a call returned a traced one."""
+    """Trace the calls of a conversation or a turn that a call returned; return any other result unchanged."""
     if traced := _TRACED.get(type(result)):
         result.__class__ = traced
     return result

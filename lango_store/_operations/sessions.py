@@ -72,7 +72,7 @@ def server_time(connection: AnyConnection) -> datetime:
 
 
 def new_incarnation() -> dict[str, int]:
-    """Return a random incarnation and revision, to tell a new session from an earlier one with the same key."""
+    """Return a random incarnation and revision, which distinguish a session from earlier ones with its key."""
     return {"incarnation": secrets.randbits(63), "revision": secrets.randbits(48)}  # a float holds 53 bits
 
 

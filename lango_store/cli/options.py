@@ -101,7 +101,7 @@ def database(url: str | None, *, new: bool = False) -> str:
 
 
 def runs_command(context: typer.Context, *options: object) -> bool:
-    """Return True if a subcommand follows; refuse options that stand before it."""
+    """Return True if a subcommand follows; refuse options before its name."""
     if context.invoked_subcommand is not None and any(options):
         raise typer.BadParameter(f"write options after `{context.invoked_subcommand}`")
     return context.invoked_subcommand is not None

@@ -81,7 +81,7 @@ def test_undo_of_a_change_that_is_not_kept_exits_1(url: str) -> None:
         store.open("k", messages=[message("a")]).pop_message()
     done = run("sessions", "undo", "k", "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "what change 2 removed was not kept" in done.stderr
+    assert "the messages that change 2 removed were not kept" in done.stderr
 
 
 @pytest.mark.parametrize(
