@@ -1,11 +1,16 @@
-"""`python -m benchmarks.usage [--turns 1000000]`: the time of `Store.usage` for turns of many users and days."""
+"""`python -m benchmarks.usage [--turns 1000000]`: the time of `Store.usage`, and of a loop by hand."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from rich.console import Console
@@ -36,6 +41,15 @@ FILL = (
     "SELECT key, n, 'turn', 1, 0, '{usage}', created_at FROM lango_session, {numbers} c",
 )
 
+ROWS = {
+    name: f"SELECT s.user_id, {day}, CAST(t.usage AS text) FROM lango_turn t "
+    "JOIN lango_session s ON s.key = t.session_key"
+    for name, day in {
+        "sqlite": "substr(t.created_at, 1, 10)",
+        "postgresql": "to_char(t.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    }.items()
+}
+
 
 def fill(engine: sa.Engine, turns: int) -> None:
     """Write sessions of some turns each, a thirtieth of them on each day."""
@@ -51,17 +65,42 @@ def fill(engine: sa.Engine, turns: int) -> None:
         connection.exec_driver_sql("ANALYZE")
 
 
-def measure(store: Store, by: Sequence[str], turns: int, rounds: int) -> tuple[float, float]:
-    """Return the median seconds of a report, and those of this process; the rest is spent by PostgreSQL's server."""
-    taken = []
+def by_hand(engine: sa.Engine) -> list[dict[str, Any]]:
+    """Add up the usage by user and day with a loop over the rows of a driver."""
+    with closing(engine.raw_connection()) as connection:
+        cursor: Any = connection.cursor()
+        cursor.execute(ROWS[engine.dialect.name])
+        sums: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: {"turns": 0, "usage": {}})
+        for user, day, usage in cursor:
+            group = sums[user, day]
+            group["turns"] += 1
+            add(group["usage"], json.loads(usage))
+    return list(sums.values())
+
+
+def add(total: dict[str, Any], usage: dict[str, Any]) -> None:
+    """Add the numbers of a usage."""
+    for name, value in usage.items():
+        if isinstance(value, dict):
+            add(total.setdefault(name, {}), value)
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+def measure(store: Store, turns: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the seconds of each round by report, and those of this process; the rest is spent by the server."""
+    reports: dict[str, Callable[[], Collection[Any]]] = {
+        ", ".join(by) or "all turns": partial(store.usage, by) for by in (("user_id", "day"), ("day",), ("key",), ())
+    }
+    reports["user_id, day by hand"] = partial(by_hand, store.engine)
+    taken = defaultdict(list)
     for _ in range(rounds):
-        started, processed = time.perf_counter(), time.process_time()
-        rows = store.usage(by)
-        taken.append((time.perf_counter() - started, time.process_time() - processed))
-        assert sum(row.turns for row in rows) == turns
-        assert sum(row.cached_tokens for row in rows) == 1024 * turns
-    elapsed, own = zip(*taken, strict=True)
-    return statistics.median(elapsed), statistics.median(own)
+        for name, report in reports.items():
+            started, processed = time.perf_counter(), time.process_time()
+            rows = report()
+            taken[name].append((time.perf_counter() - started, time.process_time() - processed))
+            assert sum(row["turns"] if isinstance(row, dict) else row.turns for row in rows) == turns
+    return taken
 
 
 def main() -> None:
@@ -71,16 +110,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
     options = parser.parse_args()
-    table = Table(title=f"usage() of {options.turns:,} turns", title_justify="left")
-    for column in ("database", "by", "seconds", "of them in this process"):
-        table.add_column(column, justify="left" if column in ("database", "by") else "right")
+    table = Table(title=f"usage of {options.turns:,} turns", title_justify="left")
+    for column in ("database", "report", "seconds", "of them in this process"):
+        table.add_column(column, justify="left" if column in ("database", "report") else "right")
     with databases(options.database) as urls:
         for name, url in urls.items():
             with Store(url) as store:
                 fill(store.engine, options.turns)
-                for by in (("user_id", "day"), ("day",), ("key",), ()):
-                    elapsed, own = measure(store, by, options.turns, options.rounds)
-                    table.add_row(name, ", ".join(by) or "–", f"{elapsed:.2f}", f"{own:.2f}")
+                taken = measure(store, options.turns, options.rounds)
+            for report, each in taken.items():
+                elapsed, own = map(statistics.median, zip(*each, strict=True))
+                table.add_row(name, report, f"{elapsed:.2f}", f"{own:.2f}")
     Console().print(table)
 
 
