@@ -47,7 +47,7 @@ def fork(
     if as_of is not None and upto is not None:
         for table in (MESSAGE, TURN):
             for part in (table, removed.COPY_OF[table]):
-                _copy(connection, table, source, new, removed.valid(part, upto), part=part)
+                _copy(connection, table, source, new, removed.valid(part, source, upto), part=part)
     else:
         _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.is_after(upto)]))
         whole = [] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)]

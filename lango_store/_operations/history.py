@@ -92,12 +92,12 @@ def load(
 
 def _turns(turns: sa.Table, key: str, at: int) -> sa.Select[Any]:
     columns = (turns.c.turn_no, turns.c.kind, turns.c.replaced_upto)
-    return sa.select(*columns).where(of_session(turns, key), removed.valid(turns, at))
+    return sa.select(*columns).where(removed.valid(turns, key, at))
 
 
 def read(connection: sa.Connection, key: str, at: int) -> list[Message]:
     """Read the log that a session had when `at` was its last seq."""
-    parts = [_messages_of(part, key).where(removed.valid(part, at)) for part in (MESSAGE, REMOVED_MESSAGE)]
+    parts = [_messages_of(part, key).where(removed.valid(part, key, at)) for part in (MESSAGE, REMOVED_MESSAGE)]
     query = sa.union_all(*parts).order_by("seq")
     return payloads.decode_rows(connection, key, connection.execute(query).all())
 

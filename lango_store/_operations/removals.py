@@ -195,12 +195,16 @@ def insert_change(
     not move `last_consolidated`.
     """
     row: dict[str, Any] = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq, "changed_at": now}
-    if (until := removed.keep_until(connection, now)) is not None:
-        row |= {"undo_until": until, "added_upto": added_upto}
-        if moves_consolidated:
-            before = sa.select(SESSION.c.last_consolidated).where(of_session(SESSION, key))
-            row["consolidated"] = before.scalar_subquery()
-    connection.execute(sa.insert(CHANGE).values(row))
+    until = removed.keep_until(connection, now)
+    if until is None:
+        connection.execute(sa.insert(CHANGE).values(row))
+        return
+    row |= {"undo_until": until, "added_upto": added_upto}
+    values: dict[str, Any] = {name: sa.bindparam(name, value, CHANGE.c[name].type) for name, value in row.items()}
+    if moves_consolidated:
+        values["consolidated"] = SESSION.c.last_consolidated
+    source = sa.select(*values.values()).where(of_session(SESSION, key))
+    connection.execute(sa.insert(CHANGE).from_select(list(values), source))
 
 
 def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:

@@ -54,9 +54,11 @@ def keep(
     """Copy rows that the next change of a locked session removes or replaces, if the store keeps them."""
     if not is_on(connection):
         return
-    change = sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key)).scalar_subquery()
-    versions = {"removed_at": change, "next_at": change if replaced else sa.cast(sa.null(), sa.BigInteger)}
-    copy_rows(connection, rows, COPY_OF[rows], versions, of_session(rows, key), condition)
+    session = SESSION.alias()  # joined: a Citus cluster refuses a subquery
+    seq = session.c.last_seq + 1
+    versions = {"removed_at": seq, "next_at": seq if replaced else sa.cast(sa.null(), sa.BigInteger)}
+    of_key = (of_session(rows, key), of_session(session, rows.c.session_key))
+    copy_rows(connection, rows, COPY_OF[rows], versions, *of_key, condition)
 
 
 def copy_rows(
@@ -90,13 +92,13 @@ def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int
     return restored
 
 
-def valid(rows: sa.Table, at: int) -> sa.ColumnElement[bool]:
-    """Match the stored rows, or the copies of rows, that were in the log when `at` was the last seq."""
+def valid(rows: sa.Table, key: str, at: int) -> sa.ColumnElement[bool]:
+    """Match the stored rows, or the copies of rows, of a session that were in its log when `at` was the last seq."""
     copies = COPY_OF.get(rows, rows)
     number = "turn_no" if copies is REMOVED_TURN else "seq"
     earlier = copies.alias("earlier")
-    before = [of_session(earlier, rows.c.session_key), earlier.c[number] == rows.c[number]]
-    conditions: list[sa.ColumnElement[bool]] = []
+    before = [of_session(earlier, key), earlier.c[number] == rows.c[number]]
+    conditions = [of_session(rows, key)]
     if rows is copies:
         before.append(earlier.c.removed_at < rows.c.removed_at)
         conditions.append(rows.c.removed_at > at)

@@ -131,7 +131,7 @@ def test_role_without_table_ownership_is_refused(cluster: str, request: pytest.F
     request.addfinalizer(lambda: say(cluster, "DROP OWNED BY lango_visitor", "DROP ROLE lango_visitor"))
     say(cluster, "GRANT ALL ON ALL TABLES IN SCHEMA public TO lango_visitor")
     visitor = sa.make_url(cluster).set(username="lango_visitor").render_as_string(hide_password=False)
-    with pytest.raises(LangoStoreError, match="does not own lango_change, lango_message"):
+    with pytest.raises(LangoStoreError, match="does not own lango_call, lango_change"):
         schema.distribute(visitor)
 
 

@@ -137,7 +137,7 @@ def test_schema_with_sessions_can_become_a_tenant(make_postgres: MakeDatabase) -
     say(url, "SELECT citus_schema_distribute('tenant')")
     assert set(TABLES) <= set(distributed(there))
     with Store(there) as store:
-        assert len(store.messages("k3")) == 6
+        assert len(store.messages("k3")) == 7
         store.append_message("k3", message("after"))
-        assert store.info("k3").message_count == 7
+        assert store.info("k3").message_count == 8
     assert schema.check(there) == []

@@ -1,17 +1,18 @@
 """Queries about a cluster and its databases that bypass the store."""
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-from support.factories import messages
+from support.factories import message, messages
 
-from lango_store import Store
+from lango_store import Store, ToolCall
 from lango_store.tables import FEATURE_TABLE, Base
 
 TABLES = [table.name for table in Base.metadata.sorted_tables if table.name != FEATURE_TABLE]
 
-ALL_KEYS = [f"fk_lango_{name}_session" for name in ("change", "draft", "inbox", "message", "turn", "value")]
+ALL_KEYS = sorted(str(key.name) for table in Base.metadata.sorted_tables for key in table.foreign_key_constraints)
 """The foreign keys of our tables."""
 
 
@@ -59,7 +60,7 @@ def foreign_keys(url: str) -> list[str]:
 
 def fill(url: str) -> None:
     """Write some rows to every table."""
-    with Store(url) as store:
+    with Store(url, payloads=1024, keep_removed=timedelta(days=1)) as store:
         for number in range(20):
             conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
             conversation.save_turn(messages(2), {"tokens": number})
@@ -69,6 +70,11 @@ def fill(url: str) -> None:
             turn = conversation.turn("given up").begin()
             turn.write("half of an ans")
             turn.abandon()
+            conversation.truncate(after=conversation.save_turn(messages(2)).first_seq - 1)
+            large = message("x" * 2000, role="assistant", tool_calls=[ToolCall(id="c", name="f", arguments={})])
+            asking = conversation.append_message(large)
+            conversation.begin_call(asking.seq, 0)
+            conversation.suspend()
         store.set_shared_values("shared", {"mood": "fine"})
 
 
