@@ -6,13 +6,15 @@ The behavior of the methods is tested with those of `Store`.
 import asyncio
 import inspect
 import re
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.awaiting import Awaiting, awaiting
 from support.databases import MakeDatabase
 from support.every_verb import calls_of, prepare, verbs_of
@@ -149,24 +151,31 @@ def test_run_sync_runs_a_function_in_a_thread(url: str) -> None:
 
 
 def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
-    results = []
+    clock, url, cold = Clock(), make_sqlite(), tmp_path / "cold.db"
+    with Store(url, clock=clock) as plain:
+        prepare(plain, cold)
+    saved = {str(sa.make_url(url).database): tmp_path / "saved.db", str(cold): tmp_path / "saved-cold.db"}
+    for original, copy in saved.items():
+        copy_database(original, copy)
     verbs = [(owner, verb) for owner in (Store, Conversation) for verb in sorted(verbs_of(owner))]
-    for kind in ("sync", "async"):
-        reprs: dict[str, list[str]] = {}
-        for number, (owner, verb) in enumerate(verbs):
-            cold, clock = tmp_path / f"{kind}-{number}.db", Clock()
-            with ExitStack() as stack:
-                url = make_sqlite()
-                plain = stack.enter_context(Store(url, clock=clock))
-                prepare(plain, cold)
-                awaited = AsyncStore(url, clock=clock)
-                store = plain if kind == "sync" else stack.enter_context(awaiting(awaited))
+    results = []
+    with Store(url, clock=clock) as plain, awaiting(AsyncStore(url, clock=clock)) as awaited:
+        for store in (plain, awaited):
+            reprs: dict[str, list[str]] = {}
+            for owner, verb in verbs:
+                for original, copy in saved.items():
+                    copy_database(copy, original)
                 calls = calls_of(store, cold)[owner][verb]
                 if verb == "search":
                     calls = []  # needs a search index
                 reprs[f"{owner.__name__}.{verb}"] = [stable_repr(call()) for call in calls]
-        results.append(reprs)
+            results.append(reprs)
     assert results[0] == results[1]
+
+
+def copy_database(source: str | Path, target: str | Path) -> None:
+    with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(target)) as copy:
+        original.backup(copy)
 
 
 def stable_repr(result: object) -> str:
