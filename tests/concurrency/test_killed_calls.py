@@ -4,7 +4,6 @@ LANGO_STORE_TURN_ROUNDS sets the number of rounds.
 """
 
 import os
-import random
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from support.processes import Program, run_program
 
 from lango_store import BegunCall, CallInProgress, Conversation, Store
 
-ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "20"))
+ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "9"))
 CALLS: Final = 3
 
 BEFORE_INTENT: Final = "before the intent"
@@ -98,11 +97,13 @@ def run_again(url: str, key: str, tool: CountingTool, *, hours: int, permission:
     return again.stdout.splitlines()[-1]
 
 
-def rounds(point: str) -> Iterator[tuple[int, str, int]]:
-    """Yield the number of each round, the key of its session, and the position of the call that is killed."""
-    choose = random.Random(point)
+def rounds() -> Iterator[tuple[int, str, int]]:
+    """Yield the number of each round, the key of its session, and the position of the call that is killed.
+
+    Nine rounds have each position with each remainder of the number divided by three.
+    """
     for round in range(ROUNDS):
-        yield round, f"k{round}", choose.randrange(CALLS)
+        yield round, f"k{round}", (round + round // 3) % CALLS
 
 
 def runs_of(tool: CountingTool, calls: list[BegunCall]) -> list[int]:
@@ -141,7 +142,7 @@ def assert_saved_once(conversation: Conversation, results: list[str]) -> None:
 @pytest.mark.parametrize("point", [BEFORE_INTENT, AFTER_RECORD])
 def test_turn_of_process_killed_between_calls_continues(url: str, point: str) -> None:
     with counting_tool() as tool, hours_later(url, 1) as later:
-        for _, key, position in rounds(point):
+        for _, key, position in rounds():
             later.create(key)
             killed(url, key, tool, point, position)
             assert_left(url, key, tool, point, position)
@@ -159,7 +160,7 @@ def test_turn_of_process_killed_between_calls_continues(url: str, point: str) ->
 def test_call_of_killed_process_runs_again_only_if_resolved(url: str, point: str) -> None:
     """In turn, the call is resolved with an output, as failed, and to run again."""
     with counting_tool() as tool, hours_later(url, 1) as later:
-        for round, key, position in rounds(point):
+        for round, key, position in rounds():
             conversation = later.open(key)
             killed(url, key, tool, point, position)
             assert_left(url, key, tool, point, position)
@@ -193,7 +194,7 @@ def test_call_of_killed_process_runs_again_only_if_resolved(url: str, point: str
 @pytest.mark.parametrize("point", [AFTER_INTENT, IN_TOOL, BEFORE_RECORD])
 def test_idempotent_call_of_killed_process_runs_again_with_the_same_key(url: str, point: str) -> None:
     with counting_tool(honors_key=True) as tool, hours_later(url, 1) as later:
-        for _, key, position in rounds(point):
+        for _, key, position in rounds():
             conversation = later.open(key)
             killed(url, key, tool, point, position)
             (unknown,) = later.unknown_calls()

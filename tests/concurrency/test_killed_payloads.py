@@ -17,7 +17,7 @@ from support.processes import Program
 from lango_store import Message, Store
 from lango_store._operations import examination
 
-ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "20"))
+ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "10"))
 
 MAKE: Final = """
 from lango_store import Message, ToolCall
