@@ -170,7 +170,6 @@ def calls_of_fresh(plain: Store, store: Any, cold: Path) -> Any:
     """Delete all sessions, create those that the calls need, and return the calls."""
     for info in list(plain.iter_sessions(expired=None)):
         plain.delete(info.key)
-    cold.unlink(missing_ok=True)
     prepare(plain, cold)
     return calls_of(store, cold)
 

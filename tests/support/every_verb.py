@@ -24,8 +24,9 @@ def verbs_of(kind: type) -> set[str]:
 
 def prepare(store: Store, cold: Path) -> None:
     """Create what the calls need: sessions, an archive, a payload, a draft, calls, an open turn, changes."""
-    store.create("old")
-    store.expire(older_than=timedelta(0), archive=cold)
+    if not cold.exists():
+        store.create("old")
+        store.expire(older_than=timedelta(0), archive=cold)
     store.create("k", messages=[message("x" * 4_096, tokens=1), message(tokens=1)])
     store.create("k/child")
     k = store.conversation("k")
