@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from lango_store import Conversation, DamagedMessage, LangoStoreError, Message, Store, ToolCall, create_engine
 
-ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 21))
+ROUNDS = int(os.environ.get("LANGO_STORE_DAMAGE_ROUNDS", 9))
 SESSIONS = 20
 KEYS = [f"telegram:{number}" for number in range(SESSIONS)]
 PAGE = 4_096
