@@ -76,9 +76,10 @@ def asked(page: Page, folder: Path) -> str:
     return token
 
 
-def answered(token: str, folder: Path, *, approved: bool = True) -> list[str]:
-    """Answer in a new process; return the lines that it prints."""
-    return started("-c", START + ANSWER.format(token=token, approved=approved), folder=folder).splitlines()
+def answered(token: str, folder: Path, *answers: bool) -> list[str]:
+    """Answer once or several times in a new process; return the lines that it prints."""
+    source = "; ".join(ANSWER.format(token=token, approved=approved) for approved in answers)
+    return started("-c", START + source, folder=folder).splitlines()
 
 
 def key(page: Page, store: Store) -> str:
@@ -93,16 +94,14 @@ def roles(page: Page, folder: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_approved_tool_runs_in_a_new_process(page: Page, tmp_path: Path) -> None:
     token = asked(page, tmp_path)
-    assert answered(token, tmp_path) == ["paying 40 euros", "Done."]
-    assert answered(token, tmp_path) == ["already done"]
+    assert answered(token, tmp_path, True, True) == ["paying 40 euros", "Done.", "already done"]
     assert roles(page, tmp_path) == page.roles
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_refused_tool_does_not_run(page: Page, tmp_path: Path) -> None:
     token = asked(page, tmp_path)
-    assert answered(token, tmp_path, approved=False) == ["Done."]
-    assert answered(token, tmp_path, approved=True) == ["already done"]
+    assert answered(token, tmp_path, False, True) == ["Done.", "already done"]
 
 
 def kill(page: Page, token: str, killing: str, folder: Path) -> None:
@@ -122,7 +121,7 @@ def kill(page: Page, token: str, killing: str, folder: Path) -> None:
 def test_stored_approval_is_used_after_its_process_is_killed_in_the_tool(page: Page, tmp_path: Path) -> None:
     token = asked(page, tmp_path)
     kill(page, token, KILLED_IN_TOOL, tmp_path)
-    assert answered(token, tmp_path, approved=False) == ["paying 40 euros", "Done."]
+    assert answered(token, tmp_path, False) == ["paying 40 euros", "Done."]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_tool_is_not_repeated_after_its_process_is_killed_in_the_model(
 ) -> None:
     token = asked(page, tmp_path)
     kill(page, token, KILLED_IN_MODEL.format(model=model, method=method), tmp_path)
-    assert answered(token, tmp_path) == printed  # without "paying 40 euros"
+    assert answered(token, tmp_path, True) == printed  # without "paying 40 euros"
 
 
 @pytest.mark.skipif(not CLAUDE_DEFERS, reason="this version of the SDK does not defer calls")
@@ -143,7 +142,6 @@ def test_stored_result_of_claude_tool_is_used_after_its_process_is_killed(tmp_pa
     token = asked(CLAUDE, tmp_path)
     kill(CLAUDE, token, KILLED_AFTER_TOOL, tmp_path)
     assert roles(CLAUDE, tmp_path)[:3] == ["user", "assistant", "tool"]
-    assert answered(token, tmp_path) == ["Done."]
-    assert answered(token, tmp_path) == ["already done"]
+    assert answered(token, tmp_path, True, True) == ["Done.", "already done"]
     with Store(f"sqlite:///{tmp_path}/{CLAUDE.file}") as store:
         assert [each.content for each in store.messages(key(CLAUDE, store)) if each.role == "tool"] == ["paid"]

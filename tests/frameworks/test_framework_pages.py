@@ -31,40 +31,31 @@ def test_replacement_on_page_runs(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "options", "key", "url"),
+    ("page", "options", "key", "file", "messages"),
     [
-        (ADK, (), "weather:ann:trip", "sqlite:///adk.db"),
-        (OPENAI, STRICT[:2], "user-123", "sqlite:///agents.db"),
-        (PYDANTIC, STRICT, "chat-1", "sqlite:///agents.db"),
+        (ADK, (), "weather:ann:trip", "adk.db", 4),
+        (OPENAI, STRICT[:2], "user-123", "agents.db", 6),
+        (PYDANTIC, STRICT, "chat-1", "agents.db", 8),
     ],
 )
-def test_program_on_page_prints_documented_output(
-    page: str, options: tuple[str, ...], key: str, url: str, tmp_path: Path
+def test_programs_print_documented_output_and_a_second_run_continues(
+    page: str, options: tuple[str, ...], key: str, file: str, messages: int, tmp_path: Path
 ) -> None:
+    def ran(program: str) -> str:
+        return started(*options, "-c", program, folder=tmp_path, timeout=200)
+
     programs, (printed, shown, *others) = blocks(page, "python"), blocks(page, "text")
-    outputs = [started(*options, "-c", program, folder=tmp_path, timeout=200) for program in programs]
-    assert outputs == [printed, *others, ""][: len(programs)]
+    url = f"sqlite:///{file}"
+    assert [ran(program) for program in programs] == [printed, *others, ""][: len(programs)]
     sessions = ("-m", "lango_store.cli", "sessions")
     times = re.compile(r"\d\d:\d\d:\d\d")
     log = started(*sessions, "show", key, "--url", url, folder=tmp_path, timeout=200)
     assert times.sub("", shown.removesuffix("…\n")) in times.sub("", log)
     assert key in started(*sessions, "list", "--url", url, folder=tmp_path)
 
-
-@pytest.mark.parametrize(
-    ("page", "key", "name", "messages"),
-    [
-        (ADK, "weather:ann:trip", "adk.db", 4),
-        (OPENAI, "user-123", "agents.db", 6),
-        (PYDANTIC, "chat-1", "agents.db", 8),
-    ],
-)
-def test_second_run_continues_the_session(page: str, key: str, name: str, messages: int, tmp_path: Path) -> None:
-    program = blocks(page, "python")[0]
-    for run_number in (1, 2):
-        started("-c", program, folder=tmp_path, timeout=200)
-        with Store(f"sqlite:///{tmp_path / name}") as store:
-            assert store.info(key).message_count == messages * run_number
+    ran(programs[0])
+    with Store(f"sqlite:///{tmp_path / file}") as store:
+        assert store.info(key).message_count == 2 * messages
 
 
 def test_claude_agent_sdk_programs_print_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
