@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-COLOURS = {"floor": "#8c959f", "lango_store": "#0969da", "orm": "#cf222e"}
+COLORS = {"floor": "#8c959f", "lango_store": "#0969da", "orm": "#cf222e"}
 WIDTH, HEIGHT, LEFT, TOP = 380, 260, 64, 48
 
 
@@ -53,10 +53,10 @@ def _panel(title: str, curve: Curve) -> list[str]:
         parts.append(f'<text x="{x(size):.1f}" y="{HEIGHT + 18}" text-anchor="middle">{size:,}</text>')
     for place, (name, points) in enumerate(curve.points.items()):
         line = " ".join(f"{x(size):.1f},{y(each):.1f}" for size, each in points)
-        colour = COLOURS[name]
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x(s):.1f}" cy="{y(e):.1f}" r="3" fill="{colour}"/>' for s, e in points]
-        parts.append(f'<text x="{place * 110}" y="{HEIGHT + 38}" fill="{colour}">● {name}</text>')
+        color = COLORS[name]
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x(s):.1f}" cy="{y(e):.1f}" r="3" fill="{color}"/>' for s, e in points]
+        parts.append(f'<text x="{place * 110}" y="{HEIGHT + 38}" fill="{color}">● {name}</text>')
     return parts
 
 

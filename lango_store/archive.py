@@ -417,7 +417,7 @@ def _kind(column_type: sa.types.TypeEngine[Any]) -> type:
 
 
 def _archived(table: sa.Table, row: transfer.Row) -> dict[str, Any]:
-    """Return a row for the archive, without the session key; the content of a message is one column."""
+    """Return a row for the archive: without the session key, and with the content of a message in one column."""
     archived = {
         name: encode_time_text(value) if isinstance(value, datetime) else value
         for name, value in row.items()

@@ -152,7 +152,7 @@ class Conversation:
 
         Args:
             activity: Also set `updated_at` to now, so that the session moves to the front of lists and its idle time
-                starts again. False by default. Neither way changes `expires_at`.
+                starts again. False by default. `expires_at` never changes.
             expect: Change the session only if its `revision` equals this value.
             **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
                 `last_consolidated`. None clears a field.
@@ -345,7 +345,7 @@ class Conversation:
         return read(log.read, self.key, chosen, damaged, payloads)
 
     def iter_messages(self, *, after: int = 0, before: int | None = None, page_size: int = 500) -> Iterator[Message]:
-        """Iterate over the log, entry by entry. Logs of any length fit in memory.
+        """Iterate over the log, entry by entry.
 
         One page is in memory at a time, and no connection is held between pages.
 
@@ -944,7 +944,7 @@ class Conversation:
 
         Raises:
             AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
-            SuspensionExpired: The time of the suspension is over; nothing was written.
+            SuspensionExpired: The suspension's TTL has passed; nothing was written.
             SuspensionNotFound: The session has no such suspension; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """

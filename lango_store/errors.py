@@ -238,7 +238,7 @@ class LeaseLost(Conflict):
 
     def __init__(self, key: str, last_seq: int) -> None:
         message = (
-            f"the turn no longer has the lease of session {quoted(key)}: its time ended and another process took over, "
+            f"the turn no longer has the lease of session {quoted(key)}: it ended and another process took over, "
             "or release_turn() was called; nothing was written, begin the turn again"
         )
         super().__init__(key, expected=last_seq, last_seq=last_seq, message=message)
@@ -321,7 +321,7 @@ class SuspensionNotFound(LangoStoreError, LookupError):
 
 
 class SuspensionExpired(SuspensionNotFound):
-    """The suspension can no longer be answered, because its time is over; nothing was written.
+    """The suspension can no longer be answered, because its TTL has passed; nothing was written.
 
     Attributes:
         key: The key of the session.

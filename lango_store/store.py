@@ -77,8 +77,8 @@ class Store:
             the same messages either way. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
             `Conversation.undo` can take the change back, and `get(as_of=…)` can read the earlier log. `expire` deletes
-            them when this time is over. None (default) keeps nothing. Only changes of stores with `keep_removed` can be
-            taken back.
+            them when this time has passed. None (default) keeps nothing. Only changes of stores with `keep_removed` can
+            be taken back.
         replica: The URL of a PostgreSQL replica. The store reads sessions, messages, histories and lists from the
             replica if it has everything that this store wrote, otherwise from `database`.
 
@@ -292,7 +292,7 @@ class Store:
         Args:
             key: The session to change.
             activity: Also set `updated_at` to now, so that the session moves to the front of lists and its idle time
-                starts again. False by default. Neither way changes `expires_at`.
+                starts again. False by default. `expires_at` never changes.
             expect: Change the session only if its `revision` equals this value.
             **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
                 `last_consolidated`. None clears a field.
@@ -880,7 +880,7 @@ class Store:
         return self._context.on_primary().read(leases.read)
 
     def unknown_calls(self) -> list[BegunCall]:
-        """List the tool calls of all live sessions that were begun and whose time ended without a result.
+        """List the tool calls of all live sessions that were begun and whose time limit passed without a result.
 
         At most 1,000 are listed. `Conversation.resolve_call` resolves them. A finished call whose result was deleted is
         not listed: see `Conversation.calls`.
@@ -896,7 +896,7 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
     ) -> SuspensionPage:
-        """List the suspensions that have no answer, oldest first. Suspensions whose time is over are included.
+        """List the suspensions that have no answer, oldest first. Expired suspensions are included.
 
         Args:
             user_id: Only suspensions of sessions of this user.
@@ -923,7 +923,7 @@ class Store:
 
         Raises:
             AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
-            SuspensionExpired: The time of the suspension is over; nothing was written.
+            SuspensionExpired: The suspension's TTL has passed; nothing was written.
             SuspensionNotFound: No suspension has this token; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """

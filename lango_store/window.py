@@ -156,8 +156,7 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
     Returns:
         Ranges of positions in `messages`, in order, each as its first and last position. Pass them to `evict`. The
-        ranges
-        may free less than `need`, if not enough can be removed.
+        ranges may free less than `need`, if not enough can be removed.
 
     Raises:
         ValueError: `need` is negative, or a message has no `tokens` and `count` is None.

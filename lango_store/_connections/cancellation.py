@@ -77,7 +77,7 @@ def pause(seconds: float) -> bool:
 
 
 def pauses(seconds: float) -> Iterator[float]:
-    """Yield the seconds to sleep before each new try, randomly and longer each time, until a time is over."""
+    """Yield the seconds to sleep before each new try, random and growing, until these seconds have passed."""
     deadline, longest = monotonic() + seconds, _MIN_PAUSE
     while (remaining := deadline - monotonic()) > 0:
         yield min(remaining, random.uniform(longest / 2, longest))

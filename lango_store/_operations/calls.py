@@ -137,7 +137,7 @@ def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Up
 
 
 def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
-    """Mark a call without a result as unknown before its time ends."""
+    """Mark a call without a result as unknown before its time limit passes."""
     is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
     connection.execute(sa.update(CALL).where(*is_running).values(until=now))
 

@@ -108,17 +108,17 @@ def valid(rows: sa.Table, key: str, at: int) -> sa.ColumnElement[bool]:
 
 
 def purge(connection: sa.Connection, now: datetime, after: str, moment: datetime | None) -> str | None:
-    """Delete the copies whose time is over in the next sessions after a key; return the last key, or None."""
-    is_over = CHANGE.c.undo_until <= (moment or now)
-    query = sa.select(CHANGE.c.session_key).where(is_over, CHANGE.c.session_key > after).distinct()
+    """Delete the expired copies of the next sessions after a key; return the last of their keys, or None."""
+    is_expired = CHANGE.c.undo_until <= (moment or now)
+    query = sa.select(CHANGE.c.session_key).where(is_expired, CHANGE.c.session_key > after).distinct()
     keys = connection.execute(query.order_by(CHANGE.c.session_key).limit(_AT_ONCE)).scalars().all()
     for key in keys:
         sessions.lock_any(connection, key)
-        ended = sa.select(CHANGE.c.seq).where(of_session(CHANGE, key), is_over)
+        expired = sa.select(CHANGE.c.seq).where(of_session(CHANGE, key), is_expired)
         for copies in COPY_OF.values():
-            # Until the change that restored a row is over too, its copy shows from when the restored row is valid.
+            # A copy is also kept until the change that restored the row has expired: it shows when the row was missing.
             last = sa.func.coalesce(copies.c.next_at, copies.c.removed_at)
-            connection.execute(sa.delete(copies).where(of_session(copies, key), last.in_(ended)))
-        connection.execute(sa.update(CHANGE).where(of_session(CHANGE, key), is_over).values(undo_until=None))
+            connection.execute(sa.delete(copies).where(of_session(copies, key), last.in_(expired)))
+        connection.execute(sa.update(CHANGE).where(of_session(CHANGE, key), is_expired).values(undo_until=None))
         payloads.release(connection, key)
     return keys[-1] if keys else None

@@ -95,8 +95,8 @@ def leave(context: Context, effect: Effect) -> None:
     if effect.result is None:
         try:
             context.transact(calls.leave, effect._place, effect._token)
-        except LangoStoreError as error:  # the block's exception matters more, and the time of the call ends
-            logger.warning("%s seems to be running until its time ends: %s", effect._place, error)
+        except LangoStoreError as error:  # the block's exception matters more, and the call has a time limit
+            logger.warning("%s seems to be running until its time limit passes: %s", effect._place, error)
 
 
 def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, id: str | None = None) -> Message:

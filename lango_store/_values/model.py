@@ -591,8 +591,8 @@ class BegunCall(Value):
         position: The position of the call in the `tool_calls` of that message, from 0.
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
-        state: `running`; `finished`, with a result; `unknown`, if its time ended without a result, or if the result was
-            deleted; or `retry`, if it was resolved to run again.
+        state: `running`; `finished`, with a result; `unknown`, if its time limit passed without a result, or if the
+            result was deleted; or `retry`, if it was resolved to run again.
         begun_at: The time at which the call was last begun, in UTC.
         until: The time at which a running call becomes unknown, in UTC.
         result_seq: The `seq` of the message with the result, or None.

@@ -26,7 +26,7 @@ COLUMNS: Final[Columns[BegunCall]] = {
 def calls(
     context: typer.Context,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="List the tool calls whose time ended without a result.")
+        bool, typer.Option("--unknown", help="List the tool calls whose time limit passed without a result.")
     ] = False,
     url: UrlOption = None,
     json_: JsonOption = False,

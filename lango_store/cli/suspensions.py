@@ -28,14 +28,13 @@ def suspensions(
     context: typer.Context,
     user: User = None,
     agent: Agent = None,
-    due_before: Annotated[Any, time_option("Only suspensions whose time ends before this time.")] = None,
+    due_before: Annotated[Any, time_option("Only suspensions that expire before this time.")] = None,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List the suspensions that have no answer, the oldest first.
 
-    Suspensions whose time is over are listed too. They can no longer be
-    answered.
+    Expired suspensions are listed too. They can no longer be answered.
 
     In a pipe, each suspension is one line of tab-separated fields without
     a header: session key, calls (each as the seq of its message and its

@@ -29,7 +29,7 @@ __all__ = [
     "export",
     "files_of",
     "import_path",
-    "recognise",
+    "recognize",
     "redact_text",
     "writable",
 ]
@@ -38,16 +38,16 @@ FORMATS: Final[dict[str, Format | Backups]] = {
     each.name: each
     for each in (
         Backups(),
-        Format("dive", dive.recognises, dive.read, dive.write),
-        Format("shepherd", shepherd.recognises, shepherd.read, shepherd.write),
-        Format("lango", lango.recognises, lango.read),
-        Format("nanobot", nanobot.recognises, nanobot.read, nanobot.write, nanobot.rank),
+        Format("dive", dive.recognizes, dive.read, dive.write),
+        Format("shepherd", shepherd.recognizes, shepherd.read, shepherd.write),
+        Format("lango", lango.recognizes, lango.read),
+        Format("nanobot", nanobot.recognizes, nanobot.read, nanobot.write, nanobot.rank),
     )
 }
 """The formats that can be imported, in the order in which they are tried when the format of a file is detected."""
 
 
-def recognise(path: str | Path) -> str | None:
+def recognize(path: str | Path) -> str | None:
     """Detect the format of a file by its name and content.
 
     Args:
@@ -56,11 +56,11 @@ def recognise(path: str | Path) -> str | None:
     Returns:
         The name of the format, a key of `FORMATS`; None if the format is unknown.
     """
-    return _recognise(Path(path), FORMATS)
+    return _recognize(Path(path), FORMATS)
 
 
-def _recognise(path: Path, formats: dict[str, Format | Backups]) -> str | None:
-    return next((name for name, each in formats.items() if each.recognises(path)), None)
+def _recognize(path: Path, formats: dict[str, Format | Backups]) -> str | None:
+    return next((name for name, each in formats.items() if each.recognizes(path)), None)
 
 
 def writable() -> list[str]:
@@ -87,11 +87,11 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     formats = FORMATS if format is None else {format: _format_named(format)}
     try:
         if not source.is_dir():
-            return [(source, (format or recognise(source)) if source.is_file() else None)]
+            return [(source, (format or recognize(source)) if source.is_file() else None)]
         paths = sorted(path for path in source.iterdir() if path.is_file() and not unfinished(path))
     except OSError as error:
         raise InvalidFile(source, f"cannot be read ({error.strerror}): check its permissions") from error
-    detected = [(path, _recognise(path, formats)) for path in paths]
+    detected = [(path, _recognize(path, formats)) for path in paths]
     chosen = [(path, name) for path, name in detected if name or (format is None and not path.name.startswith("."))]
     return sorted(chosen, key=lambda each: FORMATS[each[1]].rank(each[0]) if each[1] else 0)
 

@@ -31,7 +31,7 @@ class Backups:
     exports_expired = True
     is_writable = True
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Return True if the first bytes of a file are those of a backup."""
         try:
             with files.reading(path) as file:

@@ -36,7 +36,7 @@ _START: Final = re.compile(rb'\s*\{\s*"line_type"\s*:')
 _Line = tuple[int, dict[str, Any]]
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return True if the name and the first bytes of a file match a session of Dive."""
     return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
 

@@ -98,7 +98,7 @@ class Format:
 
     name: str
     """The name on the command line."""
-    recognises: Callable[[Path], bool]
+    recognizes: Callable[[Path], bool]
     """Returns True if the name and the first bytes of a file match the format."""
     read: Callable[..., Iterable[Draft]]
     """`read(path, skipped)` reads the sessions of a file, and appends unreadable or changed lines to `skipped`."""

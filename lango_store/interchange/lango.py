@@ -26,7 +26,7 @@ _MAGIC: Final = b"SQLite format 3\0"
 _NEEDED: Final = {"sessions": {"id", "key"}, "messages": {"id", "role", "content", "timestamp", "session_messages"}}
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return True if a file is a SQLite database with lango's tables, or a database that cannot be read."""
     if first_bytes(path, len(_MAGIC)) != _MAGIC:
         return False

@@ -47,7 +47,7 @@ _DETECTION_BYTES: Final = 8 << 20  # read at most this much of a file to detect 
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return True if a `.jsonl` file is a session of nanobot: one of its objects is a message or a head.
 
     A file without any object is accepted too, so that the import reports its fault. The objects of a log file are

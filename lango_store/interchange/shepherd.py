@@ -44,7 +44,7 @@ _NOT_IN_NAMES: Final = re.compile(rb"[^0-9A-Za-z.-]")
 _ROLES: Final = {MessageRole.DEVELOPER: "system", MessageRole.MODEL: "assistant"}
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Return True if the name of a file is that of a session of Shepherd."""
     return _FILE.fullmatch(path.name) is not None
 

@@ -102,7 +102,7 @@ def crew_on(url: str) -> Iterator[Crew]:
 
 
 @pytest.mark.timeout(60 + 5 * ROUNDS)
-def test_answers_of_eight_processes_one_is_stored(url: str) -> None:
+def test_one_answer_of_eight_processes_is_stored(url: str) -> None:
     with Store(url) as store, crew_on(url) as crew:
         for round in range(ROUNDS):
             conversation = store.open(f"k{round}")

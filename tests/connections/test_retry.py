@@ -310,7 +310,7 @@ def test_serialization_failure_is_retried_without_retry_option(
 
 
 @not_on_a_cluster("Citus allows no trigger with an error of its own on a distributed table")
-def test_call_undone_at_every_try_raises_database_busy(
+def test_call_rolled_back_at_every_try_raises_database_busy(
     make_postgres: MakeDatabase, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(retry, "_LOCK_TIMEOUT", 0.05)

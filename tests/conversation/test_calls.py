@@ -87,7 +87,7 @@ def test_call_that_runs_cannot_be_begun_by_another_process(store: Store, clock: 
     assert (error.key, error.seq, error.position, error.until) == ("k", seq, 0, clock.time + LIMIT)
 
 
-def test_call_without_result_is_unknown_after_its_time(either_store: Store, clock: Clock) -> None:
+def test_call_without_result_is_unknown_after_its_time_limit(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation).seq
     effect = conversation.begin_call(seq, 0, limit=LIMIT)

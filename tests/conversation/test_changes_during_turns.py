@@ -256,7 +256,7 @@ def test_session_that_replaces_an_expired_one_has_no_lease(store: Store, clock: 
     assert contents(conversation.messages()) == ["new"]
 
 
-def test_activity_of_turn_renews_the_ttl_of_the_session(store: Store, clock: Clock) -> None:
+def test_activity_of_turn_restarts_the_ttl_of_the_session(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(minutes=1))
     with conversation.turn("t") as turn:
         for _ in range(5):

@@ -100,7 +100,7 @@ def test_equal_messages_without_id_are_all_stored(store: Store) -> None:
     assert contents(conversation.inbox()) == ["equal", "equal"]
 
 
-def test_enqueue_renews_ttl_and_activity_but_not_revision(either_store: Store, clock: Clock) -> None:
+def test_enqueue_changes_expiry_and_activity_but_not_revision(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(minutes=30)

@@ -68,7 +68,7 @@ def test_store_without_keep_removed_takes_back_what_another_store_kept(
     assert {each.undo_until for each in conversation.changes()} == {clock() + timedelta(days=29)}
 
 
-def test_change_can_be_taken_back_until_its_time_is_over(keeping: Store, clock: Clock) -> None:
+def test_change_can_be_taken_back_up_to_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
     assert [each.undo_until for each in conversation.changes()] == [clock() + timedelta(days=30)]

@@ -59,7 +59,7 @@ def test_purge_and_renewal_of_an_expired_session_delete_copies(keeping: Store, c
         keeping.delete("k")
 
 
-def test_expire_deletes_copies_whose_time_is_over(keeping: Store, clock: Clock) -> None:
+def test_expire_deletes_copies_after_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = session_with_copies(keeping)
     clock.move(days=1)
     conversation.append_message(message("b"))
@@ -96,7 +96,7 @@ def test_expire_keeps_copies_that_show_when_a_restored_message_was_missing(keepi
     conversation.undo()
     clock.move(days=20)
     keeping.expire()
-    assert copies(keeping) == [("message", 2, 3)]  # the pop is over, and the undo is not
+    assert copies(keeping) == [("message", 2, 3)]  # only the copy of the pop has expired
     assert contents(conversation.get(as_of=3).messages) == ["a"]
     assert conversation.redo() is not None
     assert contents(conversation.messages()) == ["a"]

@@ -72,7 +72,7 @@ def test_trusted_code_answers_by_id(store: Store) -> None:
         store.open("another").resume(asked.id, "yes")
 
 
-def test_suspension_cannot_be_answered_after_its_time(store: Store, clock: Clock) -> None:
+def test_suspension_cannot_be_answered_after_due_at(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     asked = conversation.suspend(ttl=HOUR)
     clock.move(hours=1)

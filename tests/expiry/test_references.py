@@ -101,7 +101,7 @@ def test_held_session_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_references_to_cascaded_rows_and_to_messages_hold_sessions(
+def test_session_is_held_by_references_to_its_messages_and_to_rows_that_cascade(
     store: Store, engine: sa.Engine, clock: Clock
 ) -> None:
     due(store, clock, "a", "cascade", "message")

@@ -213,7 +213,7 @@ def test_file_changed_while_reading_is_refused(tmp_path: Path) -> None:
 def test_files_of_other_formats_are_not_recognized(tmp_path: Path) -> None:
     for name, start in (("a.jsonl", '{"_type": "metadata"}'), ("a.json", '{"line_type":"header"}'), ("b.jsonl", "")):
         (tmp_path / name).write_text(start)
-        assert not dive.recognises(tmp_path / name)
+        assert not dive.recognizes(tmp_path / name)
 
 
 @pytest.mark.parametrize("id", ["", ".", "..", "a..b", "a/b", "a\\b", None, 7])

@@ -277,7 +277,7 @@ def test_missing_session_is_reported(store: Store, tmp_path: Path) -> None:
 def test_format_cannot_be_imported(store: Store, tmp_path: Path) -> None:
     store.create("k", messages=[QUESTION, ANSWER])
     interchange.export(store, tmp_path, "openai", everything=True)
-    assert interchange.recognise(tmp_path / "openai.jsonl") is None
+    assert interchange.recognize(tmp_path / "openai.jsonl") is None
     with pytest.raises(ValueError, match="'openai' is not a format"):
         interchange.import_path(store, tmp_path, format="openai")
 

@@ -17,7 +17,7 @@ from support.paths import DATA
 
 from lango_store import Message, Store, interchange
 
-FILES = sorted((path, name) for path in DATA.rglob("*") if path.is_file() and (name := interchange.recognise(path)))
+FILES = sorted((path, name) for path in DATA.rglob("*") if path.is_file() and (name := interchange.recognize(path)))
 SECONDS = float(os.environ.get("LANGO_STORE_FUZZ_SECONDS", 0))
 
 Mutation = Callable[[bytes, random.Random], bytes]

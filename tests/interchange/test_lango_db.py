@@ -174,7 +174,7 @@ def test_import_never_changes_source_database(source: Path) -> None:
         return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in source.parent.iterdir()}
 
     before = state()
-    assert lango.recognises(source)
+    assert lango.recognizes(source)
     drafts = read(source)
     assert [message.content for message in drafts["partial"].messages] == ["new"]
     assert [message.content for message in drafts["same-ts"].messages] == ["m4", "m5"]
@@ -224,9 +224,9 @@ def test_database_of_another_program_is_refused(table: str, copy: Path) -> None:
 
 
 def test_databases_of_other_programs_are_not_recognized(copy: Path, make_sqlite: MakeDatabase) -> None:
-    assert lango.recognises(copy)
+    assert lango.recognizes(copy)
     for other in (Path(make_sqlite().removeprefix("sqlite:///")), copy.with_name("missing.db")):
-        assert not lango.recognises(other)
+        assert not lango.recognizes(other)
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -236,11 +236,11 @@ def test_file_that_is_not_a_database_raises_invalid_file(data: bytes, tmp_path: 
     path.write_bytes(data)
     with pytest.raises(InvalidFile):
         read(path)
-    assert lango.recognises(path) is data.startswith(b"SQLite format 3\0")
+    assert lango.recognizes(path) is data.startswith(b"SQLite format 3\0")
 
 
 def test_file_name_with_url_characters_is_accepted(tmp_path: Path) -> None:
     path = Path(shutil.copy(FILE, tmp_path / "a?mode=rwc#50%.db"))
-    assert lango.recognises(path)
+    assert lango.recognizes(path)
     assert len(read(path)) == 8
     assert list(tmp_path.iterdir()) == [path]

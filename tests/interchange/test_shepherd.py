@@ -61,8 +61,8 @@ def test_file_is_named_after_its_provider(tmp_path: Path, provider: str, name: s
 
 def test_draft_has_the_values_of_the_file() -> None:
     draft = read(FILE)
-    assert shepherd.recognises(FILE)
-    assert not shepherd.recognises(FILE.with_name("session.json"))
+    assert shepherd.recognizes(FILE)
+    assert not shepherd.recognizes(FILE.with_name("session.json"))
     assert (draft.key, draft.fields) == ("shepherd:openai", {"model": "gpt-x"})
     assert draft.updated_at == datetime(2026, 11, 21, 20, 43, 13).astimezone(UTC)
     found = draft.messages

@@ -179,7 +179,7 @@ def test_new_session_with_the_key_of_a_deleted_one_has_no_payload(store: Store) 
     assert (bodies(store), listings(store)) == ([], [None])
 
 
-def test_undone_transaction_changes_no_payload(store: Store) -> None:
+def test_rolled_back_transaction_changes_no_payload(store: Store) -> None:
     conversation = session_of_four(store)
     before = conversation.messages()
     with store.engine.connect() as connection:

@@ -15,7 +15,7 @@ AS_ROWS_LIE = {"options": "".join(f" -c enable_{way}=off" for way in ("indexscan
 """Connection options that make PostgreSQL read rows in table order, not in the order of an index."""
 
 KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
-"""The databases that every behaviour is tested on."""
+"""The databases that every behavior is tested on."""
 
 
 def not_on_a_cluster(reason: str) -> pytest.MarkDecorator:

@@ -216,7 +216,7 @@ def _transact(store: Store, write: Callable[[Store], None], conversation_id: str
 def _branch(
     tx: Store, prefix: str, record: ConversationRecord, messages: Sequence[Message], parents: Parents
 ) -> list[Message]:
-    """Change to a new history, and return the messages to append.
+    """Replace the current history with a new one, and return the messages to append.
 
     Stored entries that the new history leaves become records, and entries that it includes again become messages.
     """

@@ -167,7 +167,7 @@ async def test_check_stale_starts_a_new_session_after_expiry(url: str, clock: Cl
             assert texts(await service.get_session(**WHERE, session_id="trip")) == [text, f"after {text}"]
 
 
-def test_check_stale_allows_one_of_eight_writers(url: str) -> None:
+def test_check_stale_accepts_one_of_eight_writers(url: str) -> None:
     outcome: list[str] = []
     barrier = threading.Barrier(SERVICES)
 
