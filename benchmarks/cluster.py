@@ -54,7 +54,7 @@ def appends_a_second(store: Store, writers: int, seconds: float) -> float:
     took = time.perf_counter() - began
     for key, count in zip(keys, written, strict=True):
         if store.info(key).message_count != count + 1 or len(store.get(key).messages) != count + 1:
-            raise RuntimeError(f"session {key} has not the {count + 1} messages that were acknowledged")
+            raise RuntimeError(f"session {key} does not have the {count + 1} acknowledged messages")
         store.delete(key)
     return sum(written) / took
 

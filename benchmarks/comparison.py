@@ -66,7 +66,7 @@ def compare(console: Console, database: str, url: str, *, fsync: str, rounds: in
 
 
 def measured(key: str, workers: list[Worker], rounds: int) -> Measured:
-    """Run a line in turns, and count only contenders that read back what was written."""
+    """Run a line of the table in turns, and count only contenders that read back what was written."""
     for worker in workers:
         worker.say(line=key)
     found = in_turns(workers, rounds)

@@ -17,7 +17,7 @@ from lango_store.tables import MessageRow, SessionRow
 
 
 class Contender(Protocol):
-    """The verbs of every contender."""
+    """The methods of every contender."""
 
     def create(self, key: str) -> Any: ...
     def append(self, key: str, message: dict[str, Any]) -> Any: ...
@@ -29,7 +29,7 @@ class Contender(Protocol):
 
 
 def value(message: dict[str, Any]) -> Message:
-    """Make one of our values of a payload, as an application would."""
+    """Create a `Message` from a dict, as an application would."""
     return Message(**message)
 
 
@@ -62,7 +62,7 @@ class Ours:
 
 
 class NaiveOrm:
-    """The same tables the way tutorials do it: `session.add`, `commit`."""
+    """The same tables, used as in tutorials: `session.add`, `commit`."""
 
     def __init__(self, url: str) -> None:
         self._engine = create_engine(url)

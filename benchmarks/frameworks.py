@@ -32,7 +32,7 @@ Item = dict[str, Any]
 
 
 class LangoSessions(Awaited):
-    """`LangoSession`, one object a conversation."""
+    """`LangoSession`, one object per conversation."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def responses(length: int) -> list[Item]:
 
 
 class Events(Awaited):
-    """A session service; the session object lives as long as its conversation, as a runner has it."""
+    """A session service; the session object lives as long as its conversation, as in a runner."""
 
     service: Any
 

@@ -21,7 +21,7 @@ from lango_store._operations.appends import Batch
 Steps = dict[str, Callable[[], object]]
 """The steps of a measurement by name. Each step does the same as the previous one and one thing more."""
 
-BY_HAND = "the loop written by hand"
+BY_HAND = "the hand-written loop"
 POOLED = "+ a connection from the pool, and back"
 
 
@@ -73,12 +73,10 @@ class Works:
         ready = [Batch([each]) for each in made]
         return {
             BY_HAND: lambda: [self._floor.append("grown", each) for each in given],
-            "ours: statement and transaction, connection and rows at hand": lambda: [
-                self._append("grown", each) for each in ready
-            ],
-            "+ values checked and made rows": lambda: [self._append("grown", Batch([each])) for each in made],
+            "the store's statements alone, without checks": lambda: [self._append("grown", each) for each in ready],
+            "+ values checked and encoded": lambda: [self._append("grown", Batch([each])) for each in made],
             POOLED: lambda: [self._append_pooled("grown", [each]) for each in made],
-            "+ a Message made from a dict, and the verb": lambda: [
+            "+ `Message` created from dicts, and the method itself": lambda: [
                 self._store.append_message("grown", Message.model_validate(each)) for each in given
             ],
         }
@@ -90,21 +88,23 @@ class Works:
         ready = Batch(made)
         return {
             BY_HAND: lambda: self._floor.append_many("batches", given),
-            "ours: statement and transaction, connection and rows at hand": lambda: self._append("batches", ready),
-            "+ values checked and made rows": lambda: self._append("batches", Batch(made)),
+            "the store's statements alone, without checks": lambda: self._append("batches", ready),
+            "+ values checked and encoded": lambda: self._append("batches", Batch(made)),
             POOLED: lambda: self._append_pooled("batches", made),
-            "+ Messages made from dicts, and the verb": lambda: self._store.append_messages("batches", _values(given)),
+            "+ `Message` created from dicts, and the method itself": lambda: self._store.append_messages(
+                "batches", _values(given)
+            ),
         }
 
     def load(self, key: str) -> Steps:
         """Load a session."""
         return {
             BY_HAND: lambda: self._floor.load(key),
-            "ours: two statements, the rows as the driver gives them": lambda: self._rows(key),
-            "+ rows made Messages, validated": lambda: messages.load(
+            "the store's statements alone, without checks": lambda: self._rows(key),
+            "+ rows turned into `Message`": lambda: messages.load(
                 self._connection, self._context.moment(self._connection), key
             ),
-            POOLED + ", and the verb": lambda: self._store.get(key),
+            POOLED + ", and the method itself": lambda: self._store.get(key),
         }
 
     def last_fifty(self, key: str) -> Steps:
@@ -112,13 +112,13 @@ class Works:
         tail, values = messages._tail[False], {"key": key, "now": None, "limit": 50}
         return {
             BY_HAND: lambda: [self._floor.last(key, 50) for _ in range(20)],
-            "ours: the statement, the rows as the driver gives them": lambda: [
+            "the store's statements alone, without checks": lambda: [
                 tail.run(self._connection, values) for _ in range(20)
             ],
-            "+ rows made Messages, validated": lambda: [
+            "+ rows turned into `Message`": lambda: [
                 messages.tail(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
             ],
-            POOLED + ", and the verb": lambda: [self._store.messages(key, last=50) for _ in range(20)],
+            POOLED + ", and the method itself": lambda: [self._store.messages(key, last=50) for _ in range(20)],
         }
 
     def _append(self, key: str, new: Batch) -> list[Message]:

@@ -90,7 +90,9 @@ def main() -> None:
                 start = time.perf_counter()
                 made = schema.enable_search(engine)
                 took = time.perf_counter() - start
-                print(f"{name}: {made.indexed:,} messages indexed in {took:.0f} s, {made.indexed / took:,.0f} a second")
+                print(
+                    f"{name}: {made.indexed:,} messages indexed in {took:.0f} s, {made.indexed / took:,.0f} per second"
+                )
                 for words in ("needle", "word1 needle", '"word1 word2"', "word1"):
                     times = []
                     for _ in range(21):

@@ -12,7 +12,7 @@ from benchmarks.works import CURVES, WORKS, Run
 
 
 def answer_works(name: str, url: str) -> None:
-    """Answer `{"prepare": name}`, `{"curve": [name, size]}` and `{"run": n}`, a line each."""
+    """Answer `{"prepare": name}`, `{"curve": [name, size]}` and `{"run": n}`, each on one line."""
     contender = CONTENDERS[name](url)
     run: Run | None = None
     for line in sys.stdin:
@@ -31,7 +31,7 @@ def answer_works(name: str, url: str) -> None:
 
 
 def answer_lines(name: str, url: str) -> None:
-    """Answer `{"line": name}`, `{"run": n}` and `{"compare": name}`, a line each."""
+    """Answer `{"line": name}`, `{"run": n}` and `{"compare": name}`, each on one line."""
     sessions = Sessions(name, SIDES[name], url)
     prepared: Prepared | None = None
     for line in sys.stdin:

@@ -18,7 +18,7 @@ def said_by_dict(message: dict[str, Any]) -> Said:
 
 
 class Comparable(Protocol):
-    """The verbs that every store has in some form."""
+    """The methods that every store has in some form."""
 
     def create(self, key: str) -> Any: ...
     def append(self, key: str, message: dict[str, Any]) -> Any: ...
@@ -43,7 +43,7 @@ class Awaited:
 
 
 class OverEngine(Awaited):
-    """A store over an asynchronous engine, on SQLite to a file of that name."""
+    """A store over an asynchronous engine, on SQLite with a file of that name."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def _asynchronous(url: str, name: str) -> sa.URL:
 
 
 def own_file(url: str, whose: str) -> str:
-    """Return the path of a file in the database's folder: SQLite has one writer a file, so each store has its own."""
+    """Return the path of a file in the database's folder: SQLite has one writer per file, so each store has its own."""
     return f"{sa.make_url(url).database}.{whose}"
 
 

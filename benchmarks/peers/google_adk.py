@@ -8,7 +8,7 @@ from benchmarks.peers.contender import OverEngine, Said
 
 
 class AdkService(OverEngine):
-    """Events of one app and one user; the session object lives as long as its conversation, as a runner has it."""
+    """Events of one app and one user; the session object lives as long as its conversation, as in a runner."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "adk")

@@ -14,7 +14,7 @@ TABLE = "chat_history"
 
 
 class ChatHistory:
-    """Histories on one connection, as its documentation has it."""
+    """Histories on one connection, as in its documentation."""
 
     def __init__(self, url: str) -> None:
         from langchain_postgres import PostgresChatMessageHistory

@@ -1,4 +1,4 @@
-"""langgraph: a delta channel through the savers, by their own verbs.
+"""langgraph: a delta channel through the savers, with their own methods.
 
 A delta channel stores what each step wrote, and not the whole list again. An append is `put_writes` at the head and a
 new head by `put`; a load is `get_delta_channel_history`. A graph with `DeltaChannel` does the same and more: its

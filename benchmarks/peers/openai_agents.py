@@ -9,7 +9,7 @@ from benchmarks.peers.contender import Awaited, OverEngine, own_file
 
 
 class _Sessions(Awaited):
-    """The verbs of both classes; a session object lives as long as its conversation."""
+    """The methods of both classes; a session object lives as long as its conversation."""
 
     _sessions: dict[str, Any]
 

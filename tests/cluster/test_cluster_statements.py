@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import counted
-from support.statements_sent import verbs_reading_any_session
+from support.statements_sent import methods_reading_any_session
 
 from lango_store import Store
 from lango_store._connections import schema_gate
@@ -33,11 +33,11 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 @not_on_a_cluster("it explains statements that Citus cannot")
 def test_every_cluster_statement_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
-    verbs = verbs_reading_any_session(make_postgres(), tmp_path, without=without)
+    methods = methods_reading_any_session(make_postgres(), tmp_path, without=without)
     lists = ("count", "list_sessions", "iter_sessions", "open_turns", "unknown_calls", "suspensions")
     of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where", "move_payloads")}
     of_children = {"Store.delete", "Conversation.children", "Conversation.total_usage"}
-    assert verbs == of_many | of_children
+    assert methods == of_many | of_children
 
 
 APPENDS: dict[str, Callable[[Store], object]] = {

@@ -93,18 +93,18 @@ def last_executions(call: Callable[[], object], files: set[Any]) -> list[int]:
     return sorted(last.values())
 
 
-@pytest.mark.parametrize("verb", ["append", "load", "replace_after"])
-def test_interruption_at_any_line_loses_no_connection(url: str, verb: str) -> None:
+@pytest.mark.parametrize("method", ["append", "load", "replace_after"])
+def test_interruption_at_any_line_loses_no_connection(url: str, method: str) -> None:
     engine: Any = create_engine(url, pool_size=2, pool_timeout=5)
     with Store(engine) as store:
         store.create("k")
         store.append_message("k", message())
-        verbs: dict[str, Callable[[], object]] = {
+        methods: dict[str, Callable[[], object]] = {
             "append": lambda: store.append_message("k", message()),
             "load": lambda: store.get("k"),
             "replace_after": lambda: store.append_messages("k", [message()], replace_after=1),
         }
-        call = verbs[verb]
+        call = methods[method]
         line = 1
         while interrupt_at(line, call):
             line += 1
@@ -120,8 +120,8 @@ def test_interruption_at_any_line_loses_no_connection(url: str, verb: str) -> No
 
 
 @pytest.mark.filterwarnings("ignore:transaction already deassociated:sqlalchemy.exc.SAWarning")
-@pytest.mark.parametrize("verb", ["replace_after", "truncate", "expire"])
-def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, verb: str) -> None:
+@pytest.mark.parametrize("method", ["replace_after", "truncate", "expire"])
+def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, method: str) -> None:
     """The garbage collector is off, so only the store itself can release the lock."""
     url = make_sqlite()
     files = OURS | {each.__file__ for each in (contextlib, engines, cursor)}
@@ -131,7 +131,7 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
     try:
         with Store(engine) as store, Store(other_engine) as other:
             other.create("k", messages=messages(2))
-            verbs: dict[str, Callable[[], object]] = {
+            methods: dict[str, Callable[[], object]] = {
                 "replace_after": lambda: store.append_messages("k", [message()], replace_after=2),
                 "truncate": lambda: store.conversation("k").truncate(after=2),
                 "expire": store.expire,
@@ -139,15 +139,15 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
 
             def write() -> None:
                 assert other.append_message("k", message()).seq == other.info("k").last_seq
-                if verb == "expire":
+                if method == "expire":
                     other.create(next(keys), ttl=timedelta(microseconds=1))
 
             write()
-            verbs[verb]()  # compiles its statements
+            methods[method]()  # compiles its statements
             write()
-            for line in last_executions(verbs[verb], files):
+            for line in last_executions(methods[method], files):
                 write()
-                interrupt_at(line, verbs[verb], files)
+                interrupt_at(line, methods[method], files)
             write()
             session = other.get("k")
             assert session.message_count == len(session.messages) > 2

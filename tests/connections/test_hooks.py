@@ -12,7 +12,7 @@ from lango_store import SessionNotFound, Store, create_engine
 Seen = list[tuple[str, float]]
 
 
-def verbs(store: Store) -> None:
+def methods(store: Store) -> None:
     store.create("k", messages=messages(2))
     store.append_message("k", message())
     store.append_messages("k", messages(2), replace_after=1)
@@ -39,7 +39,7 @@ def test_on_statement_sees_each_statement_sent_to_driver(url: str) -> None:
         store.ping()
         with watched(engine) as seen:
             told.clear()
-            verbs(store)
+            methods(store)
             reached = [shape(each) for each in seen if is_ours(each)]
     assert len(reached) > 10
     hooked = [shape(text) for text, _ in told if is_ours(text)]

@@ -18,7 +18,7 @@ LEVELS = {
 }
 
 
-VERBS: list[Callable[[Store], object]] = [
+METHODS: list[Callable[[Store], object]] = [
     lambda store: store.get("k"),
     lambda store: store.count(),
     lambda store: store.stats(),
@@ -131,7 +131,7 @@ def test_using_refuses_autocommit_connection_with_the_line_to_change(url: str) -
         set_by_engine = make(url, isolation_level="AUTOCOMMIT") if make is stock_engine else make(url)
         with set_by_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             store = Store(set_by_engine).using(connection)
-            for call in VERBS:
+            for call in METHODS:
                 with pytest.raises(LangoStoreError, match="isolation_level="):
                     call(store)
         set_by_engine.dispose()
@@ -144,7 +144,7 @@ def test_schema_translate_map_is_refused_with_the_remedy(url: str) -> None:
         own.create("k")
     engine = create_engine(url)
     moved = engine.execution_options(schema_translate_map={None: "tenant"})
-    for call in VERBS:
+    for call in METHODS:
         with pytest.raises(LangoStoreError, match="csearch_path=tenant"):
             call(Store(moved))
         with moved.connect() as connection, pytest.raises(LangoStoreError, match="csearch_path=tenant"):

@@ -92,8 +92,8 @@ def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tm
         assert store.info("k").message_count == 2
 
 
-@pytest.mark.parametrize("verb", ["append", "truncate"])
-def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("method", ["append", "truncate"])
+def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tmp_path: Path, method: str) -> None:
     def replace(*_: object) -> None:  # after the first look at the file, and before the write lock
         if backup.exists():
             backup.rename(file)
@@ -106,7 +106,7 @@ def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tm
         expected = backup.read_bytes()
         sa.event.listen(engine, "connect", replace)
         with pytest.raises(DatabaseUnavailable, match="was replaced"):
-            CALLS[verb](store)
+            CALLS[method](store)
     assert file.read_bytes() == expected
 
 
@@ -186,12 +186,12 @@ def test_calls_succeed_if_schema_check_is_reset_at_any_line(url: str) -> None:
                 lines.append(frame.f_lineno)
             return trace
 
-        for verb in (store.info, store.using(connection).info):
+        for method in (store.info, store.using(connection).info):
             lines: list[int] = []
             before = sys.gettrace()
             sys.settrace(trace)
             try:
-                assert verb("k").key == "k"
+                assert method("k").key == "k"
             finally:
                 sys.settrace(before)
             assert len(lines) > 5

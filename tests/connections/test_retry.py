@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support import every_verb
+from support import every_method
 from support.databases import CITUS, MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.relay import Relay
@@ -72,20 +72,20 @@ WITHOUT: Final = {
 
 
 @pytest.mark.parametrize(
-    "verb", sorted((every_verb.verbs_of(Store) | every_verb.verbs_of(Conversation)) - WITHOUT.keys())
+    "method", sorted((every_method.methods_of(Store) | every_method.methods_of(Conversation)) - WITHOUT.keys())
 )
 def test_retry_waits_for_unreachable_server(
-    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, verb: str
+    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    if verb == "search":
+    if method == "search":
         if CITUS:
             pytest.skip("not on a cluster: a search index is refused on distributed tables")
         schema.enable_search(url)
     pauses.then = relay.admit
     with Store(url, retry=HALF_A_MINUTE) as store:
-        every_verb.prepare(store, tmp_path / "archive.db")
-        calls = every_verb.calls_of(store, tmp_path / "archive.db")
-        for call in (calls[Conversation] | calls[Store])[verb]:
+        every_method.prepare(store, tmp_path / "archive.db")
+        calls = every_method.calls_of(store, tmp_path / "archive.db")
+        for call in (calls[Conversation] | calls[Store])[method]:
             caplog.clear()
             pauses.count = 0
             relay.refuse()
@@ -218,16 +218,16 @@ DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] 
 }
 
 
-@pytest.mark.parametrize("verb", DONE_ONCE)
-def test_retry_after_lost_commit_writes_nothing_twice(url: sa.URL, relay: Relay, pauses: Pauses, verb: str) -> None:
-    answer, call, expected = DONE_ONCE[verb]
+@pytest.mark.parametrize("method", DONE_ONCE)
+def test_retry_after_lost_commit_writes_nothing_twice(url: sa.URL, relay: Relay, pauses: Pauses, method: str) -> None:
+    answer, call, expected = DONE_ONCE[method]
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=[message("a"), message("b")])
         relay.lose(answer)
         call(store)
         assert pauses.count == 1
         assert contents(store) == expected
-        assert store.conversation("k").total_usage() == ({"n": 1} if verb == "save_turn" else {})
+        assert store.conversation("k").total_usage() == ({"n": 1} if method == "save_turn" else {})
 
 
 def test_create_without_key_makes_one_session_if_commit_reply_is_lost(
@@ -266,11 +266,11 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
 }
 
 
-@pytest.mark.parametrize("verb", UNKNOWN)
+@pytest.mark.parametrize("method", UNKNOWN)
 def test_call_with_unknown_outcome_raises_database_unavailable(
-    url: sa.URL, relay: Relay, pauses: Pauses, verb: str
+    url: sa.URL, relay: Relay, pauses: Pauses, method: str
 ) -> None:
-    answer, call, tries = UNKNOWN[verb]
+    answer, call, tries = UNKNOWN[method]
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=messages(2))
         relay.lose(answer)

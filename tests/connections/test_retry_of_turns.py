@@ -42,9 +42,9 @@ APPENDS: Final[dict[str, tuple[bytes, Callable[[RunningTurn], object], list[str]
 }
 
 
-@pytest.mark.parametrize("verb", APPENDS)
-def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, verb: str) -> None:
-    answer, append, expected = APPENDS[verb]
+@pytest.mark.parametrize("method", APPENDS)
+def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, method: str) -> None:
+    answer, append, expected = APPENDS[method]
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         with conversation.turn("t") as turn:
@@ -58,9 +58,9 @@ def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, verb: str) 
         assert conversation.drafts() == []
 
 
-@pytest.mark.parametrize("verb", APPENDS)
-def test_append_is_stored_once_if_the_caller_repeats_it(url: sa.URL, relay: Relay, verb: str) -> None:
-    answer, append, expected = APPENDS[verb]
+@pytest.mark.parametrize("method", APPENDS)
+def test_append_is_stored_once_if_the_caller_repeats_it(url: sa.URL, relay: Relay, method: str) -> None:
+    answer, append, expected = APPENDS[method]
     with Store(url) as store:
         conversation = store.open("k")
         with conversation.turn("t") as turn:
@@ -157,8 +157,8 @@ CALLS: Final[dict[str, Callable[[Store, str], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("verb", CALLS)
-def test_call_is_done_once_by_a_retry(url: sa.URL, relay: Relay, verb: str) -> None:
+@pytest.mark.parametrize("method", CALLS)
+def test_call_is_done_once_by_a_retry(url: sa.URL, relay: Relay, method: str) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         with suppress(ZeroDivisionError), conversation.turn("t") as turn:
@@ -167,7 +167,7 @@ def test_call_is_done_once_by_a_retry(url: sa.URL, relay: Relay, verb: str) -> N
         (draft,) = conversation.drafts()
         conversation.turn("t").begin()
         relay.lose(b"COMMIT")
-        CALLS[verb](store, draft.id)
-        assert contents(conversation.messages()) == (["draft"] if verb == "keep_draft" else [])
-        assert contents(conversation.inbox()) == (["waiting"] if verb == "enqueue" else [])
-        assert (conversation.open_turn() is None) is (verb == "release_turn")
+        CALLS[method](store, draft.id)
+        assert contents(conversation.messages()) == (["draft"] if method == "keep_draft" else [])
+        assert contents(conversation.inbox()) == (["waiting"] if method == "enqueue" else [])
+        assert (conversation.open_turn() is None) is (method == "release_turn")

@@ -78,12 +78,12 @@ def test_truncation_of_all_messages_leaves_an_empty_turn(store: Store) -> None:
     assert_sound(store)
 
 
-@pytest.mark.parametrize("verb", ["update", "redact", "delete", "pop"])
-def test_turn_is_saved_with_edits_of_its_messages(store: Store, verb: str) -> None:
+@pytest.mark.parametrize("method", ["update", "redact", "delete", "pop"])
+def test_turn_is_saved_with_edits_of_its_messages(store: Store, method: str) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append_messages([message("a"), message("b")])
-        match verb:
+        match method:
             case "update":
                 conversation.update_message(2, message("changed"))
             case "redact":
@@ -93,7 +93,7 @@ def test_turn_is_saved_with_edits_of_its_messages(store: Store, verb: str) -> No
             case _:
                 conversation.pop_message()
         turn.append(message("c"))
-    expected = {"update": ["a", "changed", "c"], "redact": ["a", None, "c"]}.get(verb, ["a", "c"])
+    expected = {"update": ["a", "changed", "c"], "redact": ["a", None, "c"]}.get(method, ["a", "c"])
     assert contents(saved(turn).messages) == contents(turn.messages) == contents(conversation.messages()) == expected
     assert all(each.turn_no == 1 for each in conversation.messages())
     assert_sound(store)

@@ -297,18 +297,18 @@ def test_drop_draft_deletes_one_draft(either_store: Store) -> None:
     assert conversation.info() == before
 
 
-@pytest.mark.parametrize("verb", ["keep_draft", "drop_draft"])
-def test_draft_of_running_turn_is_refused(either_store: Store, clock: Clock, verb: str) -> None:
+@pytest.mark.parametrize("method", ["keep_draft", "drop_draft"])
+def test_draft_of_running_turn_is_refused(either_store: Store, clock: Clock, method: str) -> None:
     conversation = either_store.open("k")
     begun(conversation, "t", "text")
     (draft,) = conversation.drafts()
     with pytest.raises(TurnInProgress) as raised:
-        getattr(conversation, verb)(draft.id)
+        getattr(conversation, method)(draft.id)
     assert (raised.value.key, raised.value.turn_id) == ("k", "t")
     assert raised.value.until == clock.time + timedelta(minutes=2)
     assert (texts(conversation), conversation.messages()) == (["text"], [])
     clock.move(minutes=2)
-    assert getattr(conversation, verb)(draft.id)
+    assert getattr(conversation, method)(draft.id)
     assert conversation.drafts() == []
 
 
@@ -352,11 +352,11 @@ def test_keep_draft_of_unknown_draft_is_refused(either_store: Store) -> None:
 
 
 @pytest.mark.parametrize("id", ["", "t", "0x1", " 1", "-1", "1_0", "f" * 16, "F" * 15 + "1", "f" * 40, "\0", 17, None])
-@pytest.mark.parametrize("verb", ["keep_draft", "drop_draft"])
-def test_invalid_draft_id_is_refused(store: Store, verb: str, id: Any) -> None:
+@pytest.mark.parametrize("method", ["keep_draft", "drop_draft"])
+def test_invalid_draft_id_is_refused(store: Store, method: str, id: Any) -> None:
     conversation = store.open("k")
     with pytest.raises(ValueError, match=r"id=.*Draft\.id"):
-        getattr(conversation, verb)(id)
+        getattr(conversation, method)(id)
 
 
 def test_running_draft_is_refused_under_other_spellings_of_its_id(store: Store) -> None:
@@ -428,36 +428,36 @@ def test_draft_and_inbox_are_not_found_by_search(store: Store, url: str) -> None
     assert found(store, "oak") == [("k", 1), ("k", 2), ("k", 3)]
 
 
-@pytest.mark.parametrize("verb", ["clear", "truncate", "compact", "discard"])
-def test_changes_of_the_log_do_not_change_drafts_and_inbox(store: Store, verb: str) -> None:
+@pytest.mark.parametrize("method", ["clear", "truncate", "compact", "discard"])
+def test_changes_of_the_log_do_not_change_drafts_and_inbox(store: Store, method: str) -> None:
     conversation = store.open("k", messages=messages(2))
     fail(conversation, "t", "text")
     conversation.enqueue(message("waiting"))
-    match verb:
+    match method:
         case "clear":
             conversation.clear()
         case "truncate":
             conversation.truncate(after=0)
         case _:
-            conversation.compact(lambda window: summary(), discard=verb == "discard")
+            conversation.compact(lambda window: summary(), discard=method == "discard")
     assert texts(conversation) == ["text"]
     assert contents(conversation.inbox()) == ["waiting"]
 
 
-@pytest.mark.parametrize("verb", ["delete", "delete_where", "expire", "expire into archive", "replace"])
-def test_end_of_session_deletes_drafts_and_inbox(store: Store, clock: Clock, tmp_path: Any, verb: str) -> None:
+@pytest.mark.parametrize("method", ["delete", "delete_where", "expire", "expire into archive", "replace"])
+def test_end_of_session_deletes_drafts_and_inbox(store: Store, clock: Clock, tmp_path: Any, method: str) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     store.open("other").enqueue(message("stays"))
     fail(conversation, "t", "text")
     conversation.enqueue(message("waiting"))
-    match verb:
+    match method:
         case "delete":
             store.delete("k")
         case "delete_where":
             store.delete_where(key_prefix="k")
         case "expire" | "expire into archive":
             clock.move(hours=1)
-            store.expire(archive=tmp_path / "cold.db" if verb != "expire" else None)
+            store.expire(archive=tmp_path / "cold.db" if method != "expire" else None)
         case _:
             clock.move(hours=1)
             store.get_or_create("k", renew=True)

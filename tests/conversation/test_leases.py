@@ -130,8 +130,8 @@ def test_lease_lasts_as_long_as_its_argument(store: Store, clock: Clock, lease: 
         pass
 
 
-@pytest.mark.parametrize("verb", ["append", "append of known id", "append_messages", "flush", "inbox"])
-def test_old_holder_gets_lease_lost_after_takeover(either_store: Store, clock: Clock, verb: str) -> None:
+@pytest.mark.parametrize("method", ["append", "append of known id", "append_messages", "flush", "inbox"])
+def test_old_holder_gets_lease_lost_after_takeover(either_store: Store, clock: Clock, method: str) -> None:
     conversation = either_store.open("k", messages=[message("before", id="known")])
     conversation.enqueue(message("waiting"))
     old = begun(conversation, "t1")
@@ -141,7 +141,7 @@ def test_old_holder_gets_lease_lost_after_takeover(either_store: Store, clock: C
         new.append(message("by the new holder"))
         before = conversation.info()
         with pytest.raises(LeaseLost) as raised:
-            write(old, verb)
+            write(old, method)
         assert conversation.info() == before
     assert (raised.value.key, raised.value.last_seq) == ("k", 3)
     assert conversation.drafts() == []
@@ -150,8 +150,8 @@ def test_old_holder_gets_lease_lost_after_takeover(either_store: Store, clock: C
     assert [each.id for each in conversation.turns()] == ["t2"]
 
 
-def write(turn: RunningTurn, verb: str) -> None:
-    match verb:
+def write(turn: RunningTurn, method: str) -> None:
+    match method:
         case "append":
             turn.append(message("too late"))
         case "append of known id":

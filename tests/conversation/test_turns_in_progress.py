@@ -161,8 +161,8 @@ def test_stored_turn_is_replayed_while_another_runs(either_store: Store) -> None
     assert [each.id for each in conversation.turns()] == ["t1", "t2"]
 
 
-@pytest.mark.parametrize("verb", ["append", "append_messages", "write", "flush", "inbox"])
-def test_replayed_turn_refuses_writes(either_store: Store, verb: str) -> None:
+@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "inbox"])
+def test_replayed_turn_refuses_writes(either_store: Store, method: str) -> None:
     conversation = either_store.open("k")
     conversation.save_turn([message("a")], id="t")
     arguments: dict[str, list[Any]] = {
@@ -173,12 +173,12 @@ def test_replayed_turn_refuses_writes(either_store: Store, verb: str) -> None:
     with conversation.turn("t") as turn:
         assert turn.interrupt() is None
         with pytest.raises(LangoStoreError, match="already stored"):
-            getattr(turn, verb)(*arguments.get(verb, []))
+            getattr(turn, method)(*arguments.get(method, []))
     assert conversation.info().message_count == 1
 
 
-@pytest.mark.parametrize("verb", ["append", "append_messages", "write", "flush", "inbox"])
-def test_turn_refuses_writes_outside_of_its_block(either_store: Store, verb: str) -> None:
+@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "inbox"])
+def test_turn_refuses_writes_outside_of_its_block(either_store: Store, method: str) -> None:
     conversation = either_store.open("k")
     arguments: dict[str, list[Any]] = {
         "append": [message()],
@@ -188,7 +188,7 @@ def test_turn_refuses_writes_outside_of_its_block(either_store: Store, verb: str
     turn = conversation.turn("t")
     for _ in range(2):
         with pytest.raises(LangoStoreError, match="inside of its block"):
-            getattr(turn, verb)(*arguments.get(verb, []))
+            getattr(turn, method)(*arguments.get(method, []))
         if not turn.stored:
             with turn:
                 pass

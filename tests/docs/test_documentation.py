@@ -55,7 +55,7 @@ def is_error(name: str) -> bool:
 
 @pytest.mark.parametrize("kind", [Store, Conversation, AsyncStore, AsyncConversation])
 def test_guides_name_every_method(kind: type) -> None:
-    pages = [REFERENCE / "verbs.md", *sorted((DOCS / "howto").glob("*.md")), *sorted((DOCS / "start").glob("*.md"))]
+    pages = [REFERENCE / "methods.md", *sorted((DOCS / "howto").glob("*.md")), *sorted((DOCS / "start").glob("*.md"))]
     documented = set().union(*map(names_in_code, pages))
     public = {name for name in vars(kind) if not name.startswith("_")}
     assert public - documented - {"key"} == set()

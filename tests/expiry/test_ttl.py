@@ -98,13 +98,13 @@ def test_expired_session_can_be_deleted_or_replaced(store: Store, clock: Clock) 
     assert store.delete("k") is True
 
 
-@pytest.mark.parametrize("verb", ["get_or_create", "open"])
-def test_live_session_is_not_replaced(url: str, clock: Clock, verb: str) -> None:
+@pytest.mark.parametrize("method", ["get_or_create", "open"])
+def test_live_session_is_not_replaced(url: str, clock: Clock, method: str) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=HOUR, title="old")
     times = iter([clock() + 2 * HOUR])  # expired at the first read, revived before the second
     with Store(url, clock=lambda: next(times, clock())) as store:
-        getattr(store, verb)("k", renew=True, title="new")
+        getattr(store, method)("k", renew=True, title="new")
         assert store.info("k").title == "old"
 
 

@@ -60,7 +60,7 @@ def landed(store: Store, lines: list[str], path: Path) -> bool:
     return True
 
 
-def every_verb_works(store: Store) -> None:
+def every_method_works(store: Store) -> None:
     assert_sound(store)
     store.stats()
     store.list_sessions(expired=None)
@@ -126,7 +126,7 @@ def test_changed_field_is_refused_or_readable_by_every_method(
 ) -> None:
     number, name = place
     if landed(target, crafted(number, **{name: value}), tmp_path / "crafted.jsonl"):
-        every_verb_works(target)
+        every_method_works(target)
     for info in list(target.iter_sessions(expired=None)):
         target.delete(info.key)
 
@@ -277,7 +277,7 @@ def test_longest_ttl_and_all_iso_8601_times_are_accepted(target: Store, tmp_path
     moments += [turn.created_at for turn in target.conversation("turns").turns()]
     moments += [each.created_at for each in target.conversation("turns").all_messages() if each.created_at]
     assert {*moments} == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
-    every_verb_works(target)
+    every_method_works(target)
 
 
 def test_last_compaction_is_the_summary_at_any_position_of_the_file(target: Store, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_turn_without_messages_and_empty_compaction_are_accepted(target: Store, 
     target.delete("k")
     assert landed(target, (tmp_path / "k.jsonl").read_text().splitlines(), tmp_path / "again.jsonl")
     assert target.conversation("k").turns() == before
-    every_verb_works(target)
+    every_method_works(target)
 
 
 def test_backup_reports_and_omits_session_that_cannot_be_imported(
@@ -375,7 +375,7 @@ def test_restore_recounts_wrong_counters_of_archive(target: Store, tmp_path: Pat
     before = target.info("other")
     target.restore(cold, "turns")
     assert target.info("other") == before
-    every_verb_works(target)
+    every_method_works(target)
 
 
 def test_largest_storable_values_are_accepted(target: Store) -> None:

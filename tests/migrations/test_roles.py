@@ -88,7 +88,7 @@ def replace_and_take_back(store: Store) -> None:
     assert conversation.redo()
 
 
-VERBS: dict[str, Callable[[Store], Any]] = {
+METHODS: dict[str, Callable[[Store], Any]] = {
     "append": lambda store: store.append_message("k", message()),
     "append a large string": lambda store: store.append_message("k", message(LARGE * 2)),
     "append or create": lambda store: store.append_message("new", message(), create=True),
@@ -120,13 +120,13 @@ READS: dict[str, Callable[[Store], Any]] = {
 }
 
 
-def refused(store: Store, verbs: dict[str, Callable[[Store], Any]]) -> set[str]:
+def refused(store: Store, methods: dict[str, Callable[[Store], Any]]) -> set[str]:
     """Return the methods that the database refuses, after checking that none of them changed anything."""
     found = set()
-    for name, verb in verbs.items():
+    for name, method in methods.items():
         before = everything(store)
         try:
-            verb(store)
+            method(store)
         except NotPermitted:
             found.add(name)
             assert everything(store) == before
@@ -143,7 +143,7 @@ def test_application_role_can_use_every_method_but_not_change_schema(database: D
     url = database.url("app")
     talked(url, clock())
     with Store(url, clock=clock) as store:
-        assert refused(store, READS | VERBS) == set()
+        assert refused(store, READS | METHODS) == set()
     for change in (
         lambda: schema.downgrade(url, "base"),
         lambda: schema.stamp(url, "base"),
@@ -163,7 +163,7 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
         store.conversation("k").truncate(after=0)
     with Store(database.url("purge"), clock=clock) as store:
         assert refused(store, READS) == set()
-        writing = {name: VERBS[name] for name in VERBS.keys() - {"update", "compact", "delete", "purge"}}
+        writing = {name: METHODS[name] for name in METHODS.keys() - {"update", "compact", "delete", "purge"}}
         assert refused(store, writing) == writing.keys()
         report = store.expire(archive=tmp_path / "cold.db")
         assert (report.sessions, report.messages) == (1, 1)
@@ -178,7 +178,7 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
 def test_reader_role_can_read_but_not_write(database: Database, clock: Clock, tmp_path: Path) -> None:
     talked(database.url("app"), clock())
     with Store(database.url("reader"), clock=clock) as store:
-        assert refused(store, READS | VERBS) == VERBS.keys()
+        assert refused(store, READS | METHODS) == METHODS.keys()
     done = run(
         "export", "--all", "--to", str(tmp_path / "backup"), "--format", "jsonl", "--url", database.url("reader")
     )

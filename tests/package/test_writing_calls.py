@@ -4,7 +4,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from support.databases import not_on_a_cluster
-from support.every_verb import calls_of, prepare
+from support.every_method import calls_of, prepare
 
 from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store._connections.cancellation import Cancellation
@@ -28,8 +28,8 @@ def test_call_is_marked_as_write_if_and_only_if_it_writes(url: str, tmp_path: Pa
         schema.enable_search(url)
     engine = read_only(url)
     with Store(engine) as store:
-        for kind, verbs in calls_of(store, cold).items():
-            for name, method_calls in verbs.items():
+        for kind, methods in calls_of(store, cold).items():
+            for name, method_calls in methods.items():
                 for method_call in method_calls:
                     call = Cancellation()
                     try:

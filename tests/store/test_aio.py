@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from support.awaiting import Awaiting, awaiting
 from support.databases import MakeDatabase
-from support.every_verb import calls_of, prepare, verbs_of
+from support.every_method import calls_of, methods_of, prepare
 from support.factories import message, messages
 from support.processes import run_program
 
@@ -156,17 +156,17 @@ def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeData
         prepare(plain, cold)
     database, saved = str(sa.make_url(url).database), tmp_path / "saved.db"
     copy_database(database, saved)
-    verbs = [(owner, verb) for owner in (Store, Conversation) for verb in sorted(verbs_of(owner))]
+    methods = [(owner, method) for owner in (Store, Conversation) for method in sorted(methods_of(owner))]
     results = []
     with Store(url, clock=clock) as plain, awaiting(AsyncStore(url, clock=clock)) as awaited:
         for store in (plain, awaited):
             reprs: dict[str, list[str]] = {}
-            for owner, verb in verbs:
+            for owner, method in methods:
                 copy_database(saved, database)
-                calls = calls_of(store, cold)[owner][verb]
-                if verb == "search":
+                calls = calls_of(store, cold)[owner][method]
+                if method == "search":
                     calls = []  # needs a search index
-                reprs[f"{owner.__name__}.{verb}"] = [stable_repr(call()) for call in calls]
+                reprs[f"{owner.__name__}.{method}"] = [stable_repr(call()) for call in calls]
             results.append(reprs)
     assert results[0] == results[1]
 

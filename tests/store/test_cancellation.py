@@ -111,9 +111,9 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
 }
 
 
-@pytest.mark.parametrize("verb", WRITES)
-def test_cancelled_write_raises_only_after_its_commit(url: str, verb: str, begun: threading.Event) -> None:
-    write, landed = WRITES[verb]
+@pytest.mark.parametrize("method", WRITES)
+def test_cancelled_write_raises_only_after_its_commit(url: str, method: str, begun: threading.Event) -> None:
+    write, landed = WRITES[method]
 
     async def work() -> None:
         async with opened(url, begun) as store:
@@ -278,8 +278,8 @@ def test_turn_cancelled_again_while_it_ends_stores_its_draft(url: str, begun: th
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("verb", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
-def test_cancelled_read_ends_at_once_and_writes_nothing(url: str, verb: str) -> None:
+@pytest.mark.parametrize("method", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
+def test_cancelled_read_ends_at_once_and_writes_nothing(url: str, method: str) -> None:
     gate, blocked = Gate(), threading.Event()
 
     def clock() -> datetime:
@@ -301,7 +301,7 @@ def test_cancelled_read_ends_at_once_and_writes_nothing(url: str, verb: str) -> 
                 "compact": lambda: store.conversation("k").compact(lambda window: message("summary")),
             }
             blocked.set()
-            task = asyncio.ensure_future(calls[verb]())
+            task = asyncio.ensure_future(calls[method]())
             await wait_for(gate.reached)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -91,9 +91,9 @@ def test_list_filters_by_created_since_and_created_before(filled: Store, clock: 
 def test_time_without_zone_or_out_of_range_is_refused(store: Store, name: str) -> None:
     times = [datetime(2026, 1, 1), datetime.min.replace(tzinfo=timezone(HOUR)), datetime.max.replace(tzinfo=WEST)]
     for moment in times:
-        for verb in (store.list_sessions, store.count):
+        for method in (store.list_sessions, store.count):
             with pytest.raises(ValueError, match=r"time zone|years 1 to 9999"):
-                cast(Any, verb)(**{name: moment})
+                cast(Any, method)(**{name: moment})
 
 
 def test_list_ordered_by_created_is_unchanged_by_updates(filled: Store, clock: Clock) -> None:

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.sql.schema import ColumnCollectionConstraint
 from support.databases import MakeDatabase, not_on_a_cluster
-from support.every_verb import calls_of
-from support.statements_sent import KEYS, every_call, fill, verbs_reading_any_session
+from support.every_method import calls_of
+from support.statements_sent import KEYS, every_call, fill, methods_reading_any_session
 
 from lango_store import SearchUnavailable, Store, create_engine, schema
 from lango_store.tables import Base
@@ -38,7 +38,7 @@ ALL_SESSIONS = {
 def test_statements_of_a_call_on_one_session_filter_by_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     url = make_postgres()
     schema.enable_search(url)
-    assert verbs_reading_any_session(url, tmp_path) == ALL_SESSIONS.keys()
+    assert methods_reading_any_session(url, tmp_path) == ALL_SESSIONS.keys()
 
 
 OTHER_SERVERS = {
@@ -61,7 +61,7 @@ def test_call_on_one_session_queries_one_server(make_postgres: MakeDatabase, tmp
 
     sa.event.listen(engine, "connect", listen)
     cold = tmp_path / "cold.db"
-    servers_by_verb: dict[str, set[str]] = {}
+    servers_by_method: dict[str, set[str]] = {}
     with Store(engine) as store:
         fill(store, cold)
         for kind, name, number in every_call(calls_of(store, cold)):
@@ -72,10 +72,10 @@ def test_call_on_one_session_queries_one_server(make_postgres: MakeDatabase, tmp
                 call()
             servers = {server for text in notices for server in re.findall(r"on server \S+@(\S+)", text)}
             if len(servers) > 1:
-                servers_by_verb.setdefault(f"{kind.__name__}.{name}", servers)
+                servers_by_method.setdefault(f"{kind.__name__}.{name}", servers)
     engine.dispose()
-    assert servers_by_verb.keys() <= ALL_SESSIONS.keys() | OTHER_SERVERS.keys()
-    assert {"Store.list_sessions", "Store.count", "Store.stats"} <= servers_by_verb.keys()
+    assert servers_by_method.keys() <= ALL_SESSIONS.keys() | OTHER_SERVERS.keys()
+    assert {"Store.list_sessions", "Store.count", "Store.stats"} <= servers_by_method.keys()
 
 
 def test_primary_keys_and_unique_indexes_start_with_the_distribution_column() -> None:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from support.awaiting import awaiting
 from support.databases import MakeDatabase
-from support.every_verb import calls_of, prepare
+from support.every_method import calls_of, prepare
 from support.factories import message, messages, summary
 from support.locks import wait_for_waiters
 from support.paths import ROOT
@@ -45,7 +45,7 @@ from lango_store.testing import Clock
 
 OPERATION: Final = "db.operation.name"
 HANDLES: Final = {"at", "in_turn"}
-"""Verbs that make no database call: what is called on the returned store has a span."""
+"""Methods that make no database call: what is called on the returned store has a span."""
 
 SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
@@ -56,7 +56,7 @@ SEVERAL_CALLS: Final = {
         *("turn.begin_call", "turn.end_call", "turn.flush", "turn.interrupt", "turn.save"),
     ],
 }
-"""The spans of calls in `every_verb` that call several methods."""
+"""The spans of calls in `every_method` that call several methods."""
 
 ATTRIBUTES: Final = {
     *("db.system.name", OPERATION, "gen_ai.conversation.id", "db.response.returned_rows", "error.type"),
@@ -150,8 +150,8 @@ def test_each_method_has_one_span(
     cold = tmp_path / "cold.db"
     schema.enable_search(watched.engine)
     plain = Store(watched.engine, clock=clock)
-    for kind, verbs in calls_of_fresh(plain, either, cold).items():
-        for name, calls in verbs.items():
+    for kind, methods in calls_of_fresh(plain, either, cold).items():
+        for name, calls in methods.items():
             for number in range(len(calls)):
                 call = calls_of_fresh(plain, either, cold)[kind][name][number]
                 telemetry.spans()

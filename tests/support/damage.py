@@ -169,7 +169,7 @@ def unreadable(found: list[Message | DamagedMessage]) -> list[int]:
 
 
 def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every verb that reads a session."""
+    """Every method that reads a session."""
     yield "get", lambda: store.get(key)
     yield "info", lambda: store.info(key)
     yield "exists", lambda: store.exists(key)
@@ -193,7 +193,7 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every verb that reads the whole store."""
+    """Every method that reads the whole store."""
     yield "ping", lambda: store.ping()
     yield "list_sessions", lambda: store.list_sessions(limit=3)
     yield "list_sessions of both", lambda: store.list_sessions(expired=None, key_prefix="telegram:")
@@ -212,7 +212,7 @@ def _run_turn(conversation: Conversation) -> None:
 
 
 def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every verb that writes to a session."""
+    """Every method that writes to a session."""
     message = Message(role="user", content="still there?", id="m-new")
     conversation = store._at(key)
     yield "append_message", lambda: store.append_message(key, Message(role="user", content="hello"))

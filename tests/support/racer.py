@@ -36,7 +36,7 @@ class Racer:
         self.mine: dict[str, int] = {}
 
     def run(self, seconds: float) -> None:
-        verbs: dict[Callable[[], None], int] = {
+        methods: dict[Callable[[], None], int] = {
             self.append: 30,
             self.append_after: 10,
             self.save_turn: 20,
@@ -55,10 +55,10 @@ class Racer:
         }
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            (verb,) = self.random.choices(list(verbs), list(verbs.values()))
+            (method,) = self.random.choices(list(methods), list(methods.values()))
             try:
-                verb()
-                self.done[verb.__name__] += 1
+                method()
+                self.done[method.__name__] += 1
             except (Conflict, InvalidCut):
                 self.done["conflict"] += 1
             self.look(self.conversation)

@@ -1,4 +1,4 @@
-"""The statements that each verb sends to PostgreSQL, and the tables of which they read rows of any session."""
+"""The statements that each method sends to PostgreSQL, and the tables of which they read rows of any session."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import psycopg
 import sqlalchemy as sa
-from support.every_verb import Calls, calls_of, prepare
+from support.every_method import Calls, calls_of, prepare
 
 from lango_store import Store, create_engine
 from lango_store.tables import FEATURE_TABLE, Base
@@ -30,7 +30,7 @@ def fill(store: Store, cold: Path) -> None:
 
 
 def every_call(calls: Calls) -> list[tuple[type, str, int]]:
-    """Return class, verb and number of each call."""
+    """Return class, method and number of each call."""
     return [(kind, name, way) for kind in calls for name in calls[kind] for way in range(len(calls[kind][name]))]
 
 
@@ -86,14 +86,14 @@ def tables_without_key(connection: psycopg.Connection[Any], text: str, params: A
     return {table for table, conditions in scans(row[0][0]["Plan"]) if f"({KEYS[table]} = " not in conditions}
 
 
-def verbs_reading_any_session(url: str, folder: Path, *, without: Collection[str] = ()) -> set[str]:
+def methods_reading_any_session(url: str, folder: Path, *, without: Collection[str] = ()) -> set[str]:
     """Call every method, and return those with a statement that does not select a session by its key."""
     statements = sent(url, folder, without)
     with psycopg.connect(url.replace("postgresql+psycopg:", "postgresql:")) as connection:
         for way in ("seqscan", "hashjoin", "mergejoin"):  # otherwise, the planner reads small tables whole
             connection.execute(f"SET enable_{way} = off")
         return {
-            verb
-            for verb, sent_by_verb in statements.items()
-            if any(tables_without_key(connection, *each) for each in sent_by_verb)
+            method
+            for method, sent_by_method in statements.items()
+            if any(tables_without_key(connection, *each) for each in sent_by_method)
         }

@@ -15,7 +15,7 @@ FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
 Calls = dict[type, dict[str, list[Callable[[], object]]]]
 
 
-def verbs_of(kind: type) -> set[str]:
+def methods_of(kind: type) -> set[str]:
     """Return the names of the methods of `Store` or `Conversation` that have an asynchronous version."""
     twin = {Store: AsyncStore, Conversation: AsyncConversation}[kind]
     named = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
@@ -64,7 +64,7 @@ def run_turn(conversation: Conversation) -> Turn | None:
 
 
 def calls_of(store: Store, cold: Path) -> Calls:
-    """Return the calls by class and verb; none of them depends on another one."""
+    """Return the calls by class and method; none of them depends on another one."""
     k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
     (turn,) = k.turns()
     (draft,) = k.drafts()
@@ -203,5 +203,5 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "compact": [lambda: k.compact(lambda window: message("summary"))],
         },
     }
-    assert {kind: set(verbs) for kind, verbs in calls.items()} == {kind: verbs_of(kind) for kind in calls}
+    assert {kind: set(methods) for kind, methods in calls.items()} == {kind: methods_of(kind) for kind in calls}
     return calls
