@@ -120,7 +120,7 @@ class _TokenGuard:
 
 
 class _Pages:
-    """The pages. Starlette runs them in threads, because they read from the database."""
+    """The handlers of the pages. They are synchronous, so Starlette runs each in a thread."""
 
     def __init__(self, store: Store, searching: Store) -> None:
         self._store = store

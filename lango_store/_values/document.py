@@ -55,7 +55,7 @@ def document(
 def render_section(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
-    """Yield the section of a document about one session."""
+    """Yield the part of a document that shows one session."""
     turns = list(turns)
     yield render_header(session, total(turn.usage for turn in turns))
     yield from render_log(session, messages, turns)

@@ -89,7 +89,7 @@ def say(text: str) -> None:
 
 
 def print_error(error: Exception) -> None:
-    """Print an error as one line on standard error, with the command that fixes its cause."""
+    """Print an error and what to do about it, as one line on standard error."""
     match error:
         case errors.SessionExpired():
             text = f"{error.fact}: `sessions touch` revives it, `sessions show --expired` shows it"

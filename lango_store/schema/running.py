@@ -94,7 +94,7 @@ def migrate(steps: Steps, database: Database, lock_timeout: float, **options: An
 def run_steps(
     connection: sa.Connection, options: dict[str, Any], lock_timeout: float, *, callers: bool = False
 ) -> str | None:
-    """Run revisions in the caller's transaction, or in a new transaction that is committed at the end."""
+    """Run revisions: in the caller's transaction if `callers`, otherwise in a new one that is committed at the end."""
     with migration(connection, lock_timeout, callers=callers):
         from alembic.runtime.migration import MigrationContext
 

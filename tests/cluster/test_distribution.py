@@ -83,7 +83,7 @@ def test_dry_run_returns_statements_and_changes_nothing(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_distribute_commands_match_functions(cluster: str) -> None:
+def test_distribute_commands_print_what_they_did(cluster: str) -> None:
     environment = {"LANGO_STORE_URL": cluster}
     shown = run("db", "distribute", "--dry-run", environment=environment)
     assert (shown.returncode, shown.stdout.count("create_distributed_table")) == (0, len(TABLES))

@@ -59,7 +59,7 @@ def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, method: str
 
 
 @pytest.mark.parametrize("method", APPENDS)
-def test_append_is_stored_once_if_the_caller_repeats_it(url: sa.URL, relay: Relay, method: str) -> None:
+def test_append_repeated_after_a_lost_connection_is_stored_once(url: sa.URL, relay: Relay, method: str) -> None:
     answer, append, expected = APPENDS[method]
     with Store(url) as store:
         conversation = store.open("k")

@@ -437,7 +437,7 @@ def test_message_of_another_turn_does_not_join_the_turn(store: Store) -> None:
     assert contents(conversation.turn("second").begin().messages) == ["second"]
 
 
-def test_result_is_stored_after_another_turn_took_over(store: Store, clock: Clock) -> None:
+def test_result_is_stored_after_another_attempt_took_over(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     late = conversation.turn("t").begin()
     asking = late.append(Message.assistant(tool_calls=CALLS))

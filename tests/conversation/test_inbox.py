@@ -171,7 +171,7 @@ def test_inbox_of_missing_or_expired_session_raises(either_store: Store, clock: 
             call()
 
 
-def test_enqueued_message_is_counted_by_token_counter(url: str) -> None:
+def test_tokens_of_enqueued_message_are_counted(url: str) -> None:
     with Store(url, token_counter=lambda each: len(str(each.content))) as store:
         conversation = store.open("k")
         assert conversation.enqueue(message("four")).tokens == 4

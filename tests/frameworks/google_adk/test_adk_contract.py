@@ -33,7 +33,7 @@ async def test_blank_id_is_generated(service: LangoSessionService, blank: str | 
     assert one.id != other.id
 
 
-async def test_any_triples_of_ids_map_to_distinct_keys(service: LangoSessionService) -> None:
+async def test_distinct_id_triples_map_to_distinct_keys(service: LangoSessionService) -> None:
     triples = [
         ("a", "b:c", "d"),
         ("a:b", "c", "d"),
