@@ -71,7 +71,7 @@ def asking(number: int) -> Message:
 
 def result(call: ToolCall, output: Any, failed: bool) -> Message:
     """Return the message that the store makes of an output or of a failure."""
-    named: Any = {"tool_call_id": call.id, "name": call.name}
+    named: Any = {"tool_call_id": call.id or None, "name": call.name or None}
     if failed:
         return Message.tool(str(output), extra={"failed": True}, **named)
     if isinstance(output, str):
@@ -310,13 +310,13 @@ class Machine(RuleBasedStateMachine):
     )
     def resolve_call(self, seconds: float, depth: int, position: int, output: Any, how: str) -> None:
         self.clock.move(seconds=seconds)
-        begun = list(self.session.calls)
-        place = begun[-1 - depth % len(begun)] if position < 2 else self.place(depth, 0)
+        places = list(self.session.calls)
+        place = places[-1 - depth % len(places)] if position < 2 else self.place(depth, 0)
         options = {"retry": True} if how == "retry" else outcome(output, how == "failed")
 
         def model(_: Message | None) -> Message | None:
-            asked = self.session.asked(place)
-            new = None if how == "retry" else result(asked, output, how == "failed")
+            begun = self.session.begun(place)
+            new = None if how == "retry" else result(begun, output, how == "failed")
             return self.session.resolve_call(self.clock.time, place, new)
 
         self.compare(lambda: self.conversation.resolve_call(*place, **options), model, outside_log=how == "retry")

@@ -66,6 +66,13 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
             raise LangoStoreError
         return message.tool_calls[position]
 
+    def begun(self, place: Place) -> ToolCall:
+        """Return a call that was begun; its message no longer has the call after a redaction."""
+        if place not in self.calls:
+            raise LangoStoreError
+        calls = self.at(place[0]).tool_calls
+        return calls[place[1]] if place[1] < len(calls) else ToolCall(id="", name="")
+
     def result(self, call: ModelCall) -> Message | None:
         return None if call.result_seq is None else self.find(call.result_seq)
 
@@ -146,7 +153,6 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
             call.until = now
 
     def resolve_call(self, now: datetime, place: Place, result: Message | None) -> Message | None:
-        self.asked(place)
         call = self.calls.get(place)
         if call is None or self.result(call) is not None:
             raise LangoStoreError
