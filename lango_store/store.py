@@ -452,8 +452,8 @@ class Store:
         Args:
             key: The session to follow.
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A cursor identifies its session: if that session does not exist any more, the only event is
-                `Ended`, even if another session has the key now. A `seq` does not.
+                session. A cursor identifies its session: if that session no longer exists, the only event is
+                `Ended`, even if another session has the key now. A `seq` does not identify a session.
             follow: Wait for more events. If False, end after the stored ones.
 
         Yields:

@@ -113,7 +113,7 @@ class Context:
         self._is_bound = False
         self._leases: dict[str, Lease] = {}
         self.telemetry = Telemetry()
-        """What `telemetry.instrument` uses to record calls."""
+        """Records calls if `telemetry.instrument` has set it up."""
         self.in_callers_transaction = False
         """True if connection and transaction belong to the caller."""
         self.gives_ids = self._retry.is_on

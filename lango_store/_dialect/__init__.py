@@ -51,7 +51,7 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 
 
 class NowTogether(Now):
-    """Like `Now`, but the start time of the transaction, so that all statements of a call share one time."""
+    """Like `Now`, but with the time at which the transaction began, so that all its statements share one time."""
 
     inherit_cache = True
 

@@ -81,7 +81,7 @@ def check_usable(connection: sa.Connection) -> None:
 
 
 class Search(NamedTuple):
-    """What to search for, in sessions that are live at a time, or in one session."""
+    """A query, its filters, and the sessions to search: one session, or all that are live at `now`."""
 
     query: SearchQuery
     which: SearchFilters
