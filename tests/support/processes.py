@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -141,6 +142,7 @@ def _run(
     ends: Sequence[Connection[Any, Any]],
 ) -> None:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup make check &` starts with SIGINT ignored
     for number, end in enumerate(ends):
         os.dup2(end.fileno(), number)
         end.close()
