@@ -25,7 +25,7 @@ class Clock:
         from lango_store.testing import Clock
 
         clock = Clock()
-        with Store("sqlite://", clock=clock) as store:
+        with Store("sqlite://", migrate=True, clock=clock) as store:
             store.create("k", ttl=timedelta(hours=1))
             clock.move(hours=2)
             assert not store.exists("k")
