@@ -53,7 +53,7 @@ class Sessions:
 
 
 Prepared = tuple[Run, Callable[[], int]]
-"""The method that is measured, and the function that compares its results."""
+"""The call that is measured, and the function that compares its results."""
 
 
 def append(sessions: Sessions) -> Prepared:

@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Return stored text as a tab-separated field. Control characters become escapes such as `\t` and `\u001b`."""
+    r"""Return stored text as one field of a tab-separated line, with escapes such as `\t` for control characters."""
     return text.translate(ESCAPES)
 
 

@@ -256,7 +256,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Synced:
-    """State of a session in the database: its lines, the seq of each line, its revision and its metadata."""
+    """A session when it was last loaded or saved: its lines, the seq of each line, its revision and its metadata."""
 
     state: _State
     seqs: list[int]

@@ -117,7 +117,7 @@ def test_open_store_notices_distribution_of_its_tables(undistributed: str) -> No
         assert store.info("k").message_count == 3
 
 
-def test_store_with_retry_works_through_distribution(undistributed: str) -> None:
+def test_open_store_with_retry_works_after_tables_are_distributed(undistributed: str) -> None:
     with Store(undistributed, retry=timedelta(seconds=30)) as store:
         store.create("k")
         schema.distribute(undistributed)

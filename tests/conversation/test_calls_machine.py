@@ -315,8 +315,8 @@ class Machine(RuleBasedStateMachine):
         options = {"retry": True} if how == "retry" else outcome(output, how == "failed")
 
         def model(_: Message | None) -> Message | None:
-            begun = self.session.begun(place)
-            new = None if how == "retry" else result(begun, output, how == "failed")
+            call = self.session.call_or_empty(place)
+            new = None if how == "retry" else result(call, output, how == "failed")
             return self.session.resolve_call(self.clock.time, place, new)
 
         self.compare(lambda: self.conversation.resolve_call(*place, **options), model, outside_log=how == "retry")

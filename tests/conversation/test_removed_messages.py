@@ -89,7 +89,7 @@ def test_expire_deletes_copies_as_of_a_given_time_in_many_sessions(keeping: Stor
         keeping.conversation("k1").undo()
 
 
-def test_expire_keeps_copies_that_show_when_a_restored_message_was_missing(keeping: Store, clock: Clock) -> None:
+def test_expire_keeps_copies_that_show_when_a_popped_message_was_missing(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message(LARGE)])
     conversation.pop_message()
     clock.move(days=10)

@@ -66,10 +66,8 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
             raise LangoStoreError
         return message.tool_calls[position]
 
-    def begun(self, place: Place) -> ToolCall:
-        """Return a call that was begun; its message no longer has the call after a redaction."""
-        if place not in self.calls:
-            raise LangoStoreError
+    def call_or_empty(self, place: Place) -> ToolCall:
+        """Return a call, or one without id and name if a redaction removed it from its message."""
         calls = self.at(place[0]).tool_calls
         return calls[place[1]] if place[1] < len(calls) else ToolCall(id="", name="")
 
