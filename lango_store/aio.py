@@ -71,7 +71,7 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 def opening(
     method: Callable[Concatenate[S, P], Conversation],
 ) -> Callable[Concatenate[_Opener[S], P], Coroutine[Any, Any, AsyncConversation]]:
-    """Make a method that returns a `Conversation` a coroutine function that returns an `AsyncConversation`."""
+    """Turn a method that returns a `Conversation` into a coroutine function that returns an `AsyncConversation`."""
 
     @functools.wraps(method)
     async def call(self: _Opener[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:

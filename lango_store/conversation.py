@@ -506,10 +506,10 @@ class Conversation:
         return self._context.transact_once(edits.drop_sent, self.key, before)
 
     def truncate(self, *, after: int) -> int:
-        """Delete all messages with a `seq` above a value, and the turns that began after it.
+        """Delete the messages and records with a `seq` above a value, and the turns that began after it.
 
-        Records above the value are deleted too. A summary is deleted, as a whole, if it covers deleted messages; the
-        messages that it replaced and that remain are then in the window again.
+        A summary stays if it covers only messages that stay. Otherwise it is deleted as a whole, and the messages that
+        it replaced and that remain are in the window again.
 
         Args:
             after: The `seq` of the last message to keep; 0 deletes everything.
@@ -882,7 +882,7 @@ class Conversation:
             The stored result; None with `retry`.
 
         Raises:
-            CallInProgress: Another process is running the call; nothing was written.
+            CallInProgress: The time limit of the call has not passed, so it may still be running; nothing was written.
             LangoStoreError: The call was never begun, or has a result; nothing was written.
             InvalidMessage: The output cannot be stored losslessly; nothing was written.
         """

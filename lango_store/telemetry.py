@@ -110,7 +110,7 @@ class _Telemetry(Telemetry):
             span.end()
 
     def each(self, name: str, key: Any, items: Generator[R, None, None]) -> Generator[R, None, None]:
-        """Record an iteration as one span, which is not the current span of the code that iterates."""
+        """Record an iteration as one span, which is not the parent of spans that the caller starts in the loop."""
         with self.span(name, key, is_current=False) as recorded, closing(items):
             recorded.rows = 0
             for item in items:

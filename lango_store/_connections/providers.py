@@ -66,7 +66,7 @@ class Pooled:
     def snapshot(
         self, *, allow_replica: bool = False, before: Callable[[sa.Connection], None] | None = None
     ) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot, after calling `before`."""
+        """Open a connection for several reads of one snapshot; call `before` with it before the snapshot begins."""
         if before is None:
             return self._open(self.dialect.snapshot)
 

@@ -64,7 +64,7 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
         The engine. Close its connections with `engine.dispose()`.
 
     Raises:
-        ValueError: The URL is of another database, or has a password in a part that would be shown.
+        ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors.
         LangoStoreError: The client library of the database is not installed.
     """
     parsed, connect_args = parse(url)
@@ -74,9 +74,7 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
         options = _POOL | options
     make = _sqlite if parsed.get_backend_name() == "sqlite" else _postgresql
     engine = make(parsed, durability, options)
-    if not _in_memory(
-        parsed
-    ):  # a forked child has a complete copy of a database in memory, and a new pool would lose it
+    if not _in_memory(parsed):  # a forked child has a copy of a database in memory, and a new pool would lose it
         pool.separate_in_children(engine, database_file(parsed))
     return engine
 
@@ -93,7 +91,7 @@ def read_only_engine(url: str | sa.URL) -> sa.Engine:
         The engine. Close its connections with `engine.dispose()`.
 
     Raises:
-        ValueError: The URL is of another database, or has a password in a part that would be shown.
+        ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors.
     """
     parse(url)  # raises errors that show no password
     parsed = sa.make_url(url)

@@ -229,7 +229,7 @@ def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Exe
 
 @functools.cache
 def pipeline(messages: int, *, turn: bool, leased: bool, payloads: bool) -> Sequence[Statement]:
-    """Return the statements that append 0, 1 or several messages (pass 2), optionally with a turn and payloads."""
+    """Return the statements that append `messages` messages (2: any larger number), or a turn or payloads too."""
     statements: list[Statement] = []
     if messages:
         statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn, leased=leased)))

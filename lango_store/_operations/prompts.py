@@ -117,7 +117,7 @@ def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget
 
 
 def _from_token_step(messages: Sequence[Message], stored_tokens: int, step: int) -> Sequence[Message]:
-    """Return the messages after the next multiple of `step`, counting tokens from the start of the session."""
+    """Drop the messages up to a multiple of `step` tokens of the session, so that prompts rarely start elsewhere."""
     end = stored_tokens - sum(_stored_count(message) for message in messages)
     start = -(-end // step) * step
     for position, message in enumerate(messages):

@@ -53,7 +53,7 @@ def seconds(ttl: timedelta | None) -> float | None:
 
 
 def check_duration(name: str, value: timedelta, least: timedelta = timedelta(0)) -> timedelta:
-    """Return a duration of at most one day; raise TypeError or ValueError for any other value."""
+    """Return a duration between `least` and one day; raise TypeError or ValueError for any other value."""
     if not isinstance(value, timedelta):
         raise TypeError(f"{name} is {type(value).__name__}: give a timedelta, such as timedelta(minutes=2)")
     if not least <= value <= MAX_DURATION:

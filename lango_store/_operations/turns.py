@@ -124,7 +124,7 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
 
 
 def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
-    """Return the turn with this id, or None."""
+    """Return the turn with this id, without its messages, or None."""
     rows = read(connection, key, TURN.c.id == encode_id(id))
     return rows[0] if rows else None
 

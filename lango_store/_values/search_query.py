@@ -90,7 +90,7 @@ def _parsed(stored: Any) -> Any:
 
 
 def _strings(value: Any, only: str | None = None) -> Iterator[str]:
-    """Yield the strings in a JSON value in their order, or only the strings under one key."""
+    """Yield the strings in a JSON value in their order; with `only`, those that are the value of that key."""
     stack = [(None, value)]
     while stack:
         key, item = stack.pop()

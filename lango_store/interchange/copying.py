@@ -92,7 +92,7 @@ def copy(
         source: The store to copy from. It is only read.
         target: The store to copy to.
         dry_run: Write nothing; return the report that a real copy would return. False by default.
-        on_batch: Called after each batch with the report so far.
+        on_batch: Called after each batch of sessions with the report so far.
 
     Returns:
         The report. `differing` and `differing_values` name what exists in the target with different content; `failed`

@@ -204,8 +204,9 @@ class LangoSessionService(Adapter, BaseSessionService):
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event to a session, and apply its state changes.
 
-        The session object is updated too. A partial event is not stored. An event whose id is already stored is not
-        stored again. If the session has expired, a new session is created for the event.
+        The session object is updated too. A partial event is not stored. An event that is already stored, with equal
+        content, is not stored again. A session that has expired but is not deleted yet is replaced by a session with
+        the same id that has only this event and its state changes.
 
         Args:
             session: A session that this service returned.
@@ -216,8 +217,9 @@ class LangoSessionService(Adapter, BaseSessionService):
 
         Raises:
             SessionNotFoundError: The session does not exist.
-            StaleSessionError: With `check_stale`: the session has changed since it was read. Nothing was written.
-            InvalidMessage: The event cannot be written as JSON, or another event has its id. Nothing was written.
+            StaleSessionError: With `check_stale`: the last event is not the one that was read, or another writer
+                changed the session during this call. Nothing was written.
+            InvalidMessage: The event cannot be written as JSON, or a different event has its id. Nothing was written.
         """
         if event.partial:
             return event

@@ -92,7 +92,7 @@ class LangoSession(Adapter):
 
     @classmethod
     def from_url(cls, session_id: str, *, url: str | sa.URL, **options: Any) -> Self:
-        """Create a session in the database of a URL.
+        """Return a session that is stored in the database at a URL.
 
         Args:
             session_id: The id of the session.
