@@ -266,7 +266,7 @@ class TurnInProgress(LangoStoreError):
 
 
 class CallInProgress(LangoStoreError):
-    """Another process is running the tool call; nothing was written.
+    """The time limit of a tool call has not passed, so it may still be running; nothing was written.
 
     Wait and call again, or pass `wait=` to `Conversation.begin_call`. If the process has died, the call becomes unknown
     at `until`.

@@ -99,8 +99,9 @@ def purge(
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
     chosen: a session that is no longer due, because an append was committed first, is not purged, and a later append
-    does not find the purged session. Sessions that another transaction has locked are skipped or, with `waits`, waited
-    for. With `children`, all descendants are locked and deleted too; they do not count towards the limits.
+    does not find the purged session. Due sessions that another transaction has locked are skipped or, with `waits`,
+    waited for. With `children`, all descendants are deleted too; their locks are always waited for, and they do not
+    count towards the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:

@@ -488,8 +488,8 @@ class SessionInfo(Value):
         last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
             has processed.
         forked_from: The key of the session that this one was copied from, or None.
-        revision: A number that increases with every write to the session. It starts at a random number, so
-            that a new session with the same key does not repeat the revisions of the old one.
+        revision: A number that increases with every change of messages, fields and values. It starts at a
+            random number, so that a new session with the same key does not repeat the revisions of the old one.
     """
 
     key: str

@@ -135,8 +135,8 @@ def sql(
 def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Distribute the tables across the nodes of a Citus cluster.
 
-    The session key is the distribution column. Writers wait until the
-    command has finished. If the command is killed, nothing has changed, and
+    The session key is the distribution column. Readers and writers wait until
+    the command has finished. If the command is killed, nothing has changed, and
     you can run it again.
     """
     _move(schema.distribute, "distributed by session key", url, dry_run, lock_timeout)
@@ -146,7 +146,7 @@ def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: Loc
 def undistribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Move the tables from the nodes of a Citus cluster back to the coordinator.
 
-    Writers wait until the command has finished.
+    Readers and writers wait until the command has finished.
     """
     _move(schema.undistribute, "on the coordinator", url, dry_run, lock_timeout)
 

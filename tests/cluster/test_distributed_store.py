@@ -158,7 +158,7 @@ def crash(server: str) -> None:
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_crashed_worker_loses_and_doubles_no_message(postgres_databases: PostgresDatabases) -> None:
+def test_crash_of_a_citus_worker_neither_loses_nor_duplicates_a_message(postgres_databases: PostgresDatabases) -> None:
     url = postgres_databases.make(lasting=True)
     name = sa.make_url(url).database
     for server in workers(url):

@@ -117,7 +117,7 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for n in range(5)])
     assert stored(file) == ("ok", 1 + 4 * 150 + 1 + 15)
 
 
-def test_child_refuses_a_host_engine_that_was_used_before_its_first_store(file: Path) -> None:
+def test_child_refuses_an_engine_that_the_parent_used_before_creating_a_store(file: Path) -> None:
     program = """
 import os, sys
 import sqlalchemy as sa

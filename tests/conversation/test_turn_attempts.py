@@ -176,7 +176,7 @@ def test_message_with_stored_id_is_replayed(either_store: Store) -> None:
     assert contents(turn.stored.messages) == ["first", "second"]
 
 
-def test_next_attempt_does_not_list_messages_with_ids_of_the_caller(store: Store) -> None:
+def test_next_attempt_lists_a_message_with_a_given_id_only_after_it_is_appended_again(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("question", id="m1"))
     with conversation.turn("t") as turn:

@@ -198,7 +198,7 @@ def wrong(store: Store) -> list[str]:
     return [finding.detail for finding in store.examine() if finding.name != "settings"]
 
 
-def test_upgrade_ignores_tables_of_later_schemas_in_search_path(make_postgres: MakeDatabase) -> None:
+def test_upgrade_ignores_tables_in_other_schemas_of_search_path(make_postgres: MakeDatabase) -> None:
     url = make_postgres()  # migrated in public
     with Store(url) as store:
         store.create("k", title="public")

@@ -196,7 +196,7 @@ def test_search_finds_any_content(searched: Store) -> None:
     assert found(searched, "oslo") == []
 
 
-def test_search_finds_no_records(searched: Store) -> None:
+def test_search_does_not_find_messages_with_role_record(searched: Store) -> None:
     searched.create("a", messages=[message("oslo", role="record"), message("oslo")])
     assert found(searched, "oslo") == [("a", 2)]
 

@@ -102,7 +102,7 @@ def test_refused_edit_changes_no_payload(store: Store, seq: int) -> None:
     assert bodies(store) == [A, B, C]
 
 
-def test_arguments_of_a_begun_call_can_be_updated_only_to_equal_ones(store: Store) -> None:
+def test_update_cannot_change_arguments_of_a_begun_call(store: Store) -> None:
     conversation = store.open("k")
     call = ToolCall(id="c", name="f", arguments={"a": A})
     conversation.append_message(message(None, role="assistant", tool_calls=[call]))
