@@ -15,7 +15,7 @@ from support.processes import Program, run_program
 
 from lango_store import BegunCall, CallInProgress, Conversation, Store
 
-ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "9"))
+ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "3"))
 CALLS: Final = 3
 
 BEFORE_INTENT: Final = "before the intent"
@@ -100,7 +100,7 @@ def run_again(url: str, key: str, tool: CountingTool, *, hours: int, permission:
 def rounds() -> Iterator[tuple[int, str, int]]:
     """Yield the number of each round, the key of its session, and the position of the call that is killed.
 
-    Nine rounds have each position with each remainder of the number divided by three.
+    Three rounds have each position, and nine each position with each remainder of the number divided by three.
     """
     for round in range(ROUNDS):
         yield round, f"k{round}", (round + round // 3) % CALLS

@@ -17,7 +17,7 @@ from support.session_checks import assert_sound, unexplained
 from lango_store import LangoStoreError, Message, Session, Store, Turn
 from lango_store.testing import Clock
 
-EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "4"))
 STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
 SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
 LEAST = 8
