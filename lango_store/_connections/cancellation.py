@@ -1,4 +1,4 @@
-"""Lets a cancelled call stop before its first write; a call that has begun to write cannot be stopped."""
+"""Stop a cancelled call before its first write; a call that has begun to write cannot be stopped."""
 
 import random
 import threading
@@ -77,7 +77,7 @@ def pause(seconds: float) -> bool:
 
 
 def pauses(seconds: float) -> Iterator[float]:
-    """Yield the seconds to sleep before each new try, random and growing, until these seconds have passed."""
+    """Yield the seconds to sleep before each new try, random and growing, until `seconds` have passed."""
     deadline, longest = monotonic() + seconds, _MIN_PAUSE
     while (remaining := deadline - monotonic()) > 0:
         yield min(remaining, random.uniform(longest / 2, longest))

@@ -223,7 +223,11 @@ class Context:
         *args: P.args,
         **options: P.kwargs,
     ) -> R:
-        """Run a read without retries; `opened` is `single_read` or `snapshot`."""
+        """Run a read without retries after transient errors; `opened` is `single_read` or `snapshot`.
+
+        After `DamagedMessage`, repeat the read in a snapshot: a payload may have been deleted
+        between two statements.
+        """
         try:
             with opened(allow_replica=self._allow_replica) as connection:
                 return operation(connection, self.moment(connection), *args, **options)
@@ -234,7 +238,7 @@ class Context:
     def write(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run a single write: one statement or, on SQLite, a short transaction."""
+        """Run a single write with few round trips, and retry it after transient errors."""
 
         def run() -> R:
             with self.single_write() as connection:
@@ -245,7 +249,7 @@ class Context:
     def transact(
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        """Run an operation in a transaction."""
+        """Run an operation in a transaction, and retry it after transient errors."""
         return self.trying(functools.partial(self._transact, operation, *args, **options))
 
     def transact_once(
@@ -266,7 +270,7 @@ class Context:
     # Connections
 
     def single_read(self, *, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads without a transaction; `allow_replica` permits a replica."""
+        """Open a connection for reads that need no snapshot; `allow_replica` permits a replica."""
         return self._connections.single(writes=False, allow_replica=allow_replica)
 
     def single_write(self) -> AbstractContextManager[AnyConnection]:
@@ -279,7 +283,7 @@ class Context:
         return self._connections.snapshot(allow_replica=allow_replica)
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
-        """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
+        """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
         cancellation.begin_write()
         return self._connections.transaction(synced=synced)
 
@@ -348,7 +352,7 @@ class Context:
         return context
 
     def close(self) -> None:
-        """Refuse further calls, and close the engine if the store created it."""
+        """Refuse further calls, and close the engines that the store created; on a bound context, do nothing."""
         if self._is_bound:
             return
         for gate in self._gates:

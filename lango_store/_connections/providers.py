@@ -39,7 +39,7 @@ class Connections(Protocol):
         """Return the same provider for reads that must include all writes up to a position."""
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
-        """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
+        """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
 
 
 class Pooled:
@@ -58,7 +58,7 @@ class Pooled:
         return dialect_of(self.engine)
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a driver connection, or a SQLAlchemy connection if the host listens to transaction events."""
+        """Open a driver connection, or a SQLAlchemy connection if the host has listeners on the engine."""
         if pool.is_listened_to(self.engine):
             return self._open(self.dialect.transaction, writes=writes)
         return _Single(self, writes)
@@ -66,7 +66,7 @@ class Pooled:
     def snapshot(
         self, *, allow_replica: bool = False, before: Callable[[sa.Connection], None] | None = None
     ) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot; call `before` with it before the snapshot begins."""
+        """Open a connection for several reads of one snapshot; call `before` with it first."""
         if before is None:
             return self._open(self.dialect.snapshot)
 
@@ -83,7 +83,7 @@ class Pooled:
         return self
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
-        """Open a connection whose writes are committed or undone together; `synced` waits for the disk."""
+        """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
         return self._open(self.dialect.transaction if synced else self.dialect.unsynced_transaction, writes=True)
 
     @contextmanager
@@ -142,7 +142,7 @@ class Callers:
         return self._open(nullcontext)
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
-        """Use the caller's connection, with a savepoint; the caller's commit waits for the disk."""
+        """Use the caller's connection, with a savepoint; `synced` has no effect, because the caller commits."""
         self._reject_snapshot()
         # A caller who catches our error and commits must not commit half of an operation.
         return self._open(sa.Connection.begin_nested)

@@ -36,7 +36,8 @@ _REPEAT_ERRORS: Final = (SessionExists, MessageNotFound, Conflict)
 class Retry:
     """Repeats failed calls for up to `seconds`.
 
-    Calls that the database rolled back, as after a deadlock, are repeated even if `seconds` is 0.
+    Calls that the database rolled back, as after a deadlock, are repeated for up to 30 seconds even if
+    `seconds` is less.
     """
 
     def __init__(self, engine: sa.Engine, seconds: float) -> None:
@@ -52,9 +53,10 @@ class Retry:
     def retry_after(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool) -> R:
         """Repeat a call that failed with this error until it succeeds or the time is up.
 
-        A try whose connection was lost may have been committed. Such a call is repeated only with `if_lost`. If the
-        retry then raises one of `_REPEAT_ERRORS`, the outcome is unknown, and `DatabaseUnavailable` is raised instead.
-        With `detects_repeats`, the call recognizes its own earlier commit, and its error is raised unchanged.
+        An error that is not transient is raised at once. A try whose connection was lost may have been committed. Such
+        a call is repeated only with `if_lost`. If the retry then raises one of `_REPEAT_ERRORS`, the outcome is
+        unknown, and `DatabaseUnavailable` is raised instead. With `detects_repeats`, the call recognizes its own
+        earlier commit, and its error is raised unchanged.
         """
         first, start, tries, lost = error, monotonic(), 1, False
         while True:

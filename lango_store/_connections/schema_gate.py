@@ -31,9 +31,11 @@ class SchemaGate:
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check the schema on first use, and on later calls that SQLite's file was not replaced; return that file.
+        """Check the schema on first use, and on later calls only that SQLite's file was not replaced.
 
-        Callers check the file again once they hold SQLite's lock: it may be replaced while they wait for the lock.
+        Returns:
+            The file, or None for a database without a file. Callers check it again once they hold
+            SQLite's lock, because the file may be replaced while they wait for the lock.
         """
         file: Any = self._passed.get(engine, _UNCHECKED)
         if file is _UNCHECKED:
@@ -47,7 +49,7 @@ class SchemaGate:
         return file  # type: ignore[no-any-return]
 
     def check_connection(self, connection: sa.Connection) -> None:
-        """Do the checks of `check_engine` on a caller's connection; never migrate."""
+        """Check the schema, as `check_engine` does, on a caller's connection; never migrate."""
         file: Any = self._passed.get(connection.engine, _UNCHECKED)
         if file is _UNCHECKED:
             self._reject_closed()

@@ -19,9 +19,9 @@ _MAX_THREADS: Final = 32
 
 
 class Threads:
-    """A thread pool with at most one thread per connection of the engine's pool.
+    """A thread pool with at most one thread per connection of the engine's pool, and at most 32.
 
-    `wait` calls `at_end` after the last call.
+    `wait` waits for the last call, then calls `at_end`.
     """
 
     def __init__(self, engine: sa.Engine, *, at_end: Callable[[], None] | None = None) -> None:

@@ -105,12 +105,15 @@ class Watcher:
         self._news_at = self._delivery = 0.0
 
     def notify(self) -> None:
-        """Poll now: this process has committed a write."""
+        """Poll soon, if sessions are followed: this process has committed a write."""
         if self._channels:
             self._written.set()
 
     def join(self, key: str, batch: Batch, channel: Channel | None) -> Channel:
-        """Return the channel for a reader that has read this batch, whose end becomes the head if there is none."""
+        """Return the channel of a session for a reader that has just read this batch.
+
+        If the channel has no head and the batch ends at the newest event, its end becomes the head.
+        """
         with self._lock:
             if channel is None:
                 if self._process != os.getpid():  # a forked child has no thread
@@ -156,7 +159,7 @@ class Watcher:
                 self._wake(channel)
 
     def close(self) -> None:
-        """End the thread and the waits of all readers."""
+        """End the waits of all readers and the thread; wait up to 5 seconds for the thread."""
         with self._lock:
             self._is_closed, thread = True, self._thread
             self.interrupt()

@@ -51,7 +51,7 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 
 
 class NowTogether(Now):
-    """Like `Now`, but with the time at which the transaction began, so that all its statements share one time."""
+    """Like `Now`, but with the start of the transaction as the server's time, which all of its statements share."""
 
     inherit_cache = True
 
@@ -88,7 +88,7 @@ def compile_dialect(dialect: sa.Dialect, *, time_is_bound: bool) -> sa.Dialect:
 
 
 def detect_dialect(connection: sa.Connection) -> None:
-    """Detect the dialect of this connection's engine again: its tables may have been distributed since."""
+    """Detect the dialect of this connection's engine from its tables, which may be distributed, and store it."""
     dialect = _supported_dialect(connection)
     if dialect.is_distributed(connection):
         dialect = _OF_TENANT if is_tenant(connection) else _CITUS

@@ -39,7 +39,7 @@ class TransientReason(Enum):
     """This transaction was rolled back because it conflicted with another one."""
 
     REFUSED = auto()
-    """Nothing was done: the server was not reachable or not ready, or another connection held a lock."""
+    """Nothing was done: the server was not reachable or not ready, a lock was held, or a statement took too long."""
 
     LOST = auto()
     """The connection was lost, and it is unknown whether the call was committed."""
@@ -140,7 +140,7 @@ class Dialect(Protocol):
         """Ensure that the caller's transaction has begun; raise `LangoStoreError` in autocommit mode."""
 
     def append_savepoint(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        """Undo a failed append in the caller's transaction, so that the caller can still commit the rest."""
+        """Undo a failed append in the caller's transaction if it takes several statements."""
         return nullcontext()  # an append is one statement, and after an error PostgreSQL commits nothing
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
@@ -155,14 +155,14 @@ class Dialect(Protocol):
     def start(self, driver: Any, *, writes: bool) -> bool:
         """Prepare the driver's connection for single reads or one write with few round trips.
 
-        Returns True if `finish` has to restore the connection.
+        Returns True if `finish` has to end a transaction or restore the connection.
         """
 
     def finish(self, driver: Any, started: bool, *, failed: bool) -> None:
         """Commit or roll back, and restore the driver's connection after `start`."""
 
     def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
-        """Raise TimeoutError if a statement in the block takes longer; the transaction stays usable."""
+        """Raise TimeoutError if a statement takes longer; aiosqlite has no limit. The transaction stays usable."""
 
     def short_transaction(self, connection: AnyConnection) -> AbstractContextManager[None]:
         """Commit the statements of a single write together."""
@@ -234,10 +234,10 @@ class Dialect(Protocol):
         """Return True if a table exists; the caller has quoted its name if necessary."""
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
-        """Return the size of tables and their indexes in bytes."""
+        """Return the size of tables and their indexes in bytes; on SQLite, of all data in the file."""
 
     def connected_releases(self, connection: sa.Connection) -> dict[str, int]:
-        """Count the visible connections of other processes with this package, by release of the package."""
+        """Count the visible connections of this package, except this one, by release of the package."""
         return {}
 
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:

@@ -402,7 +402,7 @@ def write_position(connection: AnyConnection) -> int:
 
 
 def replay_position(connection: AnyConnection) -> int:
-    """Return the write position up to which a replica has replayed the write-ahead log."""
+    """Return the position up to which a replica has replayed the write-ahead log; on a primary, its end."""
     driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
     with driver_settings(driver, autocommit=True):  # in a transaction, the query would fix the snapshot too early
         return _query_position(

@@ -92,7 +92,7 @@ class SearchIndex(Protocol):
         return f"{', '.join(sorted(missing))} is missing: {REBUILD}" if missing else None
 
     def fill_queue(self, connection: sa.Connection) -> None:
-        """Queue all messages."""
+        """Queue all messages, without records."""
         connection.exec_driver_sql(
             f"INSERT INTO {QUEUE} ({self.id_columns}) SELECT {self.message_id_columns} FROM lango_message "
             "WHERE role <> 'record' ON CONFLICT DO NOTHING"
@@ -111,7 +111,7 @@ class SearchIndex(Protocol):
         return int(connection.exec_driver_sql(f"SELECT count(*) FROM {self.entries}").scalar_one())
 
     def differences(self, connection: sa.Connection) -> tuple[int, int]:
-        """Count messages without an entry and entries without a message, both without queued messages."""
+        """Count messages without an entry, and entries without a message; leave out records and queued messages."""
         messages = f"SELECT {self.message_id_columns} FROM lango_message WHERE role <> 'record'"
         entries, queue = (f"SELECT {self.id_columns} FROM {table}" for table in (self.entries, QUEUE))
         one, other = (f"{' EXCEPT '.join(each)} EXCEPT {queue}" for each in ((messages, entries), (entries, messages)))

@@ -31,7 +31,7 @@ class Checkpoints:
         self._due = _PAGES
 
     def connected(self, driver: Any, info: MutableMapping[str, Any]) -> None:
-        """Prepare a new connection of the engine."""
+        """Switch off automatic checkpoints on a new connection, and remember its file."""
         driver.execute("PRAGMA wal_autocheckpoint = 0")
         file = next(path for _, name, path in driver.execute("PRAGMA database_list") if name == "main")
         with suppress(OSError):  # the file has just been deleted

@@ -80,9 +80,9 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
 
 
 def read_only_engine(url: str | sa.URL) -> sa.Engine:
-    """Create an engine like `create_engine`, on whose connections the database refuses all writes.
+    """Create an engine on whose connections the database refuses writes.
 
-    A SQLite file must exist, and its journal mode is not changed.
+    It has the settings of `create_engine`. A SQLite file must exist, and its journal mode is not changed.
 
     Args:
         url: The URL of the database, as for `create_engine`.
@@ -92,6 +92,7 @@ def read_only_engine(url: str | sa.URL) -> sa.Engine:
 
     Raises:
         ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors.
+        LangoStoreError: The client library of the database is not installed.
     """
     parse(url)  # raises errors that show no password
     parsed = sa.make_url(url)
@@ -171,7 +172,7 @@ def _create_private(name: str) -> None:
 
 
 def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
-    """Switch a file to WAL mode unless it is in it, with retries, because the switch ignores SQLite's timeout."""
+    """Switch a file to WAL mode; retry while the file is locked, because the switch ignores SQLite's timeout."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:

@@ -1,7 +1,7 @@
 """A connection pool that gives each free connection to the thread that has waited longest.
 
 SQLAlchemy's queue wakes a waiting thread, but a running thread may take the connection first. With more threads than
-connections, some threads would wait until they time out.
+connections, some threads could wait until they time out.
 """
 
 from collections.abc import Callable

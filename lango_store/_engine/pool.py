@@ -123,7 +123,7 @@ def _reject_lost(driver: Any, entry: ConnectionPoolEntry) -> None:
 
 
 def _answers(server: Any) -> bool:
-    """Send an empty query, which begins no transaction, and wait for the answer up to the connection timeout."""
+    """Send an empty query, which begins no transaction, and wait up to 10 seconds for the answer."""
     import psycopg  # already imported, because this is a connection of psycopg
 
     try:
@@ -162,7 +162,7 @@ class DatabaseFile:
         self._next_look = time.monotonic() + _LOOK_INTERVAL
 
     def check(self) -> None:
-        """Check the file at most once per second; raise `DatabaseUnavailable` from the first fault on."""
+        """Check the file at most once per second; after the first fault, always raise `DatabaseUnavailable`."""
         if self._fault is not None or time.monotonic() >= self._next_look:
             self.look()
 

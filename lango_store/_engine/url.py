@@ -32,7 +32,7 @@ _ODD_PLACE: Final = "the URL has a password in an odd place: write postgresql://
 
 
 def parse(database_url: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
-    """Return the URL for the driver of the store, without secret parameters, and the arguments to connect with.
+    """Return the URL for the driver of the store, and the secret and other parameters to pass separately.
 
     Raises:
         ValueError: The database is not supported, or the URL may show a password. The text quotes nothing of the URL.

@@ -1,1 +1,1 @@
-"""The store's operations: functions over an open connection. They take the time and never open, commit or retry."""
+"""The store's operations: functions on an open connection. Their caller opens it, passes the time and retries."""

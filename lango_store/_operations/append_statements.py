@@ -49,10 +49,10 @@ _IS_EXPECTED: Final = tuple(
 """Conditions for `after` and `expect`. NULL matches every session, so all calls use the same statement."""
 
 _HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
-"""The condition of an append under a lease, which has separate statements: a plain append costs nothing more."""
+"""The condition of an append under a lease. Only statements for such appends contain it, so others cost no more."""
 
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
-"""The only columns that an append reads, so that damage in another column does not fail the append."""
+"""The only columns that an append returns, so that damage in another column does not fail the append."""
 
 
 def _expected(leased: bool) -> tuple[sa.ColumnElement[bool], ...]:
@@ -68,7 +68,7 @@ def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool 
 
 
 def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.ColumnElement[datetime]:
-    """Return the time at which a lease ends: bound if `now` is bound, otherwise after the bound `lease_seconds`."""
+    """Return the new end of a lease: `lease_until` if `now` is bound, else the server's time plus `lease_seconds`."""
     seconds: sa.BindParameter[float] = sa.bindparam("lease_seconds", type_=sa.Double(), required=True)
     return IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))
 
@@ -168,9 +168,14 @@ def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: b
 
 @functools.cache
 def append(*, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool) -> Statement:
-    """Return the single statement of an append; with `creates`, it creates a missing session.
+    """Return the single statement that appends messages on PostgreSQL.
 
-    With `leased`, it needs a lease and extends it. With `payloads`, it stores payloads.
+    Args:
+        one: The statement takes the values of one message, not arrays of values.
+        turn: It also inserts a turn.
+        creates: It creates the session if the session is missing.
+        leased: It needs the lease of a turn in progress, and extends the lease.
+        payloads: It also inserts payloads.
     """
     options = {"one": one, "turn": turn, "creates": creates, "leased": leased, "payloads": payloads}
     return Statement(lambda dialect: _append(dialect, **options))
@@ -183,7 +188,7 @@ count: Final = {leased: Statement(functools.partial(_count, leased=leased)) for 
 
 @functools.cache
 def insert_messages(*names: str) -> Statement:
-    """Return the statement that inserts messages with values for these columns of `MESSAGE_INPUT_FIELDS`."""
+    """Return the statement that inserts messages; of `MESSAGE_INPUT_FIELDS`, it sets only these columns."""
     row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *names)}
     row["created_at"] = column(MESSAGE.c.created_at, "stored_at")
     return Statement(lambda _: sa.insert(MESSAGE).values(row))
@@ -229,7 +234,14 @@ def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Exe
 
 @functools.cache
 def pipeline(messages: int, *, turn: bool, leased: bool, payloads: bool) -> Sequence[Statement]:
-    """Return the statements that append `messages` messages (2: any larger number), or a turn or payloads too."""
+    """Return the statements that together append on Citus; the last one returns counters.
+
+    Args:
+        messages: The number of messages: 0, 1, or 2 for any larger number.
+        turn: The statements also insert a turn.
+        leased: They need the lease of a turn in progress, and extend the lease.
+        payloads: They also insert payloads.
+    """
     statements: list[Statement] = []
     if messages:
         statements.append(Statement(lambda _: _messages_first(one=messages == 1, turn=turn, leased=leased)))

@@ -37,7 +37,13 @@ class Batch:
     def __init__(
         self, messages: Sequence[Message], least: int | None = None, *, rows: list[dict[str, Any]] | None = None
     ) -> None:
-        """Encode messages for the database; strings of at least `least` characters become payloads.
+        """Encode messages for the database.
+
+        Args:
+            messages: The messages.
+            least: Strings with at least this many characters become payloads. With
+                None (the default), no strings do.
+            rows: The encoded messages, if they were encoded before.
 
         Raises:
             InvalidMessage: A message cannot be stored.
@@ -74,7 +80,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class NewTurn:
-    """An encoded turn to save. A compaction sets `skipped`: the seqs to leave out before the summary."""
+    """An encoded turn to save. `skipped` is the number of seqs that a compaction leaves out before its summary."""
 
     id: str | None = None
     usage: str | None = None
@@ -103,7 +109,9 @@ def append(
 ) -> list[Message]:
     """Append messages to a live session, and return them as stored.
 
-    If an id is already stored, the database refuses the write. The caller then falls back to `append_new_ids`.
+    With `create`, a missing session is created. Without messages, only the session is
+    checked. If an id is already stored, the database refuses the write, and the caller
+    falls back to `append_new_ids`.
     """
     if new.rows:
         return write(connection, now, key, new, expected, create).messages
@@ -116,7 +124,10 @@ def append(
 def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Append only messages whose ids are not stored yet, and return all as stored. Needs a transaction."""
+    """Append messages except those whose ids are stored; return all of them as stored.
+
+    Needs a transaction.
+    """
     sessions.lock(connection, now, key)
     if not new.rows:
         return append(connection, now, key, new, expected)
@@ -128,7 +139,7 @@ def append_new_ids(
 
 
 def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
-    """Return the messages whose ids are not stored. If two messages have the same id, return only the first."""
+    """Return the batch without messages whose id is stored or repeats the id of an earlier message."""
     seen: set[str | None] = set(stored)
     positions: list[int] = []
     for position, message in enumerate(new.messages):
@@ -139,7 +150,7 @@ def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
 
 
 def merge_stored(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
-    """Return all messages of a batch as stored, in their order; mark those that existed before as replayed."""
+    """Return all messages of a batch as stored; mark those with a stored or repeated id as replayed."""
     existing: dict[str | None, Message] = dict(stored.items())
     fresh = iter(written)
     merged: list[Message] = []
@@ -169,9 +180,10 @@ def write(
     create: New | None = None,
     turn: NewTurn | None = None,
 ) -> Appended:
-    """Write messages, optionally as a turn, at the end of a live session. Ids are not looked up.
+    """Write messages, optionally as a turn, at the end of a live session.
 
-    With `create`, a missing session is created. An expired session is not replaced; it raises `SessionExpired`.
+    If an id is already stored, the database refuses the write. With `create`, a missing
+    session is created. For an expired session, `SessionExpired` is raised even then.
     """
     checked_key(key)
     dialect = dialect_of(connection)
@@ -311,10 +323,11 @@ _METHODS: Final[Mapping[AppendMethod, _Method]] = {
 def replace(
     connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Replace the messages after a seq in one transaction; a repeated call changes nothing.
+    """Replace the messages after a seq in one transaction.
 
-    The new messages may reuse the ids of deleted ones. A new message whose id is stored before the cut is not stored
-    again.
+    The new messages may reuse the ids of deleted ones. A new message whose id belongs to
+    a message before the cut is not stored again. If all messages have ids, a repeated
+    call changes nothing.
     """
     check_seq("replace_after", after)
     session = sessions.lock(connection, now, key)
@@ -331,7 +344,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return True if the log after a seq consists of the batch in its order, except messages stored before the seq."""
+    """Return True if the log after a seq equals the batch, apart from messages that are stored before the seq."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))

@@ -1,8 +1,8 @@
-"""Tool calls that were begun: a row before the tool runs, and the seq of the result afterwards.
+"""Tool calls that were begun: a row is stored before the tool runs, and gets the seq of the result afterwards.
 
 The seq of the message and the position in it identify a call, because ids of calls are not unique in a session. The
-token in the row decides which attempt may finish the call. `until` only distinguishes running from unknown calls. All
-functions that write need a transaction.
+token in the row decides which attempt may finish the call. The time limit `until` only separates running calls from
+unknown ones. All functions that write need a transaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt to run a call: a random token, the key for the tool if the call has none yet, and the time limit."""
+    """An attempt to run a call: a random token, a key for the tool if the call has none yet, and the time limit."""
 
     token: int
     effect_key: str
@@ -54,7 +54,7 @@ class Attempt:
 
 
 def asked(connection: sa.Connection, place: Place) -> ToolCall:
-    """Return a call as its message asks for it; raise if the session has no such call."""
+    """Return a call as its message asks for it; raise `LangoStoreError` if there is no such call."""
     call = _find(connection, place)
     if call is None:
         raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
@@ -74,7 +74,16 @@ def _find(connection: sa.Connection, place: Place) -> ToolCall | None:
 def begin(
     connection: sa.Connection, now: datetime, place: Place, attempt: Attempt, lease: Lease | None, *, idempotent: bool
 ) -> tuple[ToolCall, str, Message | None]:
-    """Record that a call begins; return the call, its key for the tool and, if it has run before, its result."""
+    """Record that a call begins; return the call, its key for the tool and its stored result, if any.
+
+    A call with a result does not begin again. An unknown call begins again only if it is
+    `idempotent`.
+
+    Raises:
+        CallInProgress: The time limit of an earlier attempt has not passed.
+        CallUnknown: The call is unknown and not `idempotent`.
+        LeaseLost: The session no longer has the lease.
+    """
     if lease is None:
         sessions.lock(connection, now, place.key)
     else:
@@ -131,13 +140,13 @@ def _record(
 
 
 def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Update) -> None:
-    """Write the row of a call; raise `NotPermitted` if the database does not allow it: the tool could run twice."""
+    """Write the row of a call; raise `NotPermitted` if nothing was written, since the tool could run twice."""
     if connection.execute(statement.returning(CALL.c.effect_key)).first() is None:
         raise sessions.not_permitted(place.key)
 
 
 def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
-    """Mark a call without a result as unknown before its time limit passes."""
+    """Mark a call of this attempt that has no result as unknown, before its time limit passes."""
     is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
     connection.execute(sa.update(CALL).where(*is_running).values(until=now))
 
@@ -145,7 +154,12 @@ def leave(connection: sa.Connection, now: datetime, place: Place, token: int) ->
 def resolve(
     connection: sa.Connection, now: datetime, place: Place, result: Callable[[ToolCall], Batch] | None
 ) -> Message | None:
-    """Record a result for an unknown call, or let it run again if `result` is None."""
+    """Record a result for a call that is not running, or let the call run again if `result` is None.
+
+    Raises:
+        CallInProgress: The time limit of the call has not passed.
+        LangoStoreError: The call was never begun, or already has a result.
+    """
     sessions.lock(connection, now, place.key)
     row = _row(connection, place)
     if row is None:
@@ -195,7 +209,7 @@ _state: Final = sa.case(
 _PLACE: Final = (CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
 _TIMES: Final = (as_stored(CALL.c.begun_at), as_stored(CALL.c.until))
 _FIELDS: Final = (*_PLACE, as_stored(_ASKING.c.tool_calls), CALL.c.effect_key, _state, *_TIMES, CALL.c.result_seq)
-"""The fields of `BegunCall`, with the calls of the message in place of the name."""
+"""The fields of `BegunCall`, with all tool calls of the message in place of the name."""
 
 _IS_ASKING: Final = sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq)
 _IS_RESULT: Final = sa.and_(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)

@@ -54,7 +54,7 @@ def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[A
 
 
 def correct(connection: sa.Connection, key: str) -> None:
-    """Set the counters of a session to those computed from its rows."""
+    """Set the wrong counters of a session to the values computed from its rows; see `corrections`."""
     locked = sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update()
     if connection.execute(locked).first() is None:
         raise SessionNotFound(key)
@@ -112,7 +112,7 @@ def _grouped(table: sa.Table, key: str | None, **columns: sa.ColumnElement[Any])
 
 
 def _number(value: Any) -> Any:
-    """Return a computed number as an int; return text or bytes, which a SQLite column may contain, unchanged."""
+    """Return a computed number as an int; return NULL, text, bytes and infinity unchanged."""
     try:
         return value if isinstance(value, str | bytes | None) else int(value)
     except OverflowError:

@@ -28,7 +28,7 @@ _insert: Final = Statement(lambda _: numbered_insert(DRAFT, "token", "turn_id", 
 
 
 def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool) -> None:
-    """Store a piece of an answer, or the whole draft of a lease. The session's row is locked."""
+    """Store a piece of a draft or, with `whole`, replace the draft. The session must be locked."""
     if whole:
         delete(connection, key, DRAFT.c.token == token)
     row = {"token": token, "turn_id": turn_id, "piece": encode_json(text, "text")}
@@ -63,7 +63,14 @@ def joined(pieces: Iterable[str]) -> str:
 
 
 def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Callable[[Message], Batch]) -> Message:
-    """Append the draft of an ended attempt as an interrupted answer, and delete the draft."""
+    """Append the draft of an ended attempt as an interrupted answer, and delete the draft.
+
+    If an earlier call has done this, return the stored answer.
+
+    Raises:
+        TurnInProgress: The attempt has the lease of the session, and the lease has not ended.
+        LangoStoreError: There is no such draft.
+    """
     token, message_id = _checked(connection, now, key, id), f"draft-{id}"
     for stored in messages.read_by_ids(connection, key, frozenset([message_id])).values():  # by an earlier try
         return stored.model_copy(update={"replayed": True})
@@ -81,7 +88,7 @@ def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
 
 
 def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int:
-    """Lock the session, and return the token of a draft; raise `TurnInProgress` if its turn is still running."""
+    """Lock the session, and return the token of a draft; raise `TurnInProgress` if its lease has not ended."""
     sessions.lock(connection, now, key)
     if not (isinstance(id, str) and _ID.fullmatch(id)):
         raise ValueError(f"id={quoted(id)} is not the id of a draft: give Draft.id")

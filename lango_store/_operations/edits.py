@@ -1,6 +1,6 @@
-"""Edits of one message: update, redact, delete or pop.
+"""Edits: update, redact, delete or pop one message, or drop the `sent` of several.
 
-Like a removal, each edit uses up a new `seq`, by which a concurrent load or compaction detects the edit; see
+Like a removal, each edit of the log uses up a `seq`, by which a concurrent load or compaction detects the edit; see
 `messages.load_with_incarnation`. All functions need a transaction.
 """
 
@@ -48,7 +48,12 @@ _REDACTED_SUMMARY: Final = "(redacted)"
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
-    """Return a seq or an id; a number that cannot be a seq becomes 0. Raise TypeError for any other type."""
+    """Return a valid seq or id; a number that cannot be a seq becomes 0, which no message has.
+
+    Raises:
+        InvalidValue: The text cannot be an id.
+        TypeError: The value is neither a number nor text.
+    """
     if type(seq_or_id) is int:
         return seq_or_id if 0 < seq_or_id <= MAX_SEQ else 0
     if isinstance(seq_or_id, str):
@@ -59,7 +64,8 @@ def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
 def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) -> Message | None:
     """Delete and return the last message of the window, or with `records` the last row of the log; None if empty.
 
-    If the message was the last row of its turn, the turn becomes shorter. A turn that began with it is deleted.
+    If the message was the last row of its turn, the turn becomes shorter, or is deleted if it began with the message.
+    A compaction whose summary has no messages left is removed, unless it discarded the messages that it replaced.
     """
     edit = _Edit(connection, now, key)
     seq = edit.last_seq_of_log() if records else edit.last_seq_of_window()
@@ -95,7 +101,12 @@ def update(
 ) -> Message:
     """Replace a message. Its turn does not change; its id and time change only if the new message sets them.
 
-    The database refuses an id that another message of the session has. A message of a summary cannot become a record.
+    The database refuses an id that another message of the session has. Strings with at
+    least `least` characters become payloads; with None, no strings do.
+
+    Raises:
+        InvalidMessage: The message cannot be stored, a message of a summary would become
+            a record, or tool calls would change although one of them was begun.
     """
     new = encode_message(message)
     new["created_at"] = dialect_of(connection).time(new["created_at"])
@@ -116,9 +127,10 @@ def update(
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
-    """Remove content, tool calls and extra from a message of a live session; store the reason in `extra`.
+    """Remove `content`, `sent`, `tool_calls` and `extra` of a message; store the reason in `extra`.
 
-    Copies of its earlier versions are redacted too. For a removed message, only the copies are redacted.
+    The session must be live. Copies of earlier versions of the message are redacted too. If the message was removed
+    from the log, only its copies are redacted.
     """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
@@ -153,7 +165,7 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
 
 
 def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:
-    """Return the values of the columns that a redaction replaces."""
+    """Return the new values of the columns that a redaction replaces, apart from `tokens`."""
     extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
     # The window begins with the summary, and providers refuse a message without content.
     row = encode_message(Message.user(_REDACTED_SUMMARY if in_summary else None, extra=extra))
@@ -194,7 +206,7 @@ class _Edit:
         self.rows = MESSAGE
 
     def choose(self, seq_or_id: SeqOrId, rows: sa.Table = MESSAGE) -> None:
-        """Read the message to edit, or its last copy in a table; raise `MessageNotFound` if it does not exist."""
+        """Read the message from `rows`, the newest of several copies; raise `MessageNotFound` if there is none."""
         value = checked_seq_or_id(seq_or_id)
         chosen = rows.c.id == value if isinstance(value, str) else rows.c.seq == value
         columns = [as_stored(rows.c[name]) for name in MESSAGE_FIELDS]
@@ -207,16 +219,16 @@ class _Edit:
         self.row, self.rows = dict(zip(MESSAGE_FIELDS, row, strict=True)), rows
 
     def message(self) -> Message:
-        """Return the edited message."""
+        """Return the chosen message, with the edits so far."""
         return payloads.decode_rows(self._connection, self._key, [list(self.row.values())])[0]
 
     def last_seq_of_log(self) -> int | None:
-        """Return the seq of the last row of the log."""
+        """Return the seq of the last row of the log, or None."""
         last = sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE, self._key))
         return self._connection.execute(last).scalar()
 
     def last_seq_of_window(self) -> int | None:
-        """Return the seq of the last message of the window."""
+        """Return the seq of the last message of the window, or None."""
         summary_turn, upto = self._session(SESSION.c.summary_turn, SESSION.c.summarized_upto)
         in_window = (of_session(MESSAGE, self._key), MESSAGE.c.seq > upto, ~IS_RECORD)
         last = sa.select(sa.func.max(MESSAGE.c.seq)).where(*in_window)

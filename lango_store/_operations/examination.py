@@ -1,4 +1,4 @@
-"""The checks of `doctor`: find damaged or inconsistent rows, and repair faults that have only one correct repair."""
+"""The checks of `doctor`: find damage and risky settings, and repair faults that have only one correct repair."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -221,7 +221,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "unreadable draft, inbox, call or suspension": _others,
     "search index": _search_index,
 }
-"""The checks by the name of their findings. They need all tables. Each runs even if another one fails."""
+"""The checks by the name of their findings. They need all tables of the store."""
 
 
 def check(connection: sa.Connection, name: str) -> list[Finding]:

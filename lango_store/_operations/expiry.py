@@ -42,7 +42,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Policy:
-    """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before a time.
+    """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before `created_before`.
 
     `agent_id`, `user_id` and `key_prefix` restrict the purge. With `everything`, all sessions that match these
     restrictions are purged. With `children`, the descendants of each purged session are purged with it.
@@ -98,10 +98,10 @@ def purge(
     """Delete one batch of sessions that are due for one reason, with everything that belongs to them.
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
-    chosen: a session that is no longer due, because an append was committed first, is not purged, and a later append
-    does not find the purged session. Due sessions that another transaction has locked are skipped or, with `waits`,
-    waited for. With `children`, all descendants are deleted too; their locks are always waited for, and they do not
-    count towards the limits.
+    chosen. If an append commits first, the session is no longer due, and is not purged. If the purge commits first,
+    the append does not find the session. Due sessions that another transaction has locked are skipped. With `waits`,
+    the purge waits for them instead. With `children`, all descendants are deleted too. The purge always waits for the
+    locks of descendants, and they do not count towards the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:
@@ -132,7 +132,7 @@ def keys(
     max_sessions: int,
     max_rows: int,
 ) -> list[str]:
-    """Return the keys of the sessions that the next batch would contain."""
+    """Return the keys of the sessions that the next batch would contain, without locking them."""
     return _chosen(
         connection, sa.select(SESSION.c.key).where(reason.condition, *filters), reason, max_sessions, max_rows
     )
@@ -176,7 +176,7 @@ def preview(
     *,
     children: bool,
 ) -> tuple[int, int, list[SessionInfo]]:
-    """Return the numbers of sessions and messages that a purge would delete, and the first of those sessions."""
+    """Return the numbers of sessions and messages to purge, and the first `shown` due sessions."""
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))

@@ -26,9 +26,23 @@ def fork(
     as_of: int | datetime | None = None,
     ttl: timedelta | None | Unset = UNSET,
 ) -> None:
-    """Copy a live session to a new key: with `upto`, messages up to this seq and turns that end at or before it.
+    """Copy a live session to a new key: its fields, log, turns, changes and values.
 
-    With `as_of`, copy the log as it was when this seq was its last, or at this time.
+    Args:
+        connection: A connection in a transaction.
+        now: The time of the fork.
+        source: The session to copy.
+        new: The key of the copy.
+        upto: Copy only messages up to this seq, turns that end at or before it, and
+            summaries of these messages.
+        as_of: Copy the log as it was when this seq was its last one, or at this time.
+            Values have no history: the current ones are copied.
+        ttl: The TTL of the copy. By default, the TTL of `source`.
+
+    Raises:
+        SessionExists: `new` is the key of another session.
+        InvalidCut: `upto` would leave out the summary of discarded messages.
+        NotKept: `as_of` is before a change whose removed rows are not kept.
     """
     check_seq("upto", upto)
     locked = sessions.lock(connection, now, source)
@@ -84,7 +98,7 @@ def _is_whole(upto: int) -> sa.ColumnElement[bool]:
 
 
 def _explain_cut(connection: sa.Connection, now: datetime, source: str, new: str, upto: int) -> None:
-    """Record one change for seqs that have no message: they precede a later summary, or were removed later."""
+    """Insert a `fork` change if a copied summary has a seq after `upto`, or the source was changed after `upto`."""
     (last_seq,) = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, new))).one()
     later = sa.select(CHANGE.c.seq).where(of_session(CHANGE, source), CHANGE.c.seq > upto).limit(1)
     if last_seq > upto or connection.execute(later).first():

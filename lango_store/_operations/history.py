@@ -63,9 +63,10 @@ def load(
     *,
     records: bool = False,
 ) -> Session:
-    """Load a live session with the window that it had when `as_of` was its last seq, or at a time.
+    """Load a live session with the window that it had when this seq was its last one, or at this time.
 
-    A read of an expired session has a `now` before its expiry, so `clock` tells whether removed rows are still kept.
+    `clock` returns the current time, which decides whether removed rows are still kept. To read an expired session,
+    callers pass an earlier time as `now`.
     """
     info = sessions.info(connection, now, key)
     at = seq_at(connection, clock(connection), key, as_of, info.last_seq)
@@ -108,7 +109,7 @@ def _messages_of(rows: sa.Table, key: str) -> sa.Select[Any]:
 
 
 def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
-    """Return a seq for `as_of`, and check that what was removed since then is kept; `NotKept` if it is not."""
+    """Return the last seq of the log at `as_of`; raise `NotKept` if rows removed since then are not kept."""
     if isinstance(as_of, datetime):
         moment = aware(as_of)
         rows = ((MESSAGE, "created_at"), (REMOVED_MESSAGE, "created_at"), (CHANGE, "changed_at"))
@@ -136,7 +137,7 @@ def _is_kept(change: Change, now: datetime) -> bool:
 
 
 def diff(connection: sa.Connection, now: Moment, key: str, a: int | datetime, b: int | datetime) -> Diff:
-    """Compare the log of a live session at two points."""
+    """Compare the log of a live session at two seqs or times."""
     info = sessions.info(connection, now, key)
     old, new = (
         {each.seq: each for each in read(connection, key, seq_at(connection, now, key, at, info.last_seq))}
@@ -153,12 +154,27 @@ def diff(connection: sa.Connection, now: Moment, key: str, a: int | datetime, b:
 
 
 def undo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
-    """Take back the last change of a live session that was not taken back; None if there is none."""
+    """Take back the last change that was not taken back; return None if there is none.
+
+    Redactions, `drop_sent` and forks cannot be taken back, and are passed over.
+
+    Raises:
+        NotKept: The removed rows of the change are not kept, or are no longer kept.
+        Conflict: An id that the change removed was used again.
+    """
     return _take_back(connection, now, key, "undo")
 
 
 def redo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
-    """Take back the last undo, unless another change followed it; None if there is none."""
+    """Take back the last undo; return None if there is none.
+
+    An undo can no longer be taken back after a new change, apart from a redaction,
+    `drop_sent` or a fork.
+
+    Raises:
+        NotKept: The removed rows of the undo are no longer kept.
+        Conflict: An id that the undo removed was used again.
+    """
     return _take_back(connection, now, key, "redo")
 
 
@@ -208,8 +224,8 @@ def _invert(
 ) -> Undone:
     """Remove the rows that a change added, and restore those that it removed or replaced.
 
-    A load compares `last_seq` minus the numbers of rows, which every change has to increase. So an undo takes as many
-    seqs as it restores messages, and one more.
+    A load detects a change by the difference between `last_seq` and the numbers of rows, so the difference must grow.
+    Therefore an undo uses up one seq for each message that it restores, and one more.
     """
     copies = sa.select(sa.func.count()).select_from(_copied_at(MESSAGE, key, change.seq).subquery())
     sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + copies.scalar_subquery()})
@@ -235,7 +251,7 @@ def _invert(
 
 
 def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:
-    """Delete the calls and suspensions of messages whose copy, which replaces them, asks for other calls."""
+    """Delete the calls and suspensions of messages whose restored version asks for other calls."""
     for table in (CALL, SUSPENSION):
         begun = sa.select(table.c.message_seq).where(
             of_session(table, key), table.c.message_seq.in_(_copied_at(MESSAGE, key, seq))

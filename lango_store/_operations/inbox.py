@@ -33,7 +33,10 @@ _insert: Final = Statement(lambda _: numbered_insert(INBOX, *_FIELDS))
 
 
 def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
-    """Store one message in the inbox, and restart the session's TTL; a known id is not stored again."""
+    """Store one message in the inbox, and restart the session's TTL.
+
+    If the inbox or the log already has the id, return that message and change nothing.
+    """
     sessions.lock(connection, now, key)
     (row,), (message,) = new.rows, new.messages
     if new.ids:
@@ -52,7 +55,7 @@ _select: Final = Statement(lambda _: sa.select(*ROWS).where(of_session(INBOX)).o
 
 
 def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
-    """Return the messages in the inbox of a live session, in the order of their arrival; they have no `seq` yet."""
+    """Return the messages in the inbox of a live session, in the order of their arrival; their `seq` is 0."""
     sessions.row_of(connection, now, key)
     try:
         waiting = decode_messages(key, _select.run(connection, {"key": checked_key(key)}))
@@ -66,7 +69,7 @@ def take(
 ) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 
-    A message without an id gets one of `ids`, so that the next attempt of the turn lists it.
+    A message without an id gets one of `ids`, by which a later attempt of the turn finds it.
     """
     sessions.lock(connection, now, key)
     sessions.check_lease(connection, key, lease)

@@ -1,7 +1,8 @@
 """Leases: one turn at a time may run on a session.
 
-The owner of a turn in progress is a random token in the session's row. A write that needs the lease compares the token,
-so it is refused as soon as another process has taken over. `lease_until` only decides when another process may do so.
+A random token in the session's row identifies the owner of the turn in progress. A write that needs the lease compares
+the token, so the write is refused as soon as another owner has taken over, or the lease was released. `lease_until`
+only decides when another owner may take over.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ _IS_FREE: Final = sa.or_(SESSION.c.lease_token.is_(None), _IS_OURS, SESSION.c.le
 
 
 def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.ColumnElement[bool]) -> Statement:
-    """Return a statement that locks the session's row and changes its lease; it returns no row if it cannot."""
+    """Return a statement that locks the session's row and changes its lease if the conditions hold."""
     update = sa.update(SESSION).where(of_session(SESSION), *conditions).returning(SESSION.c.key)
     return Statement(lambda dialect: update.values(values(dialect)))
 
@@ -61,8 +62,8 @@ def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str,
 def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
     """Take the lease of a live session for a turn, and lock the session's row.
 
-    Returns False if another turn has the lease. Also returns False if the turn is stored: its replay must not take over
-    from a turn whose lease has ended.
+    Returns False if the session is not live, or if another owner has the lease and the lease has not ended. Also
+    returns False if the turn is already stored, because its replay must not take over from a turn whose lease ended.
     """
     return _run(_take, connection, now, key, lease, turn_id=turn_id)
 
@@ -82,7 +83,7 @@ def release_any(connection: sa.Connection, now: datetime, key: str) -> OpenTurn 
 
 
 def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> None:
-    """Extend a lease, and lock the session's row; raise `LeaseLost` if another process has taken over."""
+    """Extend a lease, and lock the session's row; raise `LeaseLost` if the session no longer has it."""
     if not _run(_extend, connection, now, key, lease):
         sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=0)
 
@@ -94,7 +95,7 @@ _all: Final = Statement(lambda _: sa.select(*_OPEN).where(_IS_OPEN).order_by(SES
 
 
 def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
-    """Return the turn in progress of a live session, or None."""
+    """Return the turn in progress of a live session, even if its lease has ended, or None."""
     rows = _find.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
     if not rows:
         sessions.raise_unmatched(connection, now, key)
@@ -106,7 +107,7 @@ _blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSIO
 
 
 def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> None:
-    """Raise `TurnInProgress` if the turn is not stored and another turn has the lease of a live session."""
+    """Raise `TurnInProgress` if the lease of a live session has not ended, unless the turn is stored."""
     for row in _blocking.run(connection, {"key": key, "now": dialect_of(connection).time(now), "turn_id": turn_id}):
         current = _decoded(row)
         raise TurnInProgress(key, current.id, current.until)

@@ -32,7 +32,7 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def families(connection: sa.Connection, query: sa.Select[Any], keys: Sequence[str]) -> list[sa.Row[Any]]:
-    """Read each row of sessions and their descendants once; the first column of the query must be the key."""
+    """Read sessions and their descendants, each once; the first column of the query must be the key."""
     rows: dict[str, sa.Row[Any]] = {}
     for part in chunks(keys, _RANGES):
         prefixes = map(below, part)

@@ -45,7 +45,7 @@ class Filters(TypedDict, total=False):
 
 
 class Filter:
-    """A filter of sessions. `expired` selects live sessions (False), expired sessions (True) or both (None).
+    """A filter of sessions. `expired` selects live sessions (False, the default), expired ones (True) or both (None).
 
     `level` is the number of "/" in the key; `top_level=True` means level 0.
     """
@@ -64,7 +64,7 @@ class Filter:
         return (*sorted(self._values), *level, *{False: ("live",), True: ("expired",), None: ()}[self._expired])
 
     def values(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
-        """Return the values to bind for these conditions."""
+        """Return the values to bind for the conditions of this filter."""
         values: dict[str, Any] = {"now": dialect.time(now), "level": self._level}
         for name, value in self._values.items():
             is_time = name.endswith(("_since", "_before"))
@@ -170,7 +170,10 @@ def page(
 
 
 def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, limit: int) -> list[SessionInfo]:
-    """Read sessions with higher keys, ordered by key. Updates do not change this order, so none is skipped."""
+    """Read the next sessions after a key, ordered by key.
+
+    Updates do not change this order, so no session is skipped.
+    """
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
     values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
@@ -199,7 +202,7 @@ def _infos(rows: Sequence[Sequence[Any]]) -> list[SessionInfo]:
 
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
-    """Count sessions."""
+    """Count the sessions that a filter selects."""
     rows = _count(*chosen.named()).run(connection, chosen.values(dialect_of(connection), now))
     return int(rows[0][0])
 

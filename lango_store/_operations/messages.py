@@ -105,9 +105,13 @@ def load_with_incarnation(
 ) -> tuple[int, Session]:
     """Load a live session and its window, and return them with the session's incarnation.
 
-    An append raises `last_seq` by as much as `message_count` plus `record_count`; a removal, an edit or a compaction
-    increases the difference. So the window belongs to the session row if neither the difference nor the incarnation has
-    changed since the row was read. An empty result is an empty window or a change: the session row is read again.
+    The row and the window are read without a transaction, so another writer may commit between the two reads.
+    `last_seq` minus the numbers of messages and records shows this: an append keeps the difference, and a removal, an
+    edit or a compaction increases it. The window is used if neither the difference nor the incarnation has changed
+    since the row was read. Otherwise the row is read again.
+
+    Raises:
+        DatabaseBusy: The session was changed during each of 10 reads.
     """
     decode = _decoder(connection, key, mode)
     incarnation, row = sessions.row_with_incarnation(connection, now, key)
@@ -221,7 +225,7 @@ _find = Statement(
 
 
 def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> Message | None:
-    """Return the message of a live session with an id, or None."""
+    """Find a message of a live session by its id; return None if there is none."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "id": encode_id(message_id)}
     found = _find.run(connection, values, payloads.decoder(connection, key))
     if not found:
@@ -294,7 +298,7 @@ def tail(
 ) -> tuple[list[Message], int | None]:
     """Read the last messages of a live session's window, and the turn of its summary.
 
-    With `newest`, only that many of the newest messages of the log are used.
+    With `newest`, only that many of the messages with the highest seqs are used.
     """
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, ALL)}
     decode = _decoder(connection, key, mode)

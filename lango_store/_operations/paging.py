@@ -43,13 +43,13 @@ class Pages:
         return sa.select(sa.func.max(counted.c.position)).where(counted.c.before < number("bytes")).scalar_subquery()
 
     def read(self, connection: AnyConnection, key: str) -> Iterator[list[Sequence[Any]]]:
-        """Yield rows in pages of about a megabyte, or of a single larger row."""
+        """Yield rows in pages; a page ends after 500 rows, or with the row that reaches about a megabyte."""
         after: Any = self._first
         rows = ROWS
         bounds = {"key": key, "bytes": BYTES}
         while page_rows := self._statement.run(connection, bounds | {"after": after, "rows": rows}, max_chars=BYTES):
             after = next_start(after, page_rows[-1][self._order_index])
-            # A character has at most 4 bytes. A page that is smaller even so was not cut by the limit on bytes.
+            # A character has at most 4 bytes, so a page with fewer than BYTES / 4 characters was not cut by that limit.
             complete = len(page_rows) < rows and 4 * sum(map(size_of, page_rows)) < BYTES
             rows = min(ROWS, 2 * len(page_rows))  # if rows are large, the next query computes the size of fewer rows
             page = [page_rows]

@@ -57,8 +57,8 @@ def read(connection: AnyConnection, key: str, digests: set[str]) -> dict[str, st
 def decoder(connection: AnyConnection, key: str, decode: Callable[..., list[Any]] = decode_messages) -> Decode:
     """Return a function that decodes rows of `MESSAGE_COLUMNS` with their payloads, each of which is read once.
 
-    An edit can delete a payload after the rows were read, if they were read without a lock and a snapshot. Then
-    `DamagedMessage` is raised, and `Context` repeats the read.
+    If the rows were read without a lock or a snapshot, an edit can delete a payload before it is read. The function
+    then raises `DamagedMessage`, and `Context` repeats the read in a snapshot.
     """
     bodies: dict[str, str] = {}
 
@@ -88,7 +88,7 @@ def _references_of(listing: str) -> list[list[Any]]:
 
 
 def find(connection: AnyConnection, now: Moment, key: str, digest: str) -> str:
-    """Return a payload of a live session."""
+    """Return a payload of a live session; raise `PayloadNotFound` if there is none."""
     sessions.row_of(connection, now, key)
     bodies = read(connection, checked_key(key), {str(encode_text(digest, "digest"))})
     if digest not in bodies:
@@ -113,7 +113,7 @@ def insert(connection: AnyConnection, key: str, bodies: Mapping[str, str]) -> No
 
 
 def release(connection: sa.Connection, key: str) -> None:
-    """Delete the payloads of a locked session that no message refers to."""
+    """Delete the payloads of a locked session that no message or copy of a removed message refers to."""
     for part in chunks(sorted(_unused(connection, key)), _AT_ONCE):
         connection.execute(sa.delete(PAYLOAD).where(of_session(PAYLOAD, key), PAYLOAD.c.digest.in_(part)))
 
@@ -131,7 +131,7 @@ def _unused(connection: sa.Connection, key: str) -> set[str]:
 
 
 def referenced(connection: sa.Connection, key: str, table: sa.Table = MESSAGE) -> set[str]:
-    """Return the digests of the payloads that the messages of a session refer to."""
+    """Return the digests of the payloads that a session's messages in a table refer to."""
     query = sa.select(as_stored(table.c.payloads)).where(of_session(table, key), table.c.payloads.is_not(None))
     return digests_of(connection.execute(query).scalars())
 
@@ -161,7 +161,7 @@ def sum_up(connection: sa.Connection) -> tuple[int, int]:
 
 
 def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
-    """Yield the key and the seq of each message that refers to a missing payload, and the digest."""
+    """Yield key, seq and digest for each message, or copy of one, that refers to a missing payload."""
     for key, places in _references(connection):
         stored = _stored(connection, key)
         for seq, digest in dict.fromkeys((seq, digest) for seq, digest, _ in places):
@@ -170,7 +170,7 @@ def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
 
 
 def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
-    """Yield the keys of sessions with payloads that no message refers to, and their number."""
+    """Yield each session key with payloads that no message or copy refers to, and their number."""
     keys = sa.select(PAYLOAD.c.session_key).distinct().order_by(PAYLOAD.c.session_key)
     for key in connection.execute(keys.execution_options(yield_per=1_000)).scalars():
         if digests := _unused(connection, key):
@@ -197,7 +197,7 @@ _update: Final = Statement(
 
 
 def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, least: int | None) -> list[Position]:
-    """Return the next messages that may have strings of this length in their row; with None, those with payloads."""
+    """Return the next messages without payloads that may have strings this long; with None, those with payloads."""
     size: sa.ColumnElement[int] = sa.literal_column("0")
     for each in _COLUMNS[:-1]:
         size += sa.func.coalesce(sa.func.length(each), sa.literal_column("0"))
@@ -218,7 +218,10 @@ def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position]
 
 
 def move_row(connection: sa.Connection, key: str, seq: int, least: int | None, *, fills_missing: bool = False) -> bool:
-    """Move the strings of a message of a locked session; with `fills_missing`, a missing payload becomes empty text."""
+    """Move strings of a message to payloads or, with None, back; return True if it changed.
+
+    The session must be locked. With `fills_missing`, a missing payload becomes empty text.
+    """
     query = sa.select(*_COLUMNS).where(of_session(MESSAGE, key), MESSAGE.c.seq == seq)
     stored = connection.execute(query).first()
     row = {} if stored is None else dict(stored._mapping)

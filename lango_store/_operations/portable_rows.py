@@ -132,7 +132,7 @@ class RowEncoder:
             raise _damaged(row, error) from None
 
     def check_stored(self) -> None:
-        """Raise `DamagedMessage` if the rows of a stored session do not belong together."""
+        """Raise `DamagedMessage` if a counter of a stored session is wrong, or a payload is missing."""
         try:
             self.check()
         except InvalidValue as error:

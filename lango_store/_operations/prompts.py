@@ -34,7 +34,11 @@ class Budget:
 
     @property
     def most(self) -> int:
-        """The maximum number of messages to read; with `step`, one more shows that the window is longer."""
+        """The maximum number of messages to read.
+
+        With `step`, a prompt has up to `last + step - 1` messages. One more message shows
+        that the window is longer.
+        """
         return ALL if self.last is None else min(self.last + (self.step or 0), ALL)
 
 
@@ -103,8 +107,9 @@ def _prompt(
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
     """Return the last messages; with a step, start at the multiple of `step` that precedes them.
 
-    Steps are multiples of seqs, so that appends and removals elsewhere do not move the start. With a step, a summary
-    does not count towards the limit, and it is left out as a whole if the window exceeds the limit.
+    The start is a multiple of `step` in the numbering by seq, so that appends and removals elsewhere do not move it.
+    With a step, a summary does not count towards the limit. If the window exceeds the limit, the whole summary is left
+    out.
     """
     last = budget.last
     if last is None or len(messages) <= last:
@@ -117,7 +122,7 @@ def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget
 
 
 def _from_token_step(messages: Sequence[Message], stored_tokens: int, step: int) -> Sequence[Message]:
-    """Drop the messages up to a multiple of `step` tokens of the session, so that prompts rarely start elsewhere."""
+    """Drop messages up to a multiple of `step` tokens of the session, so that most prompts have the same start."""
     end = stored_tokens - sum(_stored_count(message) for message in messages)
     start = -(-end // step) * step
     for position, message in enumerate(messages):

@@ -2,8 +2,8 @@
 
 Each removal uses up one `seq` of the session. No message has this `seq`; a row of `lango_change` explains it.
 
-A cut after a `seq` deletes the messages with a higher `seq`, and the turns that begin there. A turn that begins before
-the cut and ends after it is shortened.
+A cut after a `seq` deletes the messages with a higher `seq`, and the turns that begin after it. A turn that begins
+before the cut and ends after it is shortened.
 
 Summaries need a separate rule. Their messages are appended at the end of the log, so their `seq` is higher than that of
 the messages that they replace. A cut keeps a summary if it keeps all messages that the summary covers
@@ -75,7 +75,7 @@ def has_discarded(key: str, turn_no: int, metadata: str | None) -> bool:
 
 
 def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int) -> int:
-    """Delete the messages after a seq from a locked session; return how many. See the rule for summaries above."""
+    """Delete the log after a seq of a locked session, by the rule of the module; return the number of messages."""
     if after > last_seq:
         return 0
     deleted = delete_messages(connection, key, is_after(after))
@@ -94,7 +94,10 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq
 
 
 def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bool) -> int:
-    """Delete all messages (with `keep_system`, except system messages), records and turns; return the message count."""
+    """Delete all messages, records and turns; return the number of deleted messages.
+
+    With `keep_system`, system messages stay, except those of summaries.
+    """
     last_seq = sessions.lock(connection, now, key).last_seq
     is_system = sa.and_(MESSAGE.c.role == MessageRole.SYSTEM, ~IN_SUMMARY)
     deleted = delete_messages(connection, key, ~is_system if keep_system else sa.true())
@@ -189,10 +192,10 @@ def insert_change(
     added_upto: int | None = None,
     moves_consolidated: bool = True,
 ) -> None:
-    """Insert the row that explains the seq of a change, before the change of the session's counters.
+    """Insert the row that explains the seq of a change. Call this before the session's counters change.
 
-    The meaning of `after_seq` depends on the kind of change. A change that only replaces the content of messages does
-    not move `last_consolidated`.
+    The meaning of `after_seq` depends on the kind of change. With `moves_consolidated`, an undo restores the current
+    `last_consolidated`.
     """
     row: dict[str, Any] = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq, "changed_at": now}
     until = removed.keep_until(connection, now)
@@ -208,7 +211,7 @@ def insert_change(
 
 
 def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
-    """Record that the messages from a change up to a seq belong to the change, if it can be taken back."""
+    """Record that a change added the messages after it up to a seq, if the store keeps removed rows."""
     if not removed.is_on(connection):
         return
     is_change = (of_session(CHANGE, key), CHANGE.c.seq == seq)

@@ -1,7 +1,7 @@
 """Copies of the messages and turns that a change removes or replaces, so that it can be taken back.
 
-A copy is valid until its `removed_at`, the `seq` of the change. If a change stores another version of the row, now or
-when it is restored later, `next_at` is the `seq` from which that version is valid.
+A copy is valid until its `removed_at`, the `seq` of the change. If the row has a later version, because the change
+replaced the row or a later change restored it, `next_at` is the `seq` from which that version is valid.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no:
 
 
 def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int, at: int) -> int:
-    """Insert the rows that a change removed or replaced again, as of the change `at`; return how many."""
+    """Restore the rows that a change removed or replaced, valid from the change `at`; return how many."""
     copies = COPY_OF[rows]
     is_chosen = (of_session(copies, key), copies.c.removed_at == removed_at)
     restored = copy_rows(connection, copies, rows, {}, *is_chosen)

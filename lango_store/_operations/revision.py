@@ -8,7 +8,7 @@ from lango_store.tables import FEATURE_TABLE, KNOWN_FEATURES, SCHEMA_REVISION, V
 
 
 def found(connection: sa.Connection) -> str | None:
-    """Return the migration revision of the schema in which tables are created, or None without the store's tables."""
+    """Return the migration revision in the schema where tables are created; None without a version table."""
     dialect = dialect_of(connection)
     table = sa.table(VERSION_TABLE, schema=dialect.schema(connection))
     versions = connection.dialect.identifier_preparer.format_table(table)
@@ -27,7 +27,7 @@ def found(connection: sa.Connection) -> str | None:
 
 
 def required(connection: sa.Connection) -> str:
-    """Return the revision of the schema; `SchemaOutOfDate` if it is older than the one this release needs."""
+    """Return the migration revision; raise `SchemaOutOfDate` if it is older than this release needs."""
     revision = found(connection)
     if revision is None or revision < SCHEMA_REVISION:
         raise SchemaOutOfDate(revision, SCHEMA_REVISION, dialect_of(connection).schema(connection))
@@ -35,7 +35,7 @@ def required(connection: sa.Connection) -> str:
 
 
 def features(connection: sa.Connection) -> list[str]:
-    """Return the features that a database uses, if its revision is not older than the table of features."""
+    """Return the features that a database uses; none if it has no table of features."""
     if not dialect_of(connection).has_table(connection, FEATURE_TABLE):
         return []  # damage, which other checks report
     return list(connection.exec_driver_sql(f"SELECT name FROM {FEATURE_TABLE} ORDER BY name").scalars())

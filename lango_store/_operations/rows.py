@@ -217,7 +217,7 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 
 
 def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None) -> list[Message]:
-    """Decode rows of `MESSAGE_COLUMNS` in one validation; raise `DamagedMessage` for the first damaged row.
+    """Decode rows of `MESSAGE_COLUMNS` in one validation; raise `DamagedMessage` for a damaged row.
 
     `bodies` holds the payloads by digest. Without it, a message has `Payload`s in their places.
     """
@@ -341,7 +341,12 @@ Position = TypeVar("Position", int, str, tuple[str, str])
 
 
 def next_start(after: Position, last: Position) -> Position:
-    """Return the start of the next page; raise if it does not advance, because a damaged index would cause a loop."""
+    """Return the start of the next page.
+
+    Raises:
+        DatabaseUnavailable: The start does not advance, so that the read would never end.
+            A damaged index can cause this.
+    """
     if type(last) is not type(after) or last <= after:
         raise DatabaseUnavailable(
             f"the database returned rows out of order ({quoted(last)} after {quoted(after)}), it is damaged: "

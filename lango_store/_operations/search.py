@@ -50,7 +50,7 @@ def conditions(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> tuple[list[sa.ColumnElement[bool]], list[sa.ColumnElement[bool]]]:
-    """Return the conditions on sessions and on messages; `message` has the columns. Aliases of a role match too."""
+    """Return the conditions on sessions, and those on the columns of `message`; aliases of a role match too."""
     sessions: list[sa.ColumnElement[bool]] = []
     messages: list[sa.ColumnElement[bool]] = []
     if user_id is not None:
@@ -90,7 +90,11 @@ class Search(NamedTuple):
 
 
 def page(connection: sa.Connection, search: Search, limit: int, offset: int) -> SearchPage:
-    """Return a page of matching messages, best match first."""
+    """Return a page of matching messages, best match first.
+
+    If ranking takes too long, only the newest messages are compared with the query, and
+    the matches start with the most recently updated session.
+    """
     if not search.query.wanted:
         return SearchPage(items=[])
     dialect = dialect_of(connection)
@@ -234,7 +238,11 @@ def status(connection: sa.Connection) -> SearchStatus:
 
 
 def faults(connection: sa.Connection) -> list[str]:
-    """Return descriptions of index faults: it is unusable, or it differs from the messages that are not queued."""
+    """Return descriptions of index faults.
+
+    The index is unusable, differs from the messages that are not queued, or does not
+    find some messages of a random sample.
+    """
     index = dialect_of(connection).search_index
     if (fault := index.fault(connection)) is not None:
         return [fault] if index.exists(connection) else []

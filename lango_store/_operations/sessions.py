@@ -1,4 +1,4 @@
-"""Each session has one row, which every write to the session changes; these functions read, lock and write it."""
+"""Each session has one row; these functions read, lock and write it."""
 
 import functools
 import secrets
@@ -77,7 +77,7 @@ def new_incarnation() -> dict[str, int]:
 
 
 REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.BigInteger())}
-"""The columns that every write to a session changes."""
+"""The new revision after a change of messages, fields, values, counters or the expiry; other writes keep it."""
 
 LIVE_ROW_COLUMNS: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
 """The columns that `decode_live_row` decodes: a flag for live sessions, the incarnation and the fields."""
@@ -184,7 +184,7 @@ _token = Statement(lambda _: sa.select(SESSION.c.lease_token, SESSION.c.last_seq
 
 
 def check_lease(connection: AnyConnection, key: str, lease: Lease | None) -> None:
-    """Raise `LeaseLost` if the session no longer has this lease; None needs no lease."""
+    """Raise `LeaseLost` if the session no longer has this lease; with None, do nothing."""
     if lease is None:
         return
     for token, last_seq in _token.run(connection, {"key": key}):
@@ -221,7 +221,7 @@ class Locked(NamedTuple):
 
     @property
     def state(self) -> tuple[int, int]:
-        """A pair that removals and compactions change, but appends do not; see `messages.load_with_incarnation`."""
+        """A pair that removals, edits and compactions change, but appends do not."""
         return self.incarnation, self.last_seq - self.message_count - self.record_count
 
 
@@ -250,7 +250,7 @@ def lock_any(connection: sa.Connection, key: str) -> None:
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
-    """Change the row of a locked session; raise `NotPermitted` if the database does not allow the change."""
+    """Change the row and the revision of a locked session; raise `NotPermitted` if nothing was written."""
     changed = {SESSION.c[name]: value for name, value in (REVISED | dict(values)).items()}
     if not connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(changed)).rowcount:
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
@@ -295,6 +295,8 @@ class New:
     Raises:
         InvalidKey: The key cannot be stored.
         InvalidValue: A field cannot be stored.
+        TypeError: The TTL is not a timedelta.
+        ValueError: The TTL is not between 0 and 100 years.
     """
 
     def __init__(self, key: str, ttl: timedelta | None, fields: Mapping[str, Any]) -> None:
@@ -424,7 +426,7 @@ _delete_at_revision = Statement(lambda _: _any.where(SESSION.c.revision == numbe
 
 
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
-    """Delete a session and everything that belongs to it; False if it did not exist."""
+    """Delete a session with all its rows; False if it did not exist. Raise `Conflict` for another revision."""
     statement = _delete_any if expected.revision is None else _delete_at_revision
     if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
         return True

@@ -51,7 +51,10 @@ class New:
     """A suspension about to be stored, encoded, with its token.
 
     Raises:
+        InvalidKey: The session key is invalid.
         InvalidValue: The state or the reason cannot be stored.
+        TypeError: The TTL is not a timedelta, or `calls` does not consist of pairs.
+        ValueError: The TTL is out of range, or the calls belong to several messages.
     """
 
     def __init__(
@@ -115,7 +118,13 @@ _answer: Final = Statement(
 
 
 def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
-    """Store the answer of a suspension, once; return the suspension."""
+    """Store the answer of a suspension, and return the suspension.
+
+    Raises:
+        AlreadyResumed: The suspension already has an answer.
+        SuspensionExpired: The TTL of the suspension has passed.
+        SuspensionNotFound: There is no such suspension, or its session is not live.
+    """
     bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now), "answer": answer}
     for row in _answer.run(connection, bound):
         return _decoded(row)

@@ -1,7 +1,7 @@
 """The events of a session after a cursor: messages, changes, and the draft of the turn in progress.
 
 A cursor includes the incarnation of its session, and the length and the checksum of the draft that the reader has.
-The checksum shows whether the stored draft continues it: pieces can be stored again, by a retry or another attempt.
+The checksum shows whether the stored draft continues that draft: a retry or another attempt can store other pieces.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Cursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor in the form in which events have it."""
+        """The cursor as text, as in `Event.cursor`."""
         draft = f".{self.length}.{self.checksum:08x}" if self.length else ""
         return f"{self.seq}{draft}-{self.incarnation}"
 
@@ -86,7 +86,7 @@ _states: Final = Statement(
 
 
 def states(connection: AnyConnection, now: Moment, keys: Sequence[str]) -> dict[str, State]:
-    """Return the states of those of these sessions that exist, by key."""
+    """Return the states of the sessions with these keys, by key; missing sessions are left out."""
     values = {"keys": json.dumps(keys), "now": dialect_of(connection).time(now)}
     return {key: tuple(row) for key, *row in _states.run(connection, values)}
 

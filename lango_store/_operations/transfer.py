@@ -1,6 +1,7 @@
-"""Transfer: read the rows of a session as stored, and insert them unchanged into another database.
+"""Transfer: read the rows of a session as stored, and insert them into another database.
 
-Copies of removed messages, and payloads that only they refer to, are left out.
+The copy gets a new incarnation and revision. Leases, copies of removed messages, and payloads that only these copies
+refer to are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
-    """Read the rows of sessions."""
+    """Read the session rows with these keys."""
     query = sa.select(*_stored(SESSION)).where(of_sessions(SESSION, keys))
     return [stored_row(SESSION, values) for values in connection.execute(query)]
 
@@ -159,7 +160,7 @@ _PAGES: Final = {table.name: Pages(table, _stored(table)) for table in CHILDREN}
 
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
-    """Read the rows of a session in one of `CHILDREN` page by page."""
+    """Yield pages of a session's rows in one of `CHILDREN`, without payloads that no message uses."""
     referenced = payloads.referenced(connection, key) if table is PAYLOAD else set()
     for page in _PAGES[table.name].read(connection, key):
         rows = [stored_row(table, values) for values in page]
@@ -231,7 +232,7 @@ _insert_sessions: Final = Statement(
 
 
 def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows, on PostgreSQL with arrays in one statement."""
+    """Insert rows, in one statement with arrays if the database supports this."""
     encoded = [_encoded(connection, table, row) for row in rows]
     if dialect_of(connection).takes_arrays and encoded:
         encoded = [_arrays(table, encoded)]

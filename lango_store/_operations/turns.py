@@ -62,7 +62,7 @@ def save(
 def save_new(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING, *, turn: NewTurn
 ) -> Turn:
-    """Append a turn unless its id or the ids of all its messages are stored. Needs a transaction.
+    """Append a turn, or return the stored turn if its id or all its messages are stored. Needs a transaction.
 
     If the batch starts with stored messages that end the log and belong to no turn, they become part of the turn.
     """
@@ -183,9 +183,11 @@ def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, record
 def finish_compaction(
     connection: sa.Connection, now: datetime, pending: PendingCompaction, summary: Batch, *, discard: bool
 ) -> Compaction:
-    """Replace a window with its summary; raise `Conflict` if messages were changed or removed since it was read.
+    """Replace a window with its summary. Messages appended since it was read stay in the window, after the summary.
 
-    Messages appended since then stay in the window, after the summary.
+    Raises:
+        Conflict: The session was compacted, or messages were changed or removed, since the
+            window was read.
     """
     key, upto = pending.session.key, pending.session.last_seq
     locked = sessions.lock(connection, now, key)

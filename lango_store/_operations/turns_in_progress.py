@@ -1,4 +1,4 @@
-"""Turns in progress: begin a turn with a lease, append its messages at once, and save it at the end."""
+"""Turns in progress: begin a turn with a lease, append messages while it runs, and save the turn at the end."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,8 +22,12 @@ def begin(
 ) -> tuple[Turn | None, list[Message]]:
     """Take the lease of a live session for a turn.
 
-    Returns the stored turn if the turn was saved before; then the lease is not taken. Otherwise returns the messages
-    that an earlier, unfinished attempt has appended. Raises `TurnInProgress` if another turn has the lease.
+    Returns:
+        The stored turn and no messages, if the turn was saved before; then the lease is
+        not taken. Otherwise None and the messages that unfinished attempts have appended.
+
+    Raises:
+        TurnInProgress: The session has a lease that has not ended.
     """
     tries = sessions.MAX_TRIES
     while True:
@@ -52,6 +56,10 @@ def finish(
     """Save a turn whose messages are already in the log, delete its drafts and release its lease.
 
     A turn that is already stored is returned unchanged: an earlier try was committed, or `save_turn` stored the id.
+
+    Raises:
+        LeaseLost: The session no longer has the lease, and the turn is not stored with
+            these messages.
     """
     is_ours = leases.release(connection, key, lease.token)
     stored = turns.read(connection, key, TURN.c.id == new.id)
@@ -79,7 +87,7 @@ def finish(
 def abandon(
     connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool
 ) -> None:
-    """Release the lease of an attempt, and store the rest of its draft, unless another process has taken over."""
+    """Release the lease of an attempt, and store the rest of its draft, if it still has the lease."""
     if leases.release(connection, key, token) and text:
         drafts.write(connection, now, key, turn_id, token, text, whole)
 

@@ -71,7 +71,7 @@ def report(
     until: datetime | None,
     prices: Prices | None,
 ) -> list[UsageRow]:
-    """Add up the usage of turns of the chosen sessions by groups, in the order of the groups."""
+    """Add up the usage of the chosen sessions' turns by groups, sorted by group; skip turns that forks copied."""
     if unknown := [name for name in by if name not in GROUPS]:
         raise ValueError(f"by={quoted(unknown[0])}: give some of {', '.join(GROUPS)}")
     query = _query(connection, chosen, since, until, set(by) if prices is None else {*by, "model"})
@@ -107,7 +107,7 @@ def _by_day(days: str | None, usages: list[Any]) -> Iterable[tuple[str | None, l
 def _query(
     connection: sa.Connection, chosen: Filter, since: datetime | None, until: datetime | None, by: set[str]
 ) -> sa.Select[Any]:
-    """Return one row for each session, with all its days and usages, and if needed for each of its models."""
+    """Return a query with one row for each session, or for each of its models, with all days and usages."""
     dialect = dialect_of(connection)
     model = dialect.text_member(TURN.c.metadata, "model") if "model" in by else sa.null()
     days = sa.func.aggregate_strings(dialect.day_of(TURN.c.created_at), _COMMA) if {"day", "month"} & by else sa.null()

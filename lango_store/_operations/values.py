@@ -120,7 +120,7 @@ _read = {table: Statement(lambda _, table=table: _select(table)) for table in _O
 def read(
     connection: AnyConnection, now: Moment, owner: str, prefix: str | None, table: sa.Table = VALUE
 ) -> dict[str, Any]:
-    """Return the values of a live session or of a scope by their names, in the order of the names."""
+    """Return the values of a live session or of a scope whose names begin with a prefix, ordered by name."""
     prefix = encode_text(prefix, "prefix") or ""
     bound = {"key": checked_key(owner, _OWNERS[table]), "now": dialect_of(connection).time(now)}
     rows = _read[table].run(connection, bound | {"prefix": prefix, "prefix_end": end_of_prefix(prefix)})

@@ -31,7 +31,7 @@ def encode_role(role: MessageRole | str) -> str:
 
 
 def decode_role(text: str) -> MessageRole:
-    """Return the role of a stored text; ValueError for an unknown role."""
+    """Return the role of a stored text; raise ValueError for an unknown role."""
     return MessageRole(text)
 
 
@@ -39,7 +39,7 @@ def decode_role(text: str) -> MessageRole:
 
 
 def encode_text(text: str | None, field: str) -> str | None:
-    """Return a text if both databases can store it; `InvalidValue` for a NUL or a lone surrogate."""
+    """Return a text or None; raise `InvalidValue` for a NUL, a lone surrogate or a value of another type."""
     if text is None or (type(text) is str and text.isascii() and "\0" not in text):  # fast path for most texts
         return text
     if fault := _text_fault(text):
@@ -48,7 +48,7 @@ def encode_text(text: str | None, field: str) -> str | None:
 
 
 def encode_id(text: str | None) -> str | None:
-    """Return a message id unchanged; `InvalidValue` unless it has 1 to 512 bytes in UTF-8."""
+    """Return an id or None; raise `InvalidValue` unless the id has 1 to 512 bytes in UTF-8."""
     if encode_text(text, "id") is not None and not 0 < len(str(text).encode()) <= MAX_ID_BYTES:
         raise InvalidValue(
             "id", f"has {len(str(text).encode())} bytes; an id has 1 to {MAX_ID_BYTES}: use a digest of it"
@@ -96,7 +96,7 @@ def json_of_content(text: str | None, content: str | None) -> str | None:
 
 
 def content_fault(text: object, content: object) -> tuple[str, str] | None:
-    """Return the damaged column of `text` and `content` and its fault; None if exactly one of them is set."""
+    """Return which of the columns `text` and `content` is damaged, and its fault; None if neither is."""
     if text is None:
         return ("content", "is NULL, and so is text") if content is None else None
     if content is not None:
@@ -155,7 +155,7 @@ def _encode_surrogates(value: Any, field: str) -> str:
 
 
 def decode_json(text: str) -> Any:
-    """Decode the JSON text that `encode_json` returned; ValueError if it is damaged."""
+    """Decode the JSON text that `encode_json` returned; raise ValueError if it is damaged."""
     if not isinstance(text, str):
         raise ValueError(f"is {_described(text)}, not text")
     try:
@@ -192,7 +192,7 @@ def encode_time_text(moment: datetime) -> str:
 
 
 def decode_time(stored: datetime | str) -> datetime:
-    """Decode a stored time to UTC; ValueError if it is not a time."""
+    """Decode a stored time to UTC; raise ValueError if it is not a time."""
     if isinstance(stored, str):
         moment = datetime.fromisoformat(stored)
     elif isinstance(stored, datetime):
@@ -208,7 +208,7 @@ def decode_time(stored: datetime | str) -> datetime:
 
 
 def aware(moment: datetime) -> datetime:
-    """Convert a time to UTC; ValueError if it has no time zone, or is outside the years 1 to 9999 in UTC."""
+    """Convert a time to UTC; raise ValueError if it has no time zone, or is outside the years 1 to 9999."""
     if getattr(moment, "tzinfo", None) is None:
         raise ValueError(f"{moment!s} has no time zone: use datetime.now(UTC)")
     try:
@@ -218,7 +218,7 @@ def aware(moment: datetime) -> datetime:
 
 
 def end_of_prefix(prefix: str) -> str:
-    """Return the first text that sorts after every text with this prefix."""
+    """Return the exclusive end of the range of keys or names that begin with a prefix."""
     for length in range(len(prefix), 0, -1):
         following = ord(prefix[length - 1]) + 1
         if following <= 0x10FFFF:

@@ -37,7 +37,8 @@ def reference_to(body: str) -> list[Any]:
 def move(row: dict[str, Any], least: int) -> dict[str, str]:
     """Move the strings with at least this many characters out of an encoded message; return them by digest.
 
-    A string that a database cannot store as text stays, and so does a column with almost 200 levels.
+    The id and the name of a tool call stay, and so do strings that a database cannot store as text. A column with
+    almost 200 levels is not changed, and neither is `sent`.
     """
     moved: dict[str, str] = {}
     listing: list[str] = []

@@ -1,4 +1,4 @@
-"""An append is one statement if possible; if an id may be stored already, it is a transaction that looks for the id."""
+"""An append is one write if possible. If the database refuses an id, it is a transaction that looks for stored ids."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -25,7 +25,11 @@ R = TypeVar("R")
 
 
 def encoded(context: Context, new: Sequence[Message]) -> Batch:
-    """Add missing token counts and ids, then encode the messages; raise `InvalidMessage` if one cannot be stored."""
+    """Encode messages; add a missing token count and, if the store retries calls, a missing id.
+
+    Raises:
+        InvalidMessage: A message cannot be stored.
+    """
     return context.batch([context.with_id(message) for message in new])
 
 
@@ -82,11 +86,11 @@ def append_with_retry(
     *,
     has_ids: bool = False,
 ) -> R:
-    """Append in a single write or, if an id may be stored already, in a transaction that looks for the id.
+    """Append in a single write; if the database refuses an id, in a transaction that looks for stored ids.
 
-    `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.appends`. A
-    missing or expired session is replaced by `new_if_missing`, unless `expected` requires an existing session: then
-    `Conflict` is raised.
+    `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.appends`.
+    `new_if_missing`, if set, replaces a missing or expired session. If `expected` requires an existing session,
+    `Conflict` is raised instead.
     """
     has_ids = has_ids or bool(new.ids)
     create = None if new_if_missing is None or expected.needs_session else new_if_missing

@@ -1,4 +1,4 @@
-"""Tool calls that run once: record the intent before the tool runs, and its result with the end of the call."""
+"""Tool calls that run once: record that a call begins before the tool runs, and store the result afterwards."""
 
 import logging
 import secrets
@@ -50,7 +50,15 @@ class Effect:
 def begin(
     context: Context, place: Place, limit: timedelta, wait: timedelta, *, idempotent: bool, lease: Lease | None = None
 ) -> Effect:
-    """Record that a call begins, or return its result; wait while another process runs it."""
+    """Record that a call begins, or return its stored result.
+
+    While an earlier attempt of the call is running, wait for up to `wait`.
+
+    Raises:
+        CallInProgress: The call was still running after `wait`.
+        CallUnknown: The call is unknown and not `idempotent`.
+        LangoStoreError: There is no such call, or the context uses a caller's transaction.
+    """
     if context.in_callers_transaction:
         raise LangoStoreError(
             "a call needs its own transaction, because its beginning must be stored before the tool runs: "
@@ -82,7 +90,7 @@ def finish(
     id: str | None = None,
     lease: Lease | None = None,
 ) -> Message:
-    """Store the result of a call together with its end; return the stored message."""
+    """Store the result of a call, which ends the call; return the stored message."""
     if effect.replayed and effect.result is not None:
         return effect.result
     result = context.batch([result_message(effect.call, output, failed, id=id)])
@@ -91,7 +99,7 @@ def finish(
 
 
 def leave(context: Context, effect: Effect) -> None:
-    """Mark a call without a result as unknown at the end of its block."""
+    """Mark a call without a result as unknown at the end of its block; if that fails, log a warning."""
     if effect.result is None:
         try:
             context.transact(calls.leave, effect._place, effect._token)

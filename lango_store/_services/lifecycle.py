@@ -151,7 +151,10 @@ def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> S
 def delete(context: Context, key: str, expected: Expected, *, children: bool) -> bool:
     """Delete a session and everything that belongs to it; with `children`, also delete its descendants.
 
-    Raises `SessionHeld` with the key of a session that a foreign key of the host protects, and with that constraint.
+    Raises:
+        SessionHeld: A foreign key of the host protects a session. The error names the
+            session and the foreign key.
+        Conflict: The session has another revision than expected.
     """
     # On PostgreSQL, a violated foreign key ends the caller's transaction, unless there is a savepoint.
     get_connection = context.transaction if children or context.in_callers_transaction else context.single_write
@@ -189,7 +192,7 @@ def purge(
     on_batch: Callable[[ExpiryReport], None] | None = None,
     dry_run: bool = False,
 ) -> ExpiryReport:
-    """Purge the sessions of a policy, one transaction per batch, and return a report."""
+    """Purge the sessions of a policy in batches, and return a report; with `dry_run`, only report."""
     if not 1 <= batch_size <= expiry.MAX_BATCH:
         raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
     if limit is not None and limit < 0:
@@ -253,7 +256,7 @@ def _purge_batch(
     waits: bool,
     children: bool,
 ) -> Purged:
-    """Purge a batch; if a foreign key prevents that, purge session by session and add the others to `held`."""
+    """Purge a batch; if a foreign key prevents it, purge each session alone, and add the protected ones to `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
         raise LangoStoreError(

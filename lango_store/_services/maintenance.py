@@ -18,7 +18,10 @@ from lango_store.errors import LangoStoreError, MessageNotFound, SchemaOutOfDate
 
 
 def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
-    """Redact a message in the store and in the archive; if only the archive contains it, redact it there."""
+    """Redact a message in the store and, if given, in an archive.
+
+    If only the archive contains the message, redact it there.
+    """
     if archive is None:
         return context.transact(edits.redact, key, seq_or_id, reason)
     from lango_store.archive import Archive  # imported late: few programs use archives

@@ -1,6 +1,6 @@
 """Full-text search.
 
-A search first indexes the queued messages, unless it runs in a caller's transaction or the index cannot be written.
+A search first indexes up to 5,000 queued changes, unless it runs in a caller's transaction or cannot write the index.
 """
 
 import logging
@@ -61,7 +61,11 @@ def find(
 
 
 def drain(context: Context) -> None:
-    """Index the whole queue, so that removed words leave the index; log a warning if that fails."""
+    """Index the whole queue, so that removed words leave the index.
+
+    If the index is damaged or incomplete, or the role may not write to it, log a warning.
+    In a caller's transaction, do nothing.
+    """
     if context.in_callers_transaction:
         return
     index = _index(context)

@@ -20,7 +20,7 @@ _RETRY: Final = 1.0
 
 
 class Reader:
-    """The cursor of one reader of a session. It joins the watcher when it has read all that is stored."""
+    """A reader of a session, with its cursor. With `follow`, it joins the watcher when it has read what is stored."""
 
     def __init__(self, context: Context, key: str, after: int | str, *, follow: bool) -> None:
         if follow and context.in_callers_transaction:
@@ -43,7 +43,7 @@ class Reader:
         return self._context.watcher.next(self._channel, self._cursor, loop)
 
     def read(self) -> Batch:
-        """Read the next batch from the database, and change nothing: the caller may be cancelled before this ends."""
+        """Read the next batch from the database, but do not move: the caller may be cancelled before this ends."""
         try:
             return self._context.read_together(tailing.read, self._key, self._cursor)
         except (DatabaseBusy, DatabaseUnavailable):
@@ -52,7 +52,7 @@ class Reader:
             return Batch([], self._cursor)
 
     def advance(self, batch: Batch) -> bool:
-        """Move to the end of a batch, join the watcher at the last stored event, and return True if a batch follows."""
+        """Move to the end of a batch, join the watcher at the last stored event, and return False at the end."""
         self._cursor = batch.end
         if batch.is_over or not (batch.events or self._follows):
             return False
@@ -67,7 +67,7 @@ class Reader:
 
 
 def follow(reader: Reader) -> Generator[Event, None, None]:
-    """Yield the events of a session, and wait for more in this thread."""
+    """Yield the events of a session; a reader that follows waits for more in this thread."""
     try:
         while True:
             signal, batch = reader.next_shared()
@@ -86,9 +86,10 @@ def follow(reader: Reader) -> Generator[Event, None, None]:
 async def follow_async(
     threads: Threads, reader: Reader, heartbeat: float | None = None
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield the events of a session, and wait for more in the event loop; reads run in worker threads.
+    """Yield the events of a session; a reader that follows waits for more in the event loop.
 
-    With `heartbeat`, also yield None after the first read, and when as many seconds have passed without an event.
+    Reads run in worker threads. With `heartbeat`, also yield None before each batch of
+    stored events, and when that many seconds have passed without an event.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -34,6 +34,7 @@ class Adapter:
 
     Raises:
         TypeError: `options` are given together with a store.
+        ValueError: The database of the URL is not supported, or an option is invalid.
     """
 
     def __init__(self, store: Store | AsyncStore | str | sa.URL, **options: Any) -> None:
@@ -48,10 +49,10 @@ class Adapter:
         return self._awaited.store
 
     def in_turn(self, turn: AsyncRunningTurn) -> Self:
-        """Return this adapter for the writes of a turn in progress, which need the lease of the turn.
+        """Return this adapter for a turn in progress.
 
-        After another process has taken over the turn's session, writes to it raise `LeaseLost`. Closing the returned
-        adapter has no effect.
+        Appends of the returned adapter to the session of the turn need the lease of the turn. Once the turn has lost
+        the lease, they raise `LeaseLost`. Closing the returned adapter has no effect.
 
         Args:
             turn: A turn of `AsyncConversation.turn`, in its block.
@@ -61,7 +62,10 @@ class Adapter:
         return adapter
 
     async def close(self) -> None:
-        """Close the adapter's threads, and its store if the adapter opened it for a URL."""
+        """Close what the adapter opened: its threads and, for a URL, its store.
+
+        With an `AsyncStore`, the method does nothing.
+        """
         if self._closes:
             await self._awaited.close()
 
@@ -73,7 +77,11 @@ class Adapter:
 
 
 def create_session(tx: Store, key: str, **fields: Any) -> Session:
-    """Create a session in a transaction. An expired session with the key is replaced."""
+    """Create a session in a transaction, or replace an expired session with the key.
+
+    Raises:
+        SessionExists: A live session has the key.
+    """
     with suppress(SessionNotFound):
         expired = tx.info(key, expired=True)
         if not tx.exists(key):
@@ -82,7 +90,10 @@ def create_session(tx: Store, key: str, **fields: Any) -> Session:
 
 
 def retry_conflicts(call: Callable[[], R], *errors: type[LangoStoreError]) -> R:
-    """Repeat a call, at most 100 times, while another writer commits first: on `Conflict` or one of `errors`."""
+    """Call a function up to 100 times while other writers commit first.
+
+    Retries after `Conflict` and after each class in `errors`, but not after `LeaseLost`.
+    """
     for _ in range(_TRIES - 1):
         try:
             return call()

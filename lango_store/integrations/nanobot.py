@@ -98,7 +98,7 @@ class LangoSessionStore:
 
         Args:
             session: The session.
-            fsync: Has no effect: the changes are always on disk when the method returns.
+            fsync: Has no effect. The durability of the store decides when changes are on disk.
 
         Raises:
             Conflict: Another writer has changed the messages, or set a metadata key to another value. Nothing was
@@ -166,10 +166,10 @@ class LangoSessionStore:
         Args:
             key: The session key.
             updates: The metadata keys to set. Other keys are not changed.
-            fsync: Has no effect: the changes are always on disk when the method returns.
+            fsync: Has no effect. The durability of the store decides when changes are on disk.
 
         Returns:
-            False if the session does not exist.
+            True if the keys were set, False if the session does not exist.
         """
 
         def update() -> bool:
@@ -187,7 +187,11 @@ class LangoSessionStore:
         return retry_conflicts(update, SessionNotFound)
 
     def list_sessions(self) -> list[SessionInfo]:
-        """List the live sessions, the most recently updated first, with their titles and previews."""
+        """List all live sessions of the store, the most recently updated first.
+
+        Returns:
+            The sessions, each with its title and a preview, without messages.
+        """
         listed: list[tuple[datetime, str, SessionInfo]] = []
         path = self._store.engine.url.set(query={}).render_as_string(hide_password=True)
         for info in self._store.iter_sessions():

@@ -74,7 +74,7 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     Args:
         source: A file, or a folder. Subfolders are not searched.
         format: Return only the files of a folder that have this format. By default, all files are returned, except
-            hidden files of an unknown format. Unfinished files of an export that was killed are never returned.
+            hidden files of an unknown format. Unfinished files of a killed export are left out.
 
     Returns:
         The path and the format of each file, in the order of import. The format is None if it is unknown.
@@ -113,7 +113,7 @@ def import_path(
     batches, so that other writers do not wait long. If an import is interrupted, run it again.
 
     An import of `jsonl` needs memory for the longest line of the file. The other formats need memory for the whole
-    file. A file with a line of more than 256 MiB is refused.
+    file. A line of more than 256 MiB is refused, and in the format `shepherd` a file of this size.
 
     Args:
         store: The store to import into.
@@ -175,8 +175,7 @@ def export(
     The format `openai` is one file with a line for each live session, for the fine-tuning of models. Every other format
     writes one file for each live session.
 
-    A file that already exists with the same content is not written again. A file with different content is not changed
-    unless `replace` is True.
+    Without `replace`, an existing file is never changed. If its content differs from the export, that is an error.
 
     Args:
         store: The store to export from.
@@ -187,14 +186,14 @@ def export(
         user_id: Export all sessions of this user.
         everything: Export all sessions, and as `jsonl` also the values of shared scopes.
         children: Export the descendants of each chosen session too. Default: False.
-        replace: Replace existing files that have different content.
+        replace: Replace existing files. Default: False.
         redact: For `openai`: a function that replaces personal data and secrets in a text, or None for unchanged texts.
             The other formats are never redacted.
         on_file: Called with each result when the session is finished.
 
     Returns:
-        A result for each session. If a session cannot be exported, its result has an `error`, and the export continues
-        with the next session.
+        A result for each session, and for each shared value that cannot be read. If a session cannot be exported, its
+        result has an `error`, and the export continues with the next session.
 
     Raises:
         InvalidFile: With `jsonl` and `openai`: the file exists with different content, or cannot be written.

@@ -132,7 +132,7 @@ class _File:
         return kind, value
 
     def read_header(self) -> None:
-        """Read the first line. Raises `InvalidFile` if the file is not a backup, or newer than this release."""
+        """Read the first line. Raises `InvalidFile` for a file that is not a backup of a readable version."""
         self.number = 1
         try:
             header = json.loads(next(self._lines, b"").decode())
@@ -153,14 +153,14 @@ class _File:
             raise self.fault(str(error)) from None
 
     def check(self, encoder: RowEncoder) -> None:
-        """Raise `InvalidFile` if the counters of a session contradict its rows."""
+        """Raise `InvalidFile` if the counters of a session contradict its rows, or a payload is missing."""
         try:
             encoder.check()
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 
     def check_unique(self, kind: str, row: Row, seen: set[object]) -> None:
-        """Raise `InvalidFile` if an earlier row of the session has the same position or id: the database would too."""
+        """Raise `InvalidFile` if an earlier row of the session has the same position or id, as the database would."""
         for names in _UNIQUE[kind]:
             unique = (kind, *(row[name] for name in names))
             if unique in seen:
@@ -169,7 +169,7 @@ class _File:
                 seen.add(unique)
 
     def check_order(self, kind: str, name: str, number: int, before: dict[str, int]) -> None:
-        """Raise `InvalidFile` if a number is not higher than the previous one. This needs no set of all numbers."""
+        """Raise `InvalidFile` if a number is not higher than the previous one, so that no number occurs twice."""
         if number <= before.get(kind, 0):
             raise self.fault(f"{name}: {number} follows {before[kind]}")
         before[kind] = number

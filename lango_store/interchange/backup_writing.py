@@ -81,7 +81,7 @@ class SessionDigest:
 
 
 def row_line(kind: str, fields: Fields) -> bytes:
-    """Return a row as one line without its end."""
+    """Return a row as one line, without its session key and the newline."""
     return json_line({kind: {name: value for name, value in fields.items() if name != "session_key"}})
 
 
@@ -137,7 +137,12 @@ def first_line() -> bytes:
 
 
 def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
-    """Yield the lines of a session. The connection must have a snapshot."""
+    """Yield the lines of a session. The connection must have a snapshot.
+
+    Raises:
+        SessionNotFound: There is no such session.
+        DamagedMessage: A row cannot be read, or the rows contradict the session's counters.
+    """
     digest, encoder = SessionDigest(), RowEncoder()
     for table, rows in transfer.whole_session(connection, key):
         for row in rows:

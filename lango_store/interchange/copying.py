@@ -65,12 +65,12 @@ class CopyReport(Value):
 
     @property
     def sessions(self) -> int:
-        """The number of sessions read from the source."""
+        """The number of sessions read, and of shared values that could not be copied."""
         return self.copied + self.already_there + len(self.differing) + len(self.failed)
 
     @property
     def complete(self) -> bool:
-        """True if the target has, or would have, all data of the source unchanged."""
+        """True if no session or value differs, failed or is missing."""
         return not (self.differing or self.differing_values or self.failed or self.missing)
 
 
@@ -85,8 +85,9 @@ def copy(
 
     Shared values are the JSON values that belong to a scope, such as a user or an application, and not to a session.
 
-    Each session is copied completely or not at all, so a copy that was killed can be started again: it continues where
-    it stopped. A session or a shared value that already exists in the target is compared and never changed.
+    Each session is copied completely or not at all. Only the lease of a turn in progress, and copies of removed
+    messages, are left out. A copy that was killed can be started again: it continues where it stopped. A session or a
+    shared value that already exists in the target is compared and never changed.
 
     Args:
         source: The store to copy from. It is only read.

@@ -1,4 +1,4 @@
-"""Intermediate form of a session: every format of another system converts files to a `Draft` and back."""
+"""Intermediate form of a session: formats of other systems convert files to a `Draft`, or a `Draft` to files."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -59,7 +59,7 @@ class Skipped:
     """A line of a file that could not be read, or could not be stored unchanged.
 
     Attributes:
-        line: The line number, from 1.
+        line: The line number, from 1. In a format without lines, the number of the message or the id of the row.
         reason: The cause, and the value that was stored instead, if any.
     """
 

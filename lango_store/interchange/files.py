@@ -1,4 +1,4 @@
-"""Reading of files with size limits, and atomic writing that never overwrites a file with different content."""
+"""Reading of files with size limits, and atomic writing that by default overwrites no existing file."""
 
 import filecmp
 import gzip
@@ -72,8 +72,8 @@ def state(path: Path) -> object:
 def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, and rename it when it is on disk. A `.gz` file is compressed.
 
-    Only the owner may read the file. An existing file with the same bytes is not changed. An existing file with other
-    bytes raises `InvalidFile` and is not changed, unless `replace` is True.
+    Only the owner may read the file. Without `replace`, an existing file is not changed. If it has other bytes,
+    `InvalidFile` is raised.
     """
     temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
     try:

@@ -152,7 +152,7 @@ def check(draft: Draft, now: datetime) -> int:
 
 
 def is_stored(log: Iterable[Message], draft: Draft) -> bool:
-    """Return True if a stored log starts with the messages of a draft, ignoring times and token counts."""
+    """Return True if a log starts with the messages of a draft, apart from seqs, turns, times and token counts."""
     stored = iter(log)
     try:
         return all(_same(next(stored, None), message) for message in draft.messages)

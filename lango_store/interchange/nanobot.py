@@ -1,8 +1,9 @@
 """nanobot's session files: JSON lines of three generations, and of the Go port.
 
-An export is byte for byte the imported file if its metadata line and provider state line are the first lines, as
-nanobot writes them. Times without a time zone are local; their text is stored unchanged. The `extra["nanobot"]` of a
-session holds its `key`, `generation`, `stem` (the file name without suffix), `metadata` line and `provider_state` line.
+The export of an unchanged session is byte for byte the imported file, if all of its lines could be read and its
+metadata line and provider state line come first, as nanobot writes them. Times without a time zone are local; their
+text is stored unchanged. The `extra["nanobot"]` of a session holds its `key`, `generation`, `stem` (the file name
+without suffix), `metadata` line and `provider_state` line.
 """
 
 import json

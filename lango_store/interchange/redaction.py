@@ -17,6 +17,9 @@ def redact_text(text: str) -> str:
 
     Args:
         text: Any text.
+
+    Returns:
+        The text with these replacements.
     """
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)

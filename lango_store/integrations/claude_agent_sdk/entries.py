@@ -237,7 +237,7 @@ def _renamed(call: Mapping[str, Any], name: str, new_name: str) -> dict[str, Any
 
 
 def entries_of_other_program(key: str, message: Message, parent: str | None, **fields: Any) -> Iterator[dict[str, Any]]:
-    """Yield entries for a message of another program, each following the entry whose `uuid` is `parent`."""
+    """Yield a chain of entries for a message of another program; the first follows the entry `parent`."""
     moment = message.created_at
     prompt = [each for each in as_prompt([message], nested=False) if MessageRole(each["role"]) in _ENTRY_TYPES]
     for number, each in enumerate(prompt):

@@ -35,7 +35,8 @@ class LangoSessionStore(Adapter):
     Pass it to the SDK as `ClaudeAgentOptions(session_store=LangoSessionStore(store))`.
 
     A transcript is stored as a session with the key `project_key:session_id`; the transcript of a subagent as its child
-    session `project_key:session_id/subpath`. The store works with asyncio and with trio.
+    session `project_key:session_id/subpath`. In these ids, `:`, `/` and `%` are percent-escaped. The store works with
+    asyncio and with trio.
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
@@ -45,6 +46,7 @@ class LangoSessionStore(Adapter):
 
     Raises:
         TypeError: `options` are given together with a store.
+        ValueError: The database of the URL is not supported, or an option is invalid.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class LangoSessionStore(Adapter):
         self._seen: dict[str, str | None] = {}  # recently written sessions, with the id of the last response
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Append entries to a transcript, all or none. Creates the session if it does not exist.
+        """Append entries to a transcript, all or none.
+
+        A missing session is created, and an expired session is replaced.
 
         Args:
             key: The project, the session and, for a subagent, the subpath.
@@ -83,11 +87,13 @@ class LangoSessionStore(Adapter):
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript, each equal to the appended entry.
 
+        Messages that other programs stored in the session are converted to entries.
+
         Args:
             key: The project, the session and, for a subagent, the subpath.
 
         Returns:
-            The entries in order, None if the session does not exist or has no entries.
+            The entries in order, None if no live session exists or it has no entries.
 
         Raises:
             DamagedMessage: An entry cannot be read.
@@ -135,7 +141,7 @@ class LangoSessionStore(Adapter):
         await self._run(lambda store: store.delete(name, children=whole))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """List the subpaths of a session, which are the live transcripts of its subagents.
+        """List the subpaths of the live transcripts of a session's subagents.
 
         Args:
             key: The project and the session.
@@ -144,7 +150,10 @@ class LangoSessionStore(Adapter):
         return await self._run(lambda store: list(transcripts.subpaths(store, session)))
 
     async def close(self) -> None:
-        """Close the adapter's threads, and its store if the adapter opened it for a URL."""
+        """Close what the adapter opened: its threads and, for a URL, its store.
+
+        With an `AsyncStore`, the method does nothing.
+        """
         if _runs_asyncio():
             await super().close()
         else:  # trio

@@ -142,7 +142,7 @@ def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Ent
 
 
 def sessions(store: Store, key: str) -> Iterator[SessionInfo]:
-    """Yield the sessions of a project, without the transcripts of subagents."""
+    """Yield the live sessions of a project, without the transcripts of subagents."""
     prefix = f"{key}:"
     for info in store.iter_sessions(key_prefix=prefix):
         if not {":", "/"} & set(info.key[len(prefix) :]):
@@ -168,7 +168,7 @@ def last_part(info: SessionInfo) -> str:
 
 
 def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
-    """Yield the summary of each session of a project, including the entries appended since the last call."""
+    """Yield the summary of each live session of a project, including the entries appended since the last call."""
     for info in sessions(store, key):
         names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
         try:

@@ -2,7 +2,8 @@
 
 Text and other parts become the content of a message; a single text part becomes a plain text. Function calls and
 responses become tool calls. The usage of an event becomes the usage of a turn. The rest of the event is stored in
-`extra`. An event without parts, such as a change of the state, becomes a record.
+`extra`. An event without parts, such as a change of the state, becomes a record. So does an event that the conversion
+would not restore exactly.
 """
 
 import json

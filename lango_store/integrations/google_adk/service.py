@@ -72,7 +72,7 @@ class Ids(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The session's agent id and user id, by which lists are filtered."""
+        """The agent id and the user id of the session in the store; None for a text that cannot be stored."""
         return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
 
     @property
@@ -95,13 +95,14 @@ class LangoSessionService(Adapter, BaseSessionService):
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
         check_stale: Reject an append to a session object that is outdated: if the last event has changed since the
-            session was read, `append_event` raises `StaleSessionError` and writes nothing.
+            session was read, `append_event` raises `StaleSessionError` and writes nothing. Default: False.
         uri: The URI of ADK's command line, `lango+postgresql://…` or `lango+sqlite:///…`, instead of a store.
         agents_dir: Not used. ADK passes it to every service.
         **options: Options of `Store`; only with a URL or a URI.
 
     Raises:
         TypeError: Both or neither of `store` and `uri` are given, or `options` are given with a store.
+        ValueError: The database of the URL is not supported, or an option is invalid.
     """
 
     def __init__(
@@ -152,8 +153,8 @@ class LangoSessionService(Adapter, BaseSessionService):
             app_name: The name of the app.
             user_id: The id of the user.
             session_id: The id of the session.
-            config: Limits the events: the last `num_recent_events`, or the events since `after_timestamp`. By default,
-                all events of the window are returned.
+            config: Limits the events to the last `num_recent_events`, to those since `after_timestamp`, or to both. By
+                default, all events of the window are returned.
 
         Returns:
             The session, None if no live session has the id.
@@ -313,7 +314,7 @@ def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bo
 
 
 def _checked_revision(tx: Store, ids: Ids, new: NewEvent, session: Session) -> int:
-    """Return the revision of the stored session, if `session` is not stale or the event is already stored."""
+    """Return the revision of the stored session; raise `StaleSessionError` for a new event if `session` is stale."""
     conversation = tx.conversation(ids.key)
     revision = conversation.info().revision  # read first: a write that is committed after this is a Conflict
     stored = _find(tx, ids, GetSessionConfig(num_recent_events=1))

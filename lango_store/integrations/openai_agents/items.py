@@ -30,7 +30,7 @@ _TEXT_BLOCKS: Final = {"input_text", "output_text", "text"}
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
-    """Convert items to messages. Consecutive calls become one message. Raises `InvalidMessage` if one is not JSON."""
+    """Convert items to messages; consecutive calls become one. Raises `InvalidMessage` if an item is not JSON."""
     messages: list[Message] = []
     calls: list[Item] = []
     names: dict[str, str] = {}

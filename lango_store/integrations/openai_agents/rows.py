@@ -108,7 +108,12 @@ def read_window(store: Store, key: str) -> Window | None:
 
 
 def replace_window(store: Store, window: Window, output: Sequence[Item]) -> None:
-    """Replace a window with a summary. Items added later follow it. Raises `Conflict` if the window was cut."""
+    """Replace a window with a summary. Items that were added later follow the summary.
+
+    Raises:
+        Conflict: The session was compacted, or its items were changed or removed, since the
+            window was read.
+    """
     store.conversation(window.pending.session.key).finish_compaction(window.pending, messages_of(output))
 
 

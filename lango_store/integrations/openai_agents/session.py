@@ -48,7 +48,7 @@ class LangoSession(Adapter):
 
     Raises:
         TypeError: Both or neither of `store` and `engine` are given, or an option requires a URL.
-        InvalidKey: The session key is empty or longer than 512 characters.
+        InvalidKey: The session key is not text of 1 to 512 characters, or contains a NUL or a lone surrogate.
 
     Example:
         ```python
@@ -160,7 +160,7 @@ class LangoSession(Adapter):
             wrapper: The context of the current run, passed by the runner. Its new usage is stored with the items.
 
         Raises:
-            InvalidMessage: An item is not JSON. No item was added.
+            InvalidMessage: An item cannot be stored. No item was added.
         """
         if items:
             await self._awaited.run_sync(self._add, messages_of(items), wrapper)
@@ -247,7 +247,7 @@ class LangoSession(Adapter):
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
         """Replace the window that this compaction has read or, if it has read none, the current window.
 
-        Raises `Conflict` if items of it were removed in the meantime.
+        Raises `Conflict` if the session was compacted, or its items were changed or removed, since then.
         """
         reader, seen = _last_read.get()
         _last_read.set((None, None))

@@ -84,7 +84,7 @@ class Log:
         return line[: index + 1] + branch[::-1]
 
     def moved(self, history: Collection[str]) -> list[Message]:
-        """Return the entries that a new history leaves, as records, and the records that it includes, as messages."""
+        """Return the entries that a new history no longer has, as records, and the records that it has, as messages."""
         parents = [0, *(each.seq for each in self.window)]
         pairs = zip(self.window, parents, strict=False)
         removed = [as_left(each, parent) for each, parent in pairs if entry_id(self.key, each) not in history]
@@ -163,7 +163,7 @@ def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, Sessio
 
 
 def is_unused(view: Store, info: SessionInfo) -> bool:
-    """Return True for a session without a record that never had messages: it was only opened, as for a turn."""
+    """Return True for a session without a record that never had messages: it was only opened, such as for a turn."""
     return info.last_seq == 0 and not _value(view, info.key)
 
 
@@ -249,7 +249,8 @@ def _log(info: SessionInfo) -> list[Any]:
 def added_usage(record: ConversationRecord, before: ConversationRecord | None) -> dict[str, Any]:
     """Return the usage that a conversation has added since the record `before` was saved.
 
-    `cost` is the text of a decimal, and the last one is the total. `cost_usd` is a number, which reports add up.
+    The framework's `cost` is a decimal as text, so it remains the total so far. `cost_usd` is the increase as a number,
+    which reports add up.
     """
     usage, last = (USAGE.dump_python(each.usage if each else RunUsage(), mode="json") for each in (record, before))
     added = usage if before is None else _increase(usage, last)

@@ -30,7 +30,8 @@ class LangoConversationStore(Adapter, ConversationStore):
     A conversation is stored as a session, and its entries as messages with the same ids. The key of the session is the
     id of the conversation, and its user is the scope. The window of the session is the current history. Entries of
     abandoned branches remain in the log as records. A fork has copies of its entries, so deleting a conversation does
-    not affect its forks. An expired conversation counts as missing, and so does a session that never had messages.
+    not affect its forks. An expired conversation counts as missing, and so does a session that never
+    had messages and has no record.
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
@@ -39,6 +40,7 @@ class LangoConversationStore(Adapter, ConversationStore):
 
     Raises:
         TypeError: `options` are given together with a store.
+        ValueError: The database of the URL is not supported, or an option is invalid.
     """
 
     def __init__(self, store: Store | AsyncStore | str | sa.URL, *, prefix: str = "", **options: Any) -> None:
@@ -66,7 +68,9 @@ class LangoConversationStore(Adapter, ConversationStore):
         return None if stored is None else stored[0]
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
-        """Return the records that this adapter wrote, the most recently updated first.
+        """Return the records of live conversations, the most recently updated first.
+
+        Conversations without a record that this adapter wrote are left out.
 
         Args:
             scope: Return only the records with this scope.
@@ -92,8 +96,8 @@ class LangoConversationStore(Adapter, ConversationStore):
             expected_revision: The revision of the stored record; None if the conversation must not exist yet.
 
         Raises:
-            ConversationConflict: The stored record has another revision, or an entry's id is already stored. Nothing
-                was written.
+            ConversationConflict: The stored record has another revision, an entry's id is already stored, or an entry
+                that the history needs does not exist. Nothing was written.
             LangoStoreError: The new history would need an entry whose branch was abandoned before a summary. Fork the
                 conversation instead. Nothing was written.
         """
@@ -218,7 +222,7 @@ def _branch(
 ) -> list[Message]:
     """Replace the current history with a new one, and return the messages to append.
 
-    Stored entries that the new history leaves become records, and entries that it includes again become messages.
+    Stored entries that the new history no longer has become records, and records that it has again become messages.
     """
     key = level_key(record.conversation_id, prefix)
     log = Log(tx, key)
