@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from lango_store._engine import checkpoints, pool
 from lango_store._engine.fair_pool import FairPool
 from lango_store._engine.sqlite_library import is_affected, log_affected
 from lango_store._engine.url import milliseconds, parse
-from lango_store.errors import LangoStoreError
+from lango_store.errors import LangoStoreError, quoted
 
 Durability = Literal["full", "normal"]
 
@@ -64,9 +64,12 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
         The engine. Close its connections with `engine.dispose()`.
 
     Raises:
-        ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors.
+        ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors; or
+            `durability` is not one of these.
         LangoStoreError: The client library of the database is not installed.
     """
+    if durability not in get_args(Durability):
+        raise ValueError(f"durability={quoted(durability)}: give 'full' or 'normal'")
     parsed, connect_args = parse(url)
     options["connect_args"] = {**options.get("connect_args", {}), **connect_args}
     options = {"hide_parameters": True} | options

@@ -339,7 +339,8 @@ def replace(
     removals.reject_gap(connection, key, after)
     removals.cut(connection, now, key, after, session.last_seq)
     appended = append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
-    removals.note_added(connection, key, session.last_seq + 1, max((each.seq for each in appended), default=0))
+    if appended:
+        removals.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
     return appended
 
 

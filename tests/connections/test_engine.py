@@ -53,6 +53,11 @@ def test_engine_sets_pragmas_on_sqlite(make_sqlite: MakeDatabase) -> None:
         engine.dispose()
 
 
+def test_unknown_durability_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="durability='none': give 'full' or 'normal'"):
+        Store(url, durability="none")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
 def test_engine_sets_session_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> None:
     engine = create_engine(f"{scheme}{make_postgres().removeprefix('postgresql+psycopg')}")
@@ -75,7 +80,7 @@ def test_prepare_threshold_is_read_from_url(make_postgres: MakeDatabase, given: 
             assert (prepared == 0) == (used is None)
 
 
-def test_create_engine_refuses_other_databases() -> None:
+def test_store_refuses_engine_of_other_database() -> None:
     engine = sa.create_mock_engine("mysql://", lambda *_: None)
     with pytest.raises(TypeError, match="URL"):
         Store(engine)  # type: ignore[arg-type]

@@ -161,7 +161,7 @@ def test_deletion_of_the_only_message_of_a_summary_is_taken_back(keeping: Store)
 # Several changes
 
 
-def test_undo_takes_back_the_last_change_that_was_not_taken_back(keeping: Store) -> None:
+def test_repeated_undo_takes_back_changes_in_reverse_order(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message(text) for text in "abcd"])
     for seq in (4, 2, 3):
         conversation.delete_message(seq)
@@ -264,7 +264,16 @@ def test_undo_in_a_transaction_is_rolled_back_with_it(keeping: Store) -> None:
     assert (len(conversation.messages()), conversation.changes()) == (2, [])
 
 
-def test_async_store_takes_changes_back(url: str, clock: Clock) -> None:
+def test_replacement_without_new_messages_adds_none_and_can_be_undone(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(3))
+    assert conversation.append_messages([], replace_after=1) == []
+    (change,) = conversation.changes()
+    assert change.added_upto is None
+    assert conversation.undo() is not None
+    assert len(conversation.messages()) == 3
+
+
+def test_undo_redo_and_earlier_logs_work_with_async_store(url: str, clock: Clock) -> None:
     async def main() -> None:
         async with AsyncStore(url, clock=clock, keep_removed=timedelta(days=1)) as store:
             conversation = await store.open("k", messages=messages(3))

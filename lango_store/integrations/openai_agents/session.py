@@ -75,6 +75,8 @@ class LangoSession(Adapter):
             raise TypeError("give LangoSession a store or an engine: LangoSession(session_id, store)")
         if isinstance(store, Store | AsyncStore) and (create_tables or engine_kwargs):
             raise TypeError("create_tables and engine_kwargs are for a URL: give the store Store(url, migrate=True)")
+        if engine is not None and engine_kwargs:
+            raise TypeError("engine_kwargs are for a URL: pass them to create_async_engine")
         self.session_id = session_id
         self.session_settings = SessionSettings().resolve(session_settings)
         self._engine = engine

@@ -92,6 +92,13 @@ async def test_engine_kwargs_are_options_of_create_engine(make_database: Any) ->
         LangoSession.from_url("k", url=url, engine_kwargs={"poolsize": 3})
 
 
+def test_engine_kwargs_are_refused_with_an_engine(url: str) -> None:
+    driver = "sqlite+aiosqlite" if url.startswith("sqlite") else "postgresql+psycopg_async"
+    engine = create_async_engine(sa.make_url(url).set(drivername=driver))
+    with pytest.raises(TypeError, match="pass them to create_async_engine"):
+        LangoSession("k", engine=engine, engine_kwargs={"pool_size": 3})
+
+
 async def _select(session: LangoSession) -> Any:
     async with session.engine.connect() as connection:
         found = (await connection.execute(sa.text("SELECT 1"))).scalar_one()
