@@ -1,1 +1,1 @@
-"""The store against a hand-written loop over the driver: `python -m benchmarks --help`."""
+"""Compare the store with hand-written code over the driver: `python -m benchmarks --help`."""

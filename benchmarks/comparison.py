@@ -18,7 +18,7 @@ WIDTH = 110  # of the table, even if the terminal is narrower
 
 @dataclass(frozen=True)
 class Measured:
-    """A line: the strict floor's median in seconds, the ratios to it, and contenders that read something else."""
+    """One measurement: the strict floor's median in seconds, ratios to it, and contenders with wrong results."""
 
     floor: float
     ratios: dict[str, float]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.conversations`: a fork against a bare INSERT … SELECT, a history of 100 against 100,000."""
+"""`python -m benchmarks.conversations`: forks, histories and saved turns, compared with simpler calls."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def nothing() -> None:
 
 
 def main() -> None:
-    """Measure on both databases, and print a line for each work."""
+    """Measure on both databases, and print a line for each measurement."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conversations", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])

@@ -42,7 +42,7 @@ class Sessions:
         self._written[key] += messages
 
     def compare(self, found: list[Any], key: str, last: int | None = None) -> int:
-        """Compare text and tool calls of what was read with what was written; Differs where it is not the same."""
+        """Compare the loaded texts and tool calls with the written ones; raise Differs if they are not equal."""
         expected = self._written[key][-last:] if last else self._written[key]
         if len(found) != len(expected):
             raise Differs(f"{len(expected)} messages were written, {len(found)} were read")

@@ -35,7 +35,7 @@ def output(source: random.Random, most: int = 42) -> dict[str, Any]:
 
 
 def message(number: int) -> dict[str, Any]:
-    """Make the message of that number: a user's, an assistant's with tool calls, a tool's, an assistant's answer."""
+    """Make the message with this number: in turn a question, tool calls, a tool output, and an answer."""
     source = random.Random(number)
     match number % 4:
         case 0:

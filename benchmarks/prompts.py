@@ -43,7 +43,7 @@ def prompts(messages: Sequence[Message], conversation: Conversation, **settings:
 
 
 def shared(before: str, after: str) -> int:
-    """Return the length of the prompt before, without its closing bracket, if the next prompt starts with it."""
+    """Return the length of `before` without its closing bracket if `after` starts with it, otherwise 0."""
     return len(before) - 1 if before and after.startswith(before[:-1]) else 0
 
 

@@ -30,7 +30,7 @@ FILL = {
 
 
 def texts(number: int) -> str:
-    """Write in SQL the text of message n: words that vary with n, in some messages the rare one too."""
+    """Return SQL for the text of message n: words that vary with n and, in some messages, a rare word."""
     words = [f"'word' || (n * {factor} % {vocabulary})" for factor, vocabulary in ((7, 50), (11, 997), (13, 9_973))]
     filler = payload.text(random.Random(number), 200)
     return " || ' ' || ".join([*words, f"'{filler}'", f"CASE WHEN n % {number // RARE} = 0 THEN 'needle' ELSE '' END"])

@@ -25,14 +25,14 @@ TABLES = (
 
 
 def _tuples(rows: list[Any]) -> list[Any]:
-    """Parse the tool calls where there are any: seq, the columns from role to tool_calls, created_at."""
+    """Return tuples of seq, the columns from role to tool_calls (parsed), and created_at."""
     return [row if row[6] is None else (*row[:6], json.loads(row[6]), row[7]) for row in rows]
 
 
 class StrictSqlite:
     """`sqlite3` with `BEGIN IMMEDIATE`, `UPDATE … RETURNING`, `INSERT`, `COMMIT`.
 
-    It has its own file: in a shared one, the commit that crosses 1,000 pages writes back the log of both stores.
+    It has its own file: in a shared file, a checkpoint would write the pages of both stores.
     """
 
     def __init__(self, url: str) -> None:

@@ -27,7 +27,7 @@ class ChatHistory:
     def create(self, key: str) -> None:
         from langchain_postgres import PostgresChatMessageHistory
 
-        number = str(uuid5(NAMESPACE_URL, key))  # it takes UUIDs alone
+        number = str(uuid5(NAMESPACE_URL, key))  # it accepts only UUIDs
         self._histories[key] = PostgresChatMessageHistory(TABLE, number, sync_connection=self._connection)
 
     def append(self, key: str, message: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def proxied(port: int, seconds: float) -> Iterator[int]:
         relay.close()
 
 
-def test_browser_sees_everything_once_although_its_connection_is_cut(url: str, tmp_path: Path) -> None:
+def test_event_source_gets_each_event_once_despite_cut_connections(url: str, tmp_path: Path) -> None:
     async def page(request: Request) -> HTMLResponse:
         return HTMLResponse(PAGE)
 

@@ -46,7 +46,7 @@ def site(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_pages_fit_a_laptop_and_a_phone(site: Path, run_script: RunScript) -> None:
+def test_site_pages_fit_the_width_of_a_laptop_and_a_phone(site: Path, run_script: RunScript) -> None:
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.name != "404.html")
     assert len(pages) > 40
     script = MEASURE.replace("PAGES", json.dumps(pages))

@@ -52,7 +52,7 @@ return JSON.stringify([page.documentElement.scrollWidth <= 390, broken.length]);
 """
 
 
-def test_list_on_a_phone_breaks_no_key(get_page: Callable[[str], str], run_script: RunScript) -> None:
+def test_session_list_on_a_phone_wraps_no_key(get_page: Callable[[str], str], run_script: RunScript) -> None:
     assert json.loads(run_script(get_page(""), IN_A_FRAME)) == [True, 0]
 
 

@@ -47,7 +47,7 @@ def test_unknown_calls_on_terminal_are_a_table(url: str, unknown: BegunCall) -> 
     assert line.split()[:4] == ["tab␉key", "1", "0", "pay"]
 
 
-def test_calls_reports_that_no_call_is_unknown(url: str) -> None:
+def test_calls_unknown_reports_that_there_are_no_unknown_calls(url: str) -> None:
     done = run("calls", "--unknown", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no call is unknown\n")
 
@@ -85,7 +85,9 @@ def test_resolve_needs_exactly_one_resolution(url: str, unknown: BegunCall, word
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", "NaN", '{"a":1,"a":2}', None])
-def test_output_that_is_not_json_is_refused(url: str, unknown: BegunCall, tmp_path: Path, text: str | None) -> None:
+def test_resolve_refuses_missing_or_invalid_output_file(
+    url: str, unknown: BegunCall, tmp_path: Path, text: str | None
+) -> None:
     file = tmp_path / "result.json"
     if text is not None:
         file.write_text(text)
@@ -95,7 +97,7 @@ def test_output_that_is_not_json_is_refused(url: str, unknown: BegunCall, tmp_pa
     assert call_of(url).state == "unknown"
 
 
-def test_resolve_of_call_that_was_never_begun_fails(url: str, unknown: BegunCall) -> None:
+def test_resolve_of_call_that_was_never_begun_exits_1(url: str, unknown: BegunCall) -> None:
     done = run("calls", "resolve", unknown.key, "1", "5", "--retry", "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: there is no call 5 of message 1")
@@ -146,7 +148,7 @@ def test_resume_stores_the_answer_once(url: str, suspended: Suspension, tmp_path
     assert raised.value.answer == {"approved": True}
 
 
-def test_resume_of_unknown_token_fails(url: str, tmp_path: Path) -> None:
+def test_resume_of_unknown_token_exits_1(url: str, tmp_path: Path) -> None:
     file = tmp_path / "answer.json"
     file.write_text("true")
     done = run("suspensions", "resume", "nothing", "--json", str(file), "--url", url)

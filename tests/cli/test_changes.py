@@ -54,7 +54,7 @@ def test_changes_on_terminal_are_a_table(url_of_changed: str) -> None:
     assert [line.split()[:3] for line in lines] == [["4", "pop", "3"], ["5", "update", "1"]]
 
 
-def test_changes_reports_that_a_session_has_none(url: str) -> None:
+def test_changes_reports_that_a_session_has_no_changes(url: str) -> None:
     with Store(url) as store:
         store.create("k")
     done = run("sessions", "changes", "k", "--url", url)
@@ -76,7 +76,7 @@ def test_undo_and_redo_print_what_they_did(url_of_changed: str) -> None:
     assert shown(url_of_changed) == ["a", "b"]
 
 
-def test_undo_of_a_change_that_is_not_kept_exits_1(url: str) -> None:
+def test_undo_of_a_change_without_kept_messages_exits_1(url: str) -> None:
     with Store(url) as store:
         store.open("k", messages=[message("a")]).pop_message()
     done = run("sessions", "undo", "k", "--url", url)
@@ -122,7 +122,7 @@ def test_show_as_of_writes_html(url_of_changed: str, tmp_path: Path) -> None:
     assert file.read_text().count("<article") == 3
 
 
-def test_show_refuses_a_wrong_as_of(url_of_changed: str) -> None:
+def test_show_refuses_invalid_as_of_and_as_of_with_children(url_of_changed: str) -> None:
     at = ("sessions", "show", "k\t1", "--url", url_of_changed)
     done = run(*at, "--as-of", "yesterday")
     assert (done.returncode, "is not a time" in done.stderr) == (2, True)

@@ -22,7 +22,7 @@ def test_version_option_prints_version() -> None:
     assert (done.stdout, done.returncode) == ("lango-store 0.1.0\n", 0)
 
 
-def test_long_read_shows_progress_only_on_terminal(url: str) -> None:
+def test_stats_and_doctor_show_progress_only_on_terminal(url: str) -> None:
     for command, shown in (("stats", "reading all sessions"), ("doctor", "checking: search index")):
         text, code = run_on_terminal(command, "--url", url)
         assert shown in text, text
@@ -111,7 +111,7 @@ def test_usage_error_exits_2() -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_demo_stores_loads_shows_and_lists(tmp_path: Path) -> None:
+def test_demo_prints_and_stores_its_session(tmp_path: Path) -> None:
     for _ in range(2):
         done = run("demo", folder=tmp_path)
         assert done.returncode == 0, done.stderr

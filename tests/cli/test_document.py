@@ -90,7 +90,7 @@ def test_stored_text_never_becomes_markup(text: str, content: Any, name: str, va
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=60))
-def test_document_shows_text_unchanged(text: str) -> None:
+def test_document_shows_ascii_text_unchanged(text: str) -> None:
     ((_, texts),) = read(Message.user(text)).articles
     assert text in "".join(texts)
 
@@ -166,7 +166,7 @@ def test_document_marks_summaries(store: Store) -> None:
     assert [kind for kind, _ in Read(log).articles] == ["user", "summary", "user"]
 
 
-def test_notebook_shows_document_in_a_frame() -> None:
+def test_notebook_shows_document_in_a_sandboxed_frame() -> None:
     found = session(Message.user("</iframe><script>x</script>"))._repr_html_()
     assert found.count("<iframe") == 1
     assert re.fullmatch(r'<iframe sandbox srcdoc="[^"<>]*" style="[^"]*" title="session"></iframe>', found)

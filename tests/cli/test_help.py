@@ -47,10 +47,10 @@ def test_help_names_every_value_and_explains_every_parameter(name: str) -> None:
     ("count", "noun", "text"),
     [(0, "turn", "0 turns"), (1, "turn", "1 turn"), (2_000, "turn", "2,000 turns"), (2, "batch", "2 batches")],
 )
-def test_quantity_uses_the_singular_for_one_only(count: int, noun: str, text: str) -> None:
+def test_quantity_uses_singular_only_for_one(count: int, noun: str, text: str) -> None:
     assert quantity(count, noun) == text
 
 
-def test_shell_completion_can_be_installed() -> None:
+def test_help_names_option_to_install_completion() -> None:
     options: list[Any] = run("--help").stdout.split()
     assert "--install-completion" in options

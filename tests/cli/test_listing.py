@@ -66,7 +66,7 @@ def test_list_in_pipe_prints_tab_separated_lines(url: str) -> None:
     ]
 
 
-def test_expire_dry_run_shows_full_keys_piped_and_on_terminal(make_sqlite: MakeDatabase) -> None:
+def test_expire_dry_run_shows_full_keys_in_pipe_and_on_terminal(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=400)) as store:
         store.create(UUID, agent_id=AGENT, ttl=timedelta(days=1))
@@ -133,7 +133,7 @@ def long(make_sqlite: MakeDatabase) -> str:
 
 @pytest.fixture
 def pager(long: str, tmp_path: Path) -> dict[str, str]:
-    """An environment with a pager that first prints whether the database is open: then it has a WAL file."""
+    """An environment whose pager first prints whether the database is open, which its WAL file shows."""
     file = tmp_path / "pager"
     file.write_text(
         f'#!/bin/sh\ntest -e "{make_url(long).database}-wal" && echo "still open"\necho "the pager:"\ncat\n'

@@ -48,13 +48,13 @@ def test_tail_prints_json_lines_whose_cursor_continues(filled: str) -> None:
     assert [json.loads(line) for line in again.stdout.splitlines()] == events[2:]
 
 
-def test_tail_of_missing_session_fails(url: str) -> None:
+def test_tail_of_missing_session_exits_1(url: str) -> None:
     done = run("tail", "missing", "--url", url)
     assert done.returncode == 1
     assert "sessions list" in done.stderr
 
 
-def test_tail_after_text_that_is_not_a_cursor_is_wrong_usage(filled: str) -> None:
+def test_tail_after_invalid_cursor_exits_2(filled: str) -> None:
     done = run("tail", "k", "--after", "x", "--url", filled)
     assert done.returncode == 2
     assert "cursor" in done.stderr

@@ -62,7 +62,7 @@ def test_turns_open_on_terminal_prints_a_table(open_turns: tuple[str, datetime, 
     ]
 
 
-def test_turns_open_without_open_turns_says_so_on_standard_error(url: str) -> None:
+def test_turns_open_without_open_turns_prints_notice_to_stderr(url: str) -> None:
     done = run("turns", "--open", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no turn is open\n")
     assert run("turns", "--open", "--json", "--url", url).stderr == ""
@@ -108,7 +108,7 @@ def test_release_lets_another_turn_begin(store: Store, url: str) -> None:
         turn.append(message())
 
 
-def test_release_without_open_turn_asks_nothing(store: Store, url: str) -> None:
+def test_release_without_open_turn_needs_no_confirmation(store: Store, url: str) -> None:
     store.create("k")
     done = run("turns", "release", "k", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no turn is open\n", "")
@@ -138,7 +138,7 @@ def test_show_describes_open_turn_drafts_and_inbox(url: str) -> None:
     assert [json.loads(line)["key"] for line in printed] == ["k"]
 
 
-def test_show_names_an_ended_lease(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_show_prints_open_turn_whose_lease_has_ended(open_turns: tuple[str, datetime, datetime]) -> None:
     url, _, ended = open_turns
     out = run("sessions", "show", "tab\tkey", "--url", url).stdout
     assert f"open turn dead, lease ended {ended:%Y-%m-%d %H:%M:%S} UTC" in out

@@ -27,7 +27,7 @@ def filled(store: Store, clock: Clock, url: str) -> str:
     return url
 
 
-def test_usage_prints_fields_in_a_pipe(filled: str) -> None:
+def test_usage_in_pipe_prints_tab_separated_lines(filled: str) -> None:
     assert run("usage", "--url", filled).stdout.splitlines() == [
         "ann\t2\t1\t0\t0\t40\t1500\t0.25",
         "b\\tob\t1\t1\t0\t0\t40\t1200\t0.25",
@@ -122,7 +122,7 @@ def test_stats_print_total_usage_on_one_line(filled: str) -> None:
     assert "usage of turns: input_tokens 2,700, output_tokens 80, cost $0.50\n" in run("stats", "--url", filled).stdout
 
 
-def test_stats_without_turns_have_no_usage(url: str) -> None:
+def test_stats_without_turns_print_no_usage(url: str) -> None:
     assert "usage" not in run("stats", "--url", url).stdout
 
 
@@ -141,7 +141,7 @@ def parsed(text: str) -> dict[str, float]:
     return samples
 
 
-def test_metrics_are_those_of_stats_and_usage(store: Store, clock: Clock, filled: str) -> None:
+def test_metrics_have_the_numbers_of_stats_and_usage(store: Store, clock: Clock, filled: str) -> None:
     with Store(store.engine, clock=clock, payloads=10) as small:
         small.append_message("a", message("x" * 100, tokens=7))
         small.append_message("a", message(role="record"))
@@ -189,7 +189,7 @@ def test_stats_refuse_two_output_formats(url: str) -> None:
         ({"input_tokens": 5, "tier": "standard", "steps": [{"input_tokens": 5}]}, "input_tokens 15"),
     ],
 )
-def test_session_shows_its_total_usage_and_cost(store: Store, url: str, usage: dict[str, Any], shown: str) -> None:
+def test_show_and_html_have_total_usage_and_cost(store: Store, url: str, usage: dict[str, Any], shown: str) -> None:
     talk = store.open("k")
     for _ in range(3):
         talk.save_turn([message()], usage)
@@ -198,7 +198,7 @@ def test_session_shows_its_total_usage_and_cost(store: Store, url: str, usage: d
     assert f"<dt>usage of turns</dt><dd>{shown.replace(', ', ' · ')}</dd>" in html
 
 
-def test_session_shows_no_total_without_numbers(store: Store, url: str) -> None:
+def test_show_and_html_omit_usage_without_numbers(store: Store, url: str) -> None:
     store.open("k").save_turn([message()], {"tier": "standard", "steps": {}})
     assert "usage of turns" not in run("sessions", "show", "k", "--url", url).stdout
     assert "usage of turns" not in store.get("k").to_html(turns=store.conversation("k").turns())

@@ -122,7 +122,7 @@ def test_session_page_shows_turns_of_its_messages(browser: TestClient, url: str)
     assert "120 turns" in page
 
 
-def test_session_page_shows_records_and_damage(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
+def test_session_page_shows_records(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
     with Store(url) as store:
         store.append_message("records", Message(role=MessageRole.RECORD, content={"usd": 1}), create=True)
     assert '<article class="record" id="m1">' in get(browser, "session", key="records")
@@ -215,7 +215,7 @@ def test_every_response_forbids_scripts_frames_and_caches(browser: TestClient, t
     assert "<script" not in answer.text
 
 
-def test_stored_markup_is_escaped_on_every_page(browser: TestClient, url: str) -> None:
+def test_stored_markup_is_escaped_on_list_and_session_page(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         store.create(NASTY, title=NASTY, agent_id=NASTY, user_id=NASTY, messages=[Message.user(NASTY)])
     page = get(browser, "")

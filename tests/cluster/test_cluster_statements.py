@@ -31,7 +31,9 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @not_on_a_cluster("it explains statements that Citus cannot")
-def test_every_cluster_statement_names_its_session(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+def test_only_methods_on_several_sessions_read_without_a_session_key(
+    make_postgres: MakeDatabase, tmp_path: Path
+) -> None:
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     methods = methods_reading_any_session(make_postgres(), tmp_path, without=without)
     lists = ("count", "list_sessions", "iter_sessions", "open_turns", "unknown_calls", "suspensions")
@@ -69,7 +71,7 @@ def test_append_by_several_statements_returns_stored_messages(make_postgres: Mak
         assert store.create("new", messages=messages(2)) == store.get("new")
 
 
-def test_turn_may_skip_seqs_before_it(make_postgres: MakeDatabase) -> None:
+def test_save_of_turn_can_skip_seqs(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=messages(9))
         new = Batch(messages(2))
@@ -79,7 +81,7 @@ def test_turn_may_skip_seqs_before_it(make_postgres: MakeDatabase) -> None:
         assert store.messages("k")[9:] == turn.messages
 
 
-def test_concurrent_appends_wait_for_each_other(make_postgres: MakeDatabase) -> None:
+def test_concurrent_appends_get_consecutive_seqs(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, ThreadPoolExecutor(8) as pool:
         store.create("k")
         seqs: list[Any] = list(pool.map(lambda number: store.append_message("k", message(f"{number}")).seq, range(200)))

@@ -80,7 +80,7 @@ def test_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool) -
     assert [notice for notice in notices if "PREPARE TRANSACTION" in notice] == []
 
 
-def test_stored_id_is_written_once(make_postgres: MakeDatabase) -> None:
+def test_message_with_stored_id_is_replayed(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=[message(id="a")])
         stored = store.append_messages("k", [message(id="a"), message(id="c")])
@@ -125,7 +125,7 @@ def test_open_store_with_retry_works_after_tables_are_distributed(undistributed:
         assert store.info("k").message_count == 1
 
 
-def test_host_engine_works_on_cluster(make_postgres: MakeDatabase) -> None:
+def test_host_transaction_commits_and_rolls_back_on_cluster(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = sa.create_engine(url)
     with Store(url) as own:

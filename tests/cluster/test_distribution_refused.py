@@ -27,7 +27,7 @@ def test_sqlite_file_cannot_be_distributed(make_sqlite: MakeDatabase) -> None:
             move(make_sqlite())
 
 
-def test_error_without_citus_says_next_step(make_postgres: MakeDatabase) -> None:
+def test_distribute_without_citus_names_create_extension(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "DROP EXTENSION IF EXISTS citus CASCADE")
     schema.upgrade(url)
@@ -58,7 +58,7 @@ REMEDY = r"(?:DROP TRIGGER \w+ ON \w+|DROP RULE \w+ ON \w+|ALTER TABLE \w+ DROP 
 
 @pytest.mark.citus
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES.keys())
-def test_obstacle_is_refused_with_remedy(undistributed: str, obstacle: tuple[str, ...]) -> None:
+def test_distribution_obstacle_is_refused_with_remedy(undistributed: str, obstacle: tuple[str, ...]) -> None:
     say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
         schema.distribute(undistributed)
@@ -155,7 +155,7 @@ def test_table_owner_can_distribute_without_superuser(
 
 
 @pytest.mark.citus
-def test_error_without_worker_nodes_says_next_step(cluster: str) -> None:
+def test_distribute_without_worker_nodes_names_citus_add_node(cluster: str) -> None:
     say(cluster, "SELECT citus_set_node_property(nodename, nodeport, 'shouldhaveshards', false) FROM pg_dist_node")
     with pytest.raises(LangoStoreError, match="citus_add_node"):
         schema.distribute(cluster)

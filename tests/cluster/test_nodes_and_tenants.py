@@ -43,7 +43,7 @@ def test_url_with_all_nodes_balances_connections(make_postgres: MakeDatabase) ->
     url = make_postgres()
     engine = create_engine(spread(url), poolclass=sa.NullPool)
     ports = set()
-    for _ in range(60):  # by chance, and 60 miss one of three nodes once in ten thousand million runs
+    for _ in range(60):  # a random node each: one of three is missed once in ten thousand million runs
         with engine.connect() as connection:
             ports.add(connection.exec_driver_sql("SELECT inet_server_port()").scalar_one())
     assert ports == {sa.make_url(each).port for each in (url, *workers(url))}
@@ -97,7 +97,7 @@ def tenants(make_postgres: MakeDatabase) -> list[str]:
     return urls
 
 
-def test_schema_based_tenants_work_unchanged(
+def test_schema_based_tenants_are_separate_and_migrated_separately(
     tenants: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for url in tenants:

@@ -65,7 +65,7 @@ def test_eight_threads_append_to_one_session(store: Store) -> None:
     assert_complete(store)
 
 
-def test_eight_threads_share_a_store_in_memory() -> None:
+def test_eight_threads_append_to_a_store_in_memory() -> None:
     with Store("sqlite://", migrate=True) as store:
         store.create("k")
 
@@ -130,7 +130,7 @@ SENDS: dict[str, Callable[[Store], Message | Turn]] = {
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
-def test_repeated_append_waits_for_the_uncommitted_first_one(
+def test_repeated_append_waits_for_the_uncommitted_first_append(
     make_postgres: MakeDatabase, send: Callable[[Store], Message | Turn]
 ) -> None:
     def again(store: Store) -> Message | Turn:

@@ -93,7 +93,7 @@ def exported(store: Store, key: str, folder: Path) -> dict[str, int]:
 
 
 def assert_streamed(text: str, lines: list[str]) -> None:
-    """The text is the stream, and has at least all that the process has reported before it was killed."""
+    """Check that the text is the start of the stream, and at least as long as the killed process had reported."""
     assert text == words(len(text))
     assert len(text) >= max([int(line) for line in lines if line.isdecimal()], default=0)
 
@@ -114,7 +114,7 @@ def the_draft(conversation: Conversation) -> Draft:
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)
-def test_killed_process_leaves_what_it_flushed_as_a_draft(url: str, store: Store, tmp_path: Path) -> None:
+def test_killed_process_leaves_flushed_text_as_a_draft(url: str, store: Store, tmp_path: Path) -> None:
     """In even rounds the draft is kept, in odd rounds another process tries the turn again."""
     for round in range(ROUNDS):
         choose = random.Random(round)
@@ -144,7 +144,7 @@ def test_killed_process_leaves_what_it_flushed_as_a_draft(url: str, store: Store
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)
-def test_killed_process_leaves_an_answer_as_a_draft_or_in_the_log(url: str, store: Store) -> None:
+def test_answer_of_killed_process_is_a_draft_or_in_the_log(url: str, store: Store) -> None:
     """The process is killed while it appends the answer, and in odd rounds while it saves the turn."""
     for round in range(ROUNDS):
         choose = random.Random(round)

@@ -100,7 +100,7 @@ def run_again(url: str, key: str, tool: CountingTool, *, hours: int, permission:
 def rounds() -> Iterator[tuple[int, str, int]]:
     """Yield the number of each round, the key of its session, and the position of the call that is killed.
 
-    Three rounds have each position, and nine each position with each remainder of the number divided by three.
+    Every three rounds use each position once. Every nine use each position with each remainder of `number % 3`.
     """
     for round in range(ROUNDS):
         yield round, f"k{round}", (round + round // 3) % CALLS
@@ -111,7 +111,7 @@ def runs_of(tool: CountingTool, calls: list[BegunCall]) -> list[int]:
 
 
 def assert_left(url: str, key: str, tool: CountingTool, point: str, position: int) -> None:
-    """The calls before the killed one are finished; the killed one is unknown if it has an intent and no record."""
+    """Check that earlier calls are finished, and that the killed one is unknown if it has an intent and no record."""
     with Store(url) as store, hours_later(url, 1) as later:
         running, begun = store.conversation(key).calls(), later.conversation(key).calls()
         expected = ["finished"] * position

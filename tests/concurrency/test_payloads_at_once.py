@@ -115,7 +115,7 @@ def test_replay_of_a_turn_during_edits_returns_whole_messages(store: Store) -> N
         assert replaying.result()
 
 
-def test_reference_to_an_edited_message_is_loaded_or_not_found(store: Store) -> None:
+def test_payload_of_an_edited_message_is_loaded_or_not_found(store: Store) -> None:
     conversation = store.open("k", messages=[message(texts(0))])
 
     def keep_loading() -> set[str]:
@@ -135,7 +135,7 @@ def test_reference_to_an_edited_message_is_loaded_or_not_found(store: Store) -> 
         assert reader.result() <= {"x", "not found"}
 
 
-def test_concurrent_appends_and_removals_of_equal_strings_lose_none(store: Store) -> None:
+def test_concurrent_appends_and_removals_lose_no_equal_string(store: Store) -> None:
     """Each thread appends the same string and removes it again, so that it is released and inserted all the time."""
     conversation = store.open("k")
 

@@ -232,7 +232,7 @@ def test_request_sent_to_two_processes_is_answered_once(url: str, sessions: int)
 
 @pytest.mark.timeout(120 + 20 * ROUNDS)
 @pytest.mark.parametrize("sessions", [1, 3])
-def test_paused_process_saves_its_turn_if_no_other_took_over(url: str, sessions: int) -> None:
+def test_paused_process_saves_its_turn_if_no_other_process_took_over(url: str, sessions: int) -> None:
     with Store(url) as store, counting_model() as model, crew_on(store, model.url) as crew:
         for round in range(ROUNDS):
             choose = random.Random(round)

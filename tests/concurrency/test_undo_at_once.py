@@ -94,7 +94,7 @@ def test_loads_and_appends_during_undo_see_whole_states(keeping: Store) -> None:
         assert unexplained(connection, "k") == set()
 
 
-def test_compaction_of_a_window_that_an_undo_changed_is_refused(keeping: Store) -> None:
+def test_finish_compaction_conflicts_after_undo_or_redo(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.pop_message()
     pending = conversation.begin_compaction()
@@ -110,7 +110,7 @@ def test_compaction_of_a_window_that_an_undo_changed_is_refused(keeping: Store) 
     assert len(conversation.messages()) == 2
 
 
-def test_undo_of_a_compaction_during_another_compaction_is_noticed(keeping: Store) -> None:
+def test_finish_compaction_conflicts_after_undo_of_earlier_compaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.compact(lambda _: summary())
     pending = conversation.begin_compaction()
@@ -121,8 +121,8 @@ def test_undo_of_a_compaction_during_another_compaction_is_noticed(keeping: Stor
     assert len(conversation.messages()) == 3
 
 
-def test_load_between_whose_statements_a_change_is_taken_back_is_repeated(url: str) -> None:
-    """The undo changes the number of rows by one, so that only the additional seqs reveal it."""
+def test_load_is_repeated_if_a_change_is_undone_between_its_statements(url: str) -> None:
+    """The undo restores one, two or three messages between the two statements of the load."""
     for number in (1, 2, 3):
         with Store(url, keep_removed=timedelta(days=1)) as store:
             key = f"k{number}"

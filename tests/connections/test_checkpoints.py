@@ -224,7 +224,7 @@ def test_log_of_three_writing_processes_stays_small(file: Path) -> None:
         assert [each for each in store.examine() if each.name != "settings"] == []
 
 
-def test_library_with_the_fix_makes_its_own_checkpoints(make_sqlite: MakeDatabase) -> None:
+def test_fixed_library_keeps_automatic_checkpoints(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(), module=library(FIXED))
     with Store(engine) as store:
         store.ping()

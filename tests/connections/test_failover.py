@@ -109,7 +109,7 @@ HAPPENINGS: Final[dict[str, Callable[[Pair], None]]] = {"killed": kill, "demoted
 
 
 @pytest.mark.parametrize("happening", [*HAPPENINGS, "restarted"])
-def test_failover_loses_and_doubles_no_message(pair: Pair, happening: str) -> None:
+def test_failover_loses_and_duplicates_no_message(pair: Pair, happening: str) -> None:
     pair.primary.wait_for_standby()
     url = f"{pair.url}&connect_timeout=2&statement_timeout=1s"
     with Store(url, retry=timedelta(seconds=60)) as patient, Store(url) as impatient:

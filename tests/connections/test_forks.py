@@ -25,7 +25,7 @@ def stored(file: Path) -> tuple[str, int]:
 
 
 def test_parent_and_children_continue_after_a_fork(url: str) -> None:
-    """The parent keeps its connection to PostgreSQL; to SQLite it has opened another one."""
+    """The parent keeps its connection to PostgreSQL, but opens another one to SQLite."""
     program = """
 import gc, os, sys, warnings
 import sqlalchemy as sa
@@ -85,7 +85,7 @@ store = Store(engine)
 
 @pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES.keys())
 def test_forked_child_loses_no_message_when_parent_closes_its_store(file: Path, make: str) -> None:
-    """With an inherited table of locks, a child appends without locks, and the last process removes its log."""
+    """If a child used the lock table that it inherits, it would append without locks, and its log could be deleted."""
     program = f"""
 import os, sys
 import sqlalchemy as sa

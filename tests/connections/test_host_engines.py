@@ -193,7 +193,7 @@ SET_TENANT = "SELECT set_config('app.tenant', %s, true)"
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
 @pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
-def test_row_level_security_applies_to_every_method(tenants_url: sa.URL, make: Any, moment: str) -> None:
+def test_row_level_security_separates_tenants(tenants_url: sa.URL, make: Any, moment: str) -> None:
     engine = make(tenants_url, pool_size=1, max_overflow=0)
     tenant = "ann"
 
@@ -239,7 +239,7 @@ def test_row_level_security_applies_to_every_method(tenants_url: sa.URL, make: A
 
 
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-def test_write_to_row_that_policy_only_shows_raises_not_permitted(tenants_url: sa.URL) -> None:
+def test_write_to_row_that_policy_only_allows_to_read_raises_not_permitted(tenants_url: sa.URL) -> None:
     administrator = create_engine(tenants_url.set(username="postgres"))
     with administrator.begin() as connection:
         connection.exec_driver_sql("DROP POLICY tenant ON lango_session")
@@ -294,7 +294,7 @@ def test_checkin_listener_error_reaches_caller_after_committed_append(url: str) 
 
 
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-def test_error_for_listener_with_open_transaction_names_the_right_event(
+def test_error_for_listener_with_open_transaction_names_begin_event(
     tenants_url: sa.URL,
 ) -> None:
     engine = create_engine(tenants_url)

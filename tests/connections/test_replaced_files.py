@@ -94,7 +94,7 @@ def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tm
 
 @pytest.mark.parametrize("method", ["append", "truncate"])
 def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tmp_path: Path, method: str) -> None:
-    def replace(*_: object) -> None:  # after the first look at the file, and before the write lock
+    def replace(*_: object) -> None:  # between the first check of the file and the write lock
         if backup.exists():
             backup.rename(file)
 

@@ -162,7 +162,7 @@ def test_at_reads_up_to_the_position_of_another_store(primary: PostgresServer, r
         seeing.get("k")
 
 
-def test_unknown_position_is_refused_after_an_earlier_write() -> None:
+def test_position_of_earlier_write_leaves_the_last_write_unknown() -> None:
     last_write = LastWrite()
     earlier, later = last_write.count(), last_write.count()
     last_write.note(earlier, 100)  # the position does not include the later write

@@ -25,7 +25,7 @@ def url(make_postgres: MakeDatabase, relay: Relay) -> sa.URL:
     return relay.url(make_postgres())
 
 
-def test_begin_is_repeated(url: sa.URL, relay: Relay) -> None:
+def test_begin_of_turn_is_retried_after_lost_commit_reply(url: sa.URL, relay: Relay) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         relay.lose(b"COMMIT")
@@ -43,7 +43,7 @@ APPENDS: Final[dict[str, tuple[bytes, Callable[[RunningTurn], object], list[str]
 
 
 @pytest.mark.parametrize("method", APPENDS)
-def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, method: str) -> None:
+def test_retry_stores_append_of_turn_once(url: sa.URL, relay: Relay, method: str) -> None:
     answer, append, expected = APPENDS[method]
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
@@ -59,7 +59,7 @@ def test_append_is_stored_once_by_a_retry(url: sa.URL, relay: Relay, method: str
 
 
 @pytest.mark.parametrize("method", APPENDS)
-def test_append_repeated_after_a_lost_connection_is_stored_once(url: sa.URL, relay: Relay, method: str) -> None:
+def test_append_repeated_by_caller_after_lost_connection_is_stored_once(url: sa.URL, relay: Relay, method: str) -> None:
     answer, append, expected = APPENDS[method]
     with Store(url) as store:
         conversation = store.open("k")
@@ -75,7 +75,9 @@ def test_append_repeated_after_a_lost_connection_is_stored_once(url: sa.URL, rel
 
 
 @pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
-def test_piece_is_stored_once_if_the_caller_continues(url: sa.URL, relay: Relay, retry: timedelta | None) -> None:
+def test_piece_is_stored_once_if_caller_continues_after_lost_commit_reply(
+    url: sa.URL, relay: Relay, retry: timedelta | None
+) -> None:
     with Store(url, retry=retry) as store:
         conversation = store.open("k")
         with suppress(ZeroDivisionError), conversation.turn("t", flush=AT_ONCE) as turn:
@@ -90,7 +92,7 @@ def test_piece_is_stored_once_if_the_caller_continues(url: sa.URL, relay: Relay,
         assert [each.text for each in conversation.drafts()] == ["first second third fourth"]
 
 
-def test_piece_is_stored_once_if_the_block_ends(url: sa.URL, relay: Relay) -> None:
+def test_piece_is_stored_once_if_lost_commit_reply_ends_the_block(url: sa.URL, relay: Relay) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         with suppress(DatabaseUnavailable), conversation.turn("t", flush=AT_ONCE) as turn:
@@ -101,7 +103,7 @@ def test_piece_is_stored_once_if_the_block_ends(url: sa.URL, relay: Relay) -> No
         assert conversation.open_turn() is None
 
 
-def test_turn_is_saved_once_by_a_retry(url: sa.URL, relay: Relay) -> None:
+def test_retry_saves_turn_once(url: sa.URL, relay: Relay) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         with conversation.turn("t") as turn:
@@ -127,7 +129,9 @@ def test_turn_with_unknown_outcome_is_replayed_by_the_next_attempt(url: sa.URL, 
 
 
 @pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
-def test_inbox_with_unknown_outcome_is_reported(url: sa.URL, relay: Relay, retry: timedelta | None) -> None:
+def test_inbox_with_unknown_outcome_raises_and_keeps_messages(
+    url: sa.URL, relay: Relay, retry: timedelta | None
+) -> None:
     with Store(url, retry=retry) as store:
         conversation = store.open("k")
         conversation.enqueue(message("waiting"))
@@ -141,7 +145,7 @@ def test_inbox_with_unknown_outcome_is_reported(url: sa.URL, relay: Relay, retry
         assert conversation.inbox() == []
 
 
-def test_enqueue_without_id_is_not_repeated(url: sa.URL, relay: Relay) -> None:
+def test_enqueue_without_id_is_not_retried(url: sa.URL, relay: Relay) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         relay.lose(b"COMMIT")
@@ -158,7 +162,7 @@ CALLS: Final[dict[str, Callable[[Store, str], Any]]] = {
 
 
 @pytest.mark.parametrize("method", CALLS)
-def test_call_is_done_once_by_a_retry(url: sa.URL, relay: Relay, method: str) -> None:
+def test_retried_keep_draft_enqueue_or_release_takes_effect_once(url: sa.URL, relay: Relay, method: str) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         with suppress(ZeroDivisionError), conversation.turn("t") as turn:

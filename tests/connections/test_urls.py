@@ -115,7 +115,7 @@ def test_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[s
         *((url, "sqlite:///file") for url in ("mysql://x/y", "postgresql+pg8000://x/y", "sqlite+pysqlcipher:///x", "")),
     ],
 )
-def test_url_error_says_what_to_write(url: str, remedy: str) -> None:
+def test_url_error_shows_the_correct_form(url: str, remedy: str) -> None:
     with pytest.raises(ValueError, match=remedy) as raised:
         Store(url)
     assert not any(text in str(raised.value) for text in ("hunter", "654321"))
@@ -136,7 +136,7 @@ def test_password_reaches_driver_from_any_part_of_url() -> None:
 # URLs of async engines
 
 
-def test_async_engine_url_gives_same_settings_to_driver() -> None:
+def test_async_engine_url_is_converted_to_sync_url() -> None:
     def parsed(url: str) -> tuple[str, dict[str, object]]:
         found, beside = parse(url)
         return found.render_as_string(hide_password=False), beside

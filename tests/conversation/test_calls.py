@@ -63,7 +63,7 @@ def test_finished_call_is_replayed_with_its_result(either_store: Store) -> None:
     assert states(conversation) == [(1, 1, "finished")]
 
 
-def test_calls_with_the_same_id_are_told_apart_by_position(store: Store) -> None:
+def test_calls_with_the_same_id_are_distinguished_by_seq_and_position(store: Store) -> None:
     conversation = store.open("k")
     first, second = asks(conversation).seq, asks(conversation).seq
     effects = [conversation.begin_call(seq, position) for seq in (first, second) for position in (2, 0)]
@@ -77,7 +77,7 @@ def test_calls_with_the_same_id_are_told_apart_by_position(store: Store) -> None
     ]
 
 
-def test_call_that_runs_cannot_be_begun_by_another_process(store: Store, clock: Clock) -> None:
+def test_begin_of_running_call_raises_call_in_progress(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     conversation.begin_call(seq, 0, limit=LIMIT)
@@ -147,7 +147,7 @@ def test_failure_is_the_result_of_the_call(store: Store) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"output": 1, "failed": "no"}])
-def test_finish_needs_an_output_or_a_failure(store: Store, given: dict[str, Any]) -> None:
+def test_finish_call_needs_either_an_output_or_a_failure(store: Store, given: dict[str, Any]) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     with pytest.raises(TypeError, match="the output of the tool, or the text of its failure"):
@@ -173,13 +173,13 @@ def test_begin_call_refuses_a_call_that_no_message_asks_for(store: Store, seq: i
     assert conversation.calls() == []
 
 
-def test_begin_is_refused_in_the_transaction_of_the_caller(store: Store) -> None:
+def test_begin_call_is_refused_in_callers_transaction(store: Store) -> None:
     seq = asks(store.open("k")).seq
     with pytest.raises(LangoStoreError, match="needs its own transaction"):
         store.transact(lambda tx: tx.conversation("k").begin_call(seq, 0))
 
 
-def test_result_is_stored_in_the_transaction_of_the_caller(store: Store) -> None:
+def test_result_is_stored_in_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
 
@@ -198,7 +198,7 @@ def test_result_is_stored_in_the_transaction_of_the_caller(store: Store) -> None
     assert (store.shared_values("account"), states(conversation)) == ({"paid": 40}, [(1, 0, "finished")])
 
 
-def test_waiting_process_gets_the_result(url: str) -> None:
+def test_begin_call_with_wait_returns_result_of_another_process(url: str) -> None:
     waits = """
 import sys
 from datetime import timedelta
@@ -319,7 +319,7 @@ def test_call_in_a_turn_belongs_to_the_turn(either_store: Store) -> None:
     assert [state for _, _, state in states(conversation)] == ["finished"] * 3
 
 
-def test_call_of_a_turn_is_found_by_the_item_of_the_message(store: Store) -> None:
+def test_turn_call_accepts_a_tool_call_of_the_message(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -333,7 +333,7 @@ def test_call_of_a_turn_is_found_by_the_item_of_the_message(store: Store) -> Non
     assert states(conversation) == [(1, 1, "finished")]
 
 
-def test_call_of_a_turn_is_named_by_seq_and_position(either_store: Store) -> None:
+def test_turn_call_accepts_seq_and_position(either_store: Store) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation).seq
     with conversation.turn("t") as turn:
@@ -362,7 +362,7 @@ def test_next_attempt_of_a_turn_replays_the_calls_of_the_first(store: Store) -> 
     assert [(each.seq, each.turn_no) for each in conversation.messages()] == [(1, 1), (2, 1), (3, 1)]
 
 
-def test_exception_in_the_block_makes_the_call_unknown_at_once(either_store: Store) -> None:
+def test_call_block_with_exception_or_without_output_makes_call_unknown(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -427,7 +427,7 @@ def test_messages_of_a_turn_are_in_the_order_of_the_log(store: Store, clock: Clo
         assert [each.content for each in turn.messages] == [None, "paid", "You have paid."]
 
 
-def test_message_of_another_turn_does_not_join_the_turn(store: Store) -> None:
+def test_replayed_message_of_another_turn_is_not_part_of_the_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("first", id="m")], id="first")
     with conversation.turn("second") as turn:
@@ -477,7 +477,7 @@ def test_call_extends_the_lease_of_its_turn(store: Store, clock: Clock) -> None:
     assert conversation.find_turn("t") is not None
 
 
-def test_call_of_async_turn_is_cancelled_as_unknown(url: str) -> None:
+def test_cancelled_call_of_async_turn_is_unknown(url: str) -> None:
     async def run() -> None:
         async with AsyncStore(url) as store:
             conversation = await store.open("k")
@@ -572,7 +572,7 @@ def test_only_unknown_calls_can_be_resolved(store: Store) -> None:
 
 
 @pytest.mark.parametrize("change", ["truncate", "clear", "pop", "delete", "replace", "discard"])
-def test_call_is_forgotten_with_its_message(store: Store, change: str) -> None:
+def test_call_is_deleted_with_its_message(store: Store, change: str) -> None:
     conversation = store.open("k", messages=[message()])
     seq = asks(conversation).seq
     conversation.finish_call(conversation.begin_call(seq, 0), "done")
@@ -607,7 +607,7 @@ def test_call_is_unknown_if_only_its_result_is_removed(store: Store) -> None:
     assert states(conversation) == [(seq, 0, "finished")]
 
 
-def test_message_with_begun_calls_keeps_them(store: Store) -> None:
+def test_update_message_refuses_to_change_begun_calls(store: Store) -> None:
     conversation = store.open("k")
     asking = asks(conversation)
     conversation.finish_call(conversation.begin_call(asking.seq, 0), "paid")
@@ -638,7 +638,7 @@ def test_fork_has_no_calls(store: Store) -> None:
     assert not fork.begin_call(seq, 0).replayed
 
 
-def test_renewed_session_has_no_calls(store: Store, clock: Clock) -> None:
+def test_renewed_session_has_no_calls_and_no_suspensions(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     conversation.begin_call(asks(conversation).seq, 0)
     conversation.suspend()
@@ -647,7 +647,7 @@ def test_renewed_session_has_no_calls(store: Store, clock: Clock) -> None:
     assert (renewed.calls(), renewed.suspensions()) == ([], [])
 
 
-def test_calls_end_with_their_session(store: Store, clock: Clock) -> None:
+def test_calls_are_not_listed_after_their_session_expires(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     seq = asks(conversation).seq
     conversation.begin_call(seq, 0)

@@ -24,7 +24,7 @@ def reread(conversation: Conversation, turn: RunningTurn) -> Turn:
         return again.stored.model_copy(update={"replayed": False})
 
 
-def test_messages_of_others_are_not_part_of_the_turn(either_store: Store) -> None:
+def test_messages_of_other_writers_are_not_part_of_the_turn(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         conversation.append_message(message("other 1"))
@@ -113,7 +113,7 @@ def test_turn_is_saved_after_compaction_during_the_turn(either_store: Store, dis
     assert_sound(either_store)
 
 
-def test_compaction_begun_during_the_turn_finishes_after_it(store: Store) -> None:
+def test_compaction_begun_during_a_turn_can_be_finished_after_the_turn(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     with conversation.turn("t") as turn:
         turn.append(message("a"))
@@ -125,7 +125,7 @@ def test_compaction_begun_during_the_turn_finishes_after_it(store: Store) -> Non
     assert contents(conversation.messages_of(saved(turn))) == ["a", "b"]
 
 
-def test_summary_during_the_turn_is_not_part_of_it(store: Store) -> None:
+def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("a"))
@@ -164,7 +164,7 @@ def test_turn_that_another_attempt_has_saved_is_not_saved_again(store: Store, cl
     assert conversation.event_count() == 1
 
 
-def test_old_attempt_with_other_messages_gets_conflict(store: Store, clock: Clock) -> None:
+def test_old_attempt_gets_conflict_for_message_stored_after_the_turn_was_saved(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     old = conversation.turn("t").__enter__()
     clock.move(minutes=2)
@@ -190,7 +190,7 @@ def test_deleted_session_ends_the_turn(either_store: Store) -> None:
     assert not either_store.exists("k")
 
 
-def test_session_created_again_does_not_belong_to_the_turn(either_store: Store) -> None:
+def test_turn_of_deleted_session_does_not_write_to_its_successor(either_store: Store) -> None:
     conversation = either_store.open("k")
     turn = conversation.turn("t").__enter__()
     turn.append(message("a"))
@@ -243,7 +243,7 @@ def test_turn_that_ends_after_expiry_is_not_saved(either_store: Store, clock: Cl
     assert (conversation.turns(), conversation.open_turn()) == ([], None)
 
 
-def test_session_that_replaces_an_expired_one_has_no_lease(store: Store, clock: Clock) -> None:
+def test_session_that_replaces_an_expired_one_has_no_turn_drafts_or_inbox(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(minutes=1))
     turn = conversation.turn("t", lease=timedelta(days=1)).__enter__()
     turn.write("draft")
@@ -256,7 +256,7 @@ def test_session_that_replaces_an_expired_one_has_no_lease(store: Store, clock: 
     assert contents(conversation.messages()) == ["new"]
 
 
-def test_activity_of_turn_restarts_the_ttl_of_the_session(store: Store, clock: Clock) -> None:
+def test_appends_and_end_of_turn_restart_the_ttl_of_the_session(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(minutes=1))
     with conversation.turn("t") as turn:
         for _ in range(5):

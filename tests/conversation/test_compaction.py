@@ -34,7 +34,7 @@ def test_messages_appended_during_compaction_follow_the_summary(store: Store) ->
     assert contents(conversation.all_messages())[:3] == ["message 0", "message 1", "message 2"]
 
 
-def test_finish_compaction_replaces_the_window_that_was_read(store: Store) -> None:
+def test_finish_compaction_replaces_the_window_of_begin_compaction(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     pending = conversation.begin_compaction()
     assert pending is not None
@@ -70,7 +70,7 @@ def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
 
 
 @pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
-def test_compaction_of_a_removed_window_conflicts(store: Store, clock: Clock, removal: str) -> None:
+def test_compaction_conflicts_if_messages_of_its_window_were_removed(store: Store, clock: Clock, removal: str) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -147,14 +147,14 @@ def test_discard_deletes_replaced_messages_and_keeps_usage(store: Store) -> None
     assert conversation.total_usage() == {"tokens": 111}
 
 
-def test_summary_repeats_messages_without_their_ids(store: Store) -> None:
+def test_stored_message_repeated_in_a_summary_has_no_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1"), message("b", id="2")])
     conversation.compact(lambda window: [*summary(), window[-1]])
     assert [(m.content, m.id) for m in conversation.messages()] == [("summary", None), ("b", None)]
     assert conversation.append_message(message("b", id="2")).seq == 2
 
 
-def test_repeated_id_in_a_summary_is_one_message(store: Store) -> None:
+def test_summary_stores_messages_with_equal_ids_once(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1")])
     compaction = conversation.compact(lambda window: [message("s", id="2"), *window, message("t", id="2"), *window])
     assert compaction is not None
@@ -226,7 +226,7 @@ def test_history_omits_results_of_summarized_calls(store: Store) -> None:
     assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
 
 
-def test_result_in_a_summary_is_not_a_call(store: Store) -> None:
+def test_history_does_not_take_a_result_in_a_summary_for_a_call(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
     conversation.compact(lambda window: [message("summary"), answer])

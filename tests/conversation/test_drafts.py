@@ -83,7 +83,7 @@ def test_drafts_lists_what_a_turn_has_streamed(either_store: Store, clock: Clock
     assert conversation.drafts() == []
 
 
-def test_pieces_are_collected_for_the_interval(either_store: Store) -> None:
+def test_pieces_after_the_first_are_collected_until_flush(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:
         turn.write("first")
@@ -98,7 +98,7 @@ def test_pieces_are_collected_for_the_interval(either_store: Store) -> None:
         assert texts(conversation) == ["first second third"]
 
 
-def test_pieces_are_stored_again_after_the_interval(store: Store) -> None:
+def test_collected_pieces_are_stored_after_the_flush_interval(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t", flush=timedelta(milliseconds=30)) as turn:
         turn.write("0")
@@ -276,7 +276,7 @@ def test_kept_draft_is_counted_by_token_counter(url: str) -> None:
         assert conversation.info().token_count == 4
 
 
-def test_kept_draft_is_not_appended_again(either_store: Store) -> None:
+def test_second_keep_draft_returns_the_stored_message(either_store: Store) -> None:
     conversation = either_store.open("k")
     draft = fail(conversation, "t", "text")
     first = conversation.keep_draft(draft.id)
@@ -397,7 +397,7 @@ def test_drafts_are_kept_and_dropped_in_callers_transaction(store: Store) -> Non
 # Outside of the log
 
 
-def test_draft_is_in_no_window_and_no_list_and_no_export(store: Store, tmp_path: Path) -> None:
+def test_draft_is_not_in_window_counts_or_exports_to_other_systems(store: Store, tmp_path: Path) -> None:
     conversation = store.open("k", messages=[message("question")])
     with conversation.turn("t") as turn:
         turn.write("oak")
@@ -509,7 +509,7 @@ def level(engine: sa.Engine) -> Any:
 
 
 @pytest.mark.parametrize("error", [None, Conflict, KeyboardInterrupt, "statement"])
-def test_connection_has_its_level_of_durability_after_a_piece(url: str, error: Any) -> None:
+def test_connection_has_its_durability_again_after_storing_a_piece(url: str, error: Any) -> None:
     engine = create_engine(synced(url), pool_size=1, max_overflow=0)
     raising: list[type[BaseException]] = []
 
@@ -541,7 +541,7 @@ def test_connection_has_its_level_of_durability_after_a_piece(url: str, error: A
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
-def test_piece_lowers_the_level_of_durability_of_its_transaction_only(make_sqlite: MakeDatabase, before: int) -> None:
+def test_storing_a_piece_lowers_durability_of_its_transaction_only(make_sqlite: MakeDatabase, before: int) -> None:
     engine = create_engine(make_sqlite(), pool_size=1, max_overflow=0)
     with watched(engine) as statements, Store(engine) as store, store.open("k").turn(flush=AT_ONCE) as turn:
         with engine.connect() as connection:

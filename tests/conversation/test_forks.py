@@ -63,7 +63,7 @@ def test_fork_upto_copies_only_complete_turns(store: Store) -> None:
         store.open("k").fork(upto=-1)
 
 
-def test_fork_upto_copies_a_turn_that_ends_there_but_no_later_turn(store: Store) -> None:
+def test_fork_upto_copies_turn_that_ends_at_the_seq_and_no_later_turn(store: Store) -> None:
     source = store.open("k")
     source.save_turn([message("one")], {"tokens": 1})
     source.save_turn([], {"tokens": 10})

@@ -83,7 +83,7 @@ def test_enqueue_with_id_in_the_log_returns_the_stored_message(either_store: Sto
     assert conversation.inbox() == []
 
 
-def test_enqueue_with_id_of_taken_message_returns_it(store: Store) -> None:
+def test_enqueue_with_id_of_taken_message_returns_the_stored_message(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message("first", id="m1"))
     with conversation.turn() as turn:
@@ -238,9 +238,7 @@ def test_inbox_of_only_known_messages_is_emptied(store: Store) -> None:
 
 
 @pytest.mark.parametrize("retry", [None, timedelta(seconds=1)])
-def test_next_attempt_begins_with_the_inbox_messages_that_the_earlier_one_took(
-    url: str, retry: timedelta | None
-) -> None:
+def test_next_attempt_begins_with_inbox_messages_of_earlier_attempt(url: str, retry: timedelta | None) -> None:
     with Store(url, retry=retry) as store:
         conversation = store.open("k")
         conversation.enqueue(message("waiting"))
@@ -263,7 +261,7 @@ def test_empty_inbox_changes_nothing(either_store: Store, clock: Clock) -> None:
         assert conversation.info() == before
 
 
-def test_inbox_is_taken_under_the_lease_only(either_store: Store, clock: Clock) -> None:
+def test_inbox_without_the_lease_raises_lease_lost(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     old = conversation.turn("t1").__enter__()
     clock.move(minutes=2)

@@ -195,7 +195,7 @@ def test_old_holder_gets_lease_lost_after_other_turn_has_ended(store: Store, clo
     assert [each.id for each in conversation.turns()] == ["t2"]
 
 
-def test_old_holder_that_was_not_replaced_still_writes_after_its_lease(either_store: Store, clock: Clock) -> None:
+def test_turn_can_write_after_its_lease_if_no_other_turn_took_over(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     conversation.enqueue(message("waiting"))
     with conversation.turn("t") as turn:
@@ -262,7 +262,7 @@ def test_piece_that_is_not_stored_yet_does_not_extend_the_lease(store: Store, cl
         assert conversation.open_turn() == before
 
 
-def test_lease_moves_neither_revision_nor_times_of_session(store: Store, clock: Clock) -> None:
+def test_lease_changes_neither_revision_nor_times_of_session(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(seconds=1)
@@ -279,7 +279,7 @@ def test_lease_moves_neither_revision_nor_times_of_session(store: Store, clock: 
     assert conversation.info() == before
 
 
-def test_append_of_turn_moves_revision_and_times_of_session(store: Store, clock: Clock) -> None:
+def test_append_of_turn_changes_revision_and_times_of_session(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(seconds=1)
@@ -332,7 +332,7 @@ def test_replay_does_not_take_a_lease_that_has_ended(either_store: Store, clock:
     assert contents(conversation.messages()) == ["stored", "late"]
 
 
-def test_end_of_replaced_turn_does_not_release_the_lease_of_the_next(store: Store, clock: Clock) -> None:
+def test_end_of_replaced_turn_does_not_release_lease_of_next_turn(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t1"):
         clock.move(minutes=2)
@@ -423,7 +423,7 @@ def test_waiting_attempt_is_replayed_when_other_attempt_has_saved_the_turn(store
     assert conversation.event_count() == 1
 
 
-def test_wait_of_stored_turn_ends_although_another_turn_has_begun(either_store: Store) -> None:
+def test_waiting_attempt_is_replayed_although_another_turn_has_begun(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = begun(conversation, "t1")
     replayed: list[bool] = []

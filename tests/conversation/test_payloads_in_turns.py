@@ -42,7 +42,7 @@ def test_next_attempt_of_a_turn_recognizes_its_messages(store: Store) -> None:
         assert contents(replayed.messages) == contents(stored)
 
 
-def test_message_waits_in_the_inbox_as_a_whole(store: Store) -> None:
+def test_large_strings_stay_in_the_inbox_row_until_a_turn_takes_them(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message([LARGE], id="a"))
     conversation.enqueue(message(LARGE))
@@ -107,7 +107,7 @@ def test_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock)
     assert (stored.content, bodies(store)) == (LARGE, [LARGE])
 
 
-def test_calls_are_listed_with_their_names(store: Store) -> None:
+def test_calls_with_payloads_are_listed_with_their_names(store: Store) -> None:
     conversation = store.open("k")
     call = ToolCall(id="c", name="f", arguments={"text": LARGE})
     conversation.append_message(Message.assistant(tool_calls=[call]))

@@ -139,7 +139,7 @@ def test_history_with_step_is_one_statement(url: str) -> None:
         ({"max_tokens": 5, "step_tokens": 6}, "exceeds max_tokens=5"),
     ],
 )
-def test_history_refuses_steps_that_have_no_meaning(store: Store, options: dict[str, Any], reason: str) -> None:
+def test_history_refuses_invalid_steps(store: Store, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         store.open().history(**options)
 

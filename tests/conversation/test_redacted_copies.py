@@ -89,7 +89,7 @@ def test_redaction_by_id_reaches_each_message_that_had_the_id(keeping: Store) ->
     assert "good" not in everything(keeping)
 
 
-def test_redacted_summary_that_is_restored_is_not_empty(keeping: Store) -> None:
+def test_restored_summary_has_redaction_placeholder(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(2))
     conversation.compact(lambda _: summary(SECRET))
     conversation.clear()
@@ -106,7 +106,7 @@ def test_redaction_of_a_message_that_is_not_kept_is_refused(keeping: Store, stor
             keeping.conversation("k").redact_message(seq_or_id)
 
 
-def test_redaction_removes_removed_words_from_the_file(make_sqlite: MakeDatabase) -> None:
+def test_redaction_removes_text_of_removed_messages_from_the_file(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     engine = create_engine(url)
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA secure_delete = ON"))

@@ -80,7 +80,7 @@ def test_expire_deletes_copies_after_undo_until(keeping: Store, clock: Clock) ->
     assert_sound(keeping)
 
 
-def test_expire_deletes_copies_as_of_a_given_time_in_many_sessions(keeping: Store, clock: Clock) -> None:
+def test_expire_with_now_deletes_copies_of_several_sessions(keeping: Store, clock: Clock) -> None:
     for number in range(3):
         keeping.open(f"k{number}", messages=messages(2)).pop_message()
     keeping.expire(now=clock() + timedelta(days=30))
@@ -89,7 +89,7 @@ def test_expire_deletes_copies_as_of_a_given_time_in_many_sessions(keeping: Stor
         keeping.conversation("k1").undo()
 
 
-def test_expire_keeps_copies_that_show_when_a_popped_message_was_missing(keeping: Store, clock: Clock) -> None:
+def test_expire_keeps_copies_that_earlier_logs_need_after_undo_of_a_pop(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message(LARGE)])
     conversation.pop_message()
     clock.move(days=10)
@@ -115,7 +115,7 @@ def test_expire_keeps_copies_that_show_when_a_popped_message_was_missing(keeping
 # Other places
 
 
-def test_forks_have_no_copies_and_none_of_their_large_strings(keeping: Store) -> None:
+def test_forks_have_no_removed_messages_and_none_of_their_large_strings(keeping: Store) -> None:
     conversation = session_with_copies(keeping)
     for key, options in {"f": {}, "g": {"upto": 1}, "h": {"as_of": 3}}.items():
         conversation.fork(key, **options)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_forks_have_no_copies_and_none_of_their_large_strings(keeping: Store) ->
     assert_sound(keeping)
 
 
-def test_backups_have_no_copies_and_none_of_their_large_strings(
+def test_backups_have_no_removed_messages_and_none_of_their_large_strings(
     keeping: Store, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     session_with_copies(keeping)
@@ -147,7 +147,7 @@ def assert_has_no_copies(target: Store) -> None:
     assert_sound(target)
 
 
-def test_copies_of_a_store_have_no_copies_and_none_of_their_large_strings(
+def test_copied_store_has_no_removed_messages_and_none_of_their_large_strings(
     keeping: Store, make_database: MakeDatabase
 ) -> None:
     session_with_copies(keeping)
@@ -158,7 +158,9 @@ def test_copies_of_a_store_have_no_copies_and_none_of_their_large_strings(
         assert copy(keeping, target).differing == []
 
 
-def test_archives_have_no_copies_and_none_of_their_large_strings(keeping: Store, clock: Clock, tmp_path: Path) -> None:
+def test_archives_have_no_removed_messages_and_none_of_their_large_strings(
+    keeping: Store, clock: Clock, tmp_path: Path
+) -> None:
     session_with_copies(keeping)
     cold = tmp_path / "cold.db"
     clock.move(hours=1)

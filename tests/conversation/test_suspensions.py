@@ -49,7 +49,7 @@ def test_suspension_is_resumed_with_its_state(either_store: Store, clock: Clock)
     assert conversation.suspensions() == [resumed]
 
 
-def test_second_answer_is_refused_with_the_first(either_store: Store, clock: Clock) -> None:
+def test_second_answer_raises_already_resumed_with_first_answer(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     asked = conversation.suspend()
     first = either_store.resume(token_of(asked), "yes")
@@ -62,7 +62,7 @@ def test_second_answer_is_refused_with_the_first(either_store: Store, clock: Clo
     assert conversation.suspensions() == [first]
 
 
-def test_trusted_code_answers_by_id(store: Store) -> None:
+def test_conversation_resume_answers_by_id_without_token(store: Store) -> None:
     conversation = store.open("k")
     asked = conversation.suspend(state=1)
     assert conversation.resume(asked.id, None).answer is None
@@ -119,7 +119,7 @@ def test_token_works_for_any_session_key(store: Store, key: str, state: str) -> 
     assert store.resume(token_of(conversation.suspend(state=state)), state).state == state
 
 
-def test_resume_refuses_a_token_made_of_the_id(store: Store) -> None:
+def test_resume_refuses_a_token_made_from_the_id(store: Store) -> None:
     asked = store.open("k").suspend()
     key, _ = token_of(asked).split(".")
     with pytest.raises(SuspensionNotFound):
@@ -179,7 +179,7 @@ def test_answer_that_cannot_be_stored_changes_nothing(store: Store) -> None:
     assert store.resume(token, [1, 2]).answer == [1, 2]
 
 
-def test_secret_is_not_stored(store: Store) -> None:
+def test_secret_of_token_is_not_stored_or_listed(store: Store) -> None:
     token = token_of(store.open("k").suspend(state="the state"))
     with store.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT * FROM lango_suspension").all()
@@ -305,7 +305,7 @@ def test_approved_call_runs_once(store: Store) -> None:
     assert (runs, contents(conversation.messages())) == (1, [None, "paid"])
 
 
-def test_answer_belongs_to_the_transaction_of_the_caller(store: Store) -> None:
+def test_answer_is_rolled_back_with_the_callers_transaction(store: Store) -> None:
     token = token_of(store.open("k").suspend())
 
     def answer(tx: Store) -> None:

@@ -105,7 +105,7 @@ def test_next_attempt_stores_equal_messages_as_often_as_it_appends_them(store: S
     assert contents(conversation.messages()) == ["equal"] * 3
 
 
-def test_third_attempt_finds_messages_of_both_earlier_ones(store: Store, clock: Clock) -> None:
+def test_third_attempt_finds_messages_of_both_earlier_attempts(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("a"))
     fail(conversation, "t", message("a"), message("b"))
@@ -186,7 +186,7 @@ def test_next_attempt_lists_a_message_with_a_given_id_only_after_it_is_appended_
     assert [each.turn_no for each in conversation.messages()] == [1]
 
 
-def test_message_stored_before_the_turn_becomes_part_of_it(store: Store) -> None:
+def test_message_stored_before_the_turn_becomes_part_of_the_turn(store: Store) -> None:
     conversation = store.open("k", messages=[message("question", id="m1"), message("other")])
     with conversation.turn("t") as turn:
         assert turn.append(message("question", id="m1")).replayed
@@ -196,7 +196,7 @@ def test_message_stored_before_the_turn_becomes_part_of_it(store: Store) -> None
     assert [each.turn_no for each in conversation.messages()] == [1, None, 1]
 
 
-def test_message_of_another_turn_stays_in_that_turn(store: Store) -> None:
+def test_replayed_message_of_another_turn_stays_in_its_turn(store: Store) -> None:
     conversation = store.open("k")
     first = conversation.save_turn([message("question", id="m1")], id="t1")
     with conversation.turn("t2") as turn:
@@ -230,7 +230,7 @@ fields = st.fixed_dictionaries(
 
 
 @given(drawn=st.lists(fields, max_size=4))
-def test_next_attempt_stores_no_message_again(store: Store, drawn: list[dict[str, Any]]) -> None:
+def test_next_attempt_replays_any_equal_messages(store: Store, drawn: list[dict[str, Any]]) -> None:
     store.delete("k")
     conversation = store.open("k")
     new = [message(**each) for each in drawn]

@@ -51,7 +51,7 @@ def test_leaving_the_block_saves_the_turn_with_its_messages(either_store: Store,
     assert (conversation.event_count(), conversation.total_usage()) == (1, {"input_tokens": 7})
 
 
-def test_turn_without_id_gets_a_unique_one(store: Store) -> None:
+def test_turn_without_id_gets_a_unique_id(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn() as first:
         pass
@@ -70,7 +70,7 @@ def test_turn_without_messages_is_saved(either_store: Store) -> None:
     assert conversation.messages_of(turn.stored) == []
 
 
-def test_turn_moves_counters_like_a_saved_turn(store: Store, clock: Clock) -> None:
+def test_turn_in_progress_changes_counters_like_save_turn(store: Store, clock: Clock) -> None:
     def batch() -> list[Any]:
         return [message("q", tokens=2), message("a", role="assistant", tokens=3), message("r", role="record")]
 
@@ -195,7 +195,7 @@ def test_turn_refuses_writes_outside_of_its_block(either_store: Store, method: s
     assert conversation.messages() == []
 
 
-def test_turn_is_entered_only_once(either_store: Store) -> None:
+def test_turn_can_be_entered_only_once(either_store: Store) -> None:
     conversation = either_store.open("k")
     turn = conversation.turn("t")
     with suppress(ZeroDivisionError), turn:
@@ -349,7 +349,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_task_cancelled_while_it_takes_the_lease_releases_it(url: str, begun: threading.Event) -> None:
+def test_task_cancelled_while_taking_the_lease_releases_the_lease(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         engine = create_engine(url)
         async with AsyncStore(url) as store:
@@ -375,7 +375,7 @@ def test_task_cancelled_while_it_takes_the_lease_releases_it(url: str, begun: th
     asyncio.run(work())
 
 
-def test_task_cancelled_when_its_block_has_ended_saves_the_turn(url: str) -> None:
+def test_task_cancelled_after_the_end_of_its_block_saves_the_turn(url: str) -> None:
     async def work() -> None:
         engine = create_engine(url, pool_size=1, max_overflow=0)
         async with AsyncStore(engine) as store:  # with one worker thread
@@ -410,7 +410,7 @@ def test_task_cancelled_when_its_block_has_ended_saves_the_turn(url: str) -> Non
     asyncio.run(work())
 
 
-def test_task_cancelled_while_the_turn_is_saved_has_saved_it(url: str, begun: threading.Event) -> None:
+def test_task_cancelled_while_saving_the_turn_saves_the_turn(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         engine = create_engine(url)
         async with AsyncStore(url) as store:

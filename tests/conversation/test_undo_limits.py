@@ -41,7 +41,7 @@ def asking(content: str, name: str) -> Message:
     return Message.assistant(content, tool_calls=[ToolCall(id="1", name=name)])
 
 
-def test_undo_of_an_update_keeps_calls_only_if_the_message_asks_for_them(keeping: Store) -> None:
+def test_undo_of_update_keeps_calls_only_if_restored_message_asks_for_them(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[asking("a", "f")])
     conversation.update_message(1, asking("b", "g"))
     conversation.update_message(1, asking("c", "g"))

@@ -67,7 +67,7 @@ def test_drop_sent_is_not_taken_back(keeping: Store) -> None:
     assert contents(conversation.messages()) == ["a"]
 
 
-def test_statistics_and_doctor_know_payloads_of_removed_messages(keeping: Store) -> None:
+def test_stats_and_examine_include_payloads_of_removed_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message(LARGE)])
     conversation.truncate(after=0)
     assert keeping.stats().payload_bytes == len(LARGE)

@@ -38,7 +38,7 @@ def test_tool_message_answers_with_content_or_outputs() -> None:
     assert answers(message("x", role=MessageRole.TOOL, tool_calls=outputs, tool_call_id="c2")) == ["c2", "c1"]
 
 
-def test_message_without_call_id_answers_nothing() -> None:
+def test_answers_is_empty_without_tool_role_or_call_id() -> None:
     assert answers(message("hi", tool_call_id="c1")) == []
     assert answers(message(role=MessageRole.ASSISTANT, tool_calls=[ToolCall(id="c1", name="n")])) == []
     assert answers(message(role=MessageRole.TOOL, tool_call_id="")) == []
@@ -131,7 +131,7 @@ PARALLEL = "two tool results after one call"
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in SHEPHERD["eviction"]])
-def test_eviction_equals_shepherds_except_for_orphans(case: dict[str, Any]) -> None:
+def test_eviction_equals_eviction_of_shepherd_except_for_orphans(case: dict[str, Any]) -> None:
     expected = case
     if case["name"] == PARALLEL:  # Shepherd keeps t8 without its call, which providers refuse
         assert case["left"] == ["u10", "t8", "a6", "t9"]
@@ -230,7 +230,7 @@ def test_fit_evicts_only_as_much_as_the_budget_requires() -> None:
 
 
 @pytest.mark.parametrize("case", SHEPHERD["completion_tokens"], ids=lambda case: str(case["context"]))
-def test_completion_budget_equals_shepherds(case: dict[str, int]) -> None:
+def test_completion_budget_equals_budget_of_shepherd(case: dict[str, int]) -> None:
     for name, expected in case.items():
         if name.startswith("desired_completion_max_"):
             assert completion_budget(case["context"], int(name.rpartition("_")[2])) == expected

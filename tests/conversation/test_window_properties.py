@@ -101,7 +101,7 @@ def is_legal(messages: list[Message], start: int) -> bool:
 
 
 @given(conversation=conversations(), last=st.none() | st.integers(0, 12))
-def test_legal_suffix_is_the_longest_legal_one(conversation: list[Message], last: int | None) -> None:
+def test_legal_suffix_is_the_longest_legal_suffix(conversation: list[Message], last: int | None) -> None:
     remaining = legal_suffix(conversation, last)
     start = len(conversation) - len(remaining)
     assert all(ours is theirs for ours, theirs in zip(remaining, conversation[start:], strict=True))

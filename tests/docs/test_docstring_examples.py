@@ -31,7 +31,7 @@ def examples() -> dict[str, str]:
 EXAMPLES = examples()
 
 
-def test_docstrings_have_examples() -> None:
+def test_docstring_examples_are_found() -> None:
     assert {"store.py-Store", "aio.py-AsyncStore", "testing/__init__.py-Clock"} <= set(EXAMPLES)
 
 

@@ -54,7 +54,7 @@ def is_error(name: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", [Store, Conversation, AsyncStore, AsyncConversation])
-def test_guides_name_every_method(kind: type) -> None:
+def test_methods_page_and_guides_name_every_method(kind: type) -> None:
     pages = [REFERENCE / "methods.md", *sorted((DOCS / "howto").glob("*.md")), *sorted((DOCS / "start").glob("*.md"))]
     documented = set().union(*map(names_in_code, pages))
     public = {name for name in vars(kind) if not name.startswith("_")}
@@ -88,7 +88,7 @@ def test_command_page_is_up_to_date() -> None:
     assert command_pages.PAGE.read_text() == command_pages.page(), "run `python tests/support/command_pages.py`"
 
 
-def test_guides_use_every_command() -> None:
+def test_pages_name_every_command() -> None:
     guides = "\n".join(path.read_text() for path in PAGES if path != command_pages.PAGE)
     assert [name for name, _ in command_pages.commands() if name not in guides] == []
 
@@ -152,7 +152,7 @@ def test_site_configuration_is_strict() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_FIGURES, ids=lambda page: page.name)
-def test_speed_page_shows_measured_figures(page: Path) -> None:
+def test_pages_show_measured_figures(page: Path) -> None:
     figures, text = noted(), page.read_text()
     assert all(set(each) == set(DATABASES) for each in figures.values())
     assert with_figures(text, figures) == text

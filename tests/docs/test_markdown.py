@@ -49,7 +49,7 @@ def accidental_markers(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_wrapped_line_starts_with_no_marker(page: str) -> None:
+def test_wrapped_line_starts_with_no_list_or_heading_marker(page: str) -> None:
     lines = PAGES[page].splitlines()
     assert [(number, lines[number - 1]) for number in accidental_markers(PAGES[page])] == []
 
@@ -65,7 +65,7 @@ def test_wrapped_line_starts_with_no_marker(page: str) -> None:
         ("9. Nine\n10. Ten\n\n- Alice\n- Bob\n\n# Title\n\n```\nA\n- B\n```\n", []),
     ],
 )
-def test_accidental_marker_is_found(text: str, wrong: list[int]) -> None:
+def test_accidental_markers_are_found(text: str, wrong: list[int]) -> None:
     assert accidental_markers(text) == wrong
 
 

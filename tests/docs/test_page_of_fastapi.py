@@ -162,7 +162,7 @@ async def complete(prompt):
 """
 
 
-def test_question_is_answered_again_after_an_error_of_the_model(url: str, program: Path, tmp_path: Path) -> None:
+def test_question_sent_again_after_model_error_is_answered(url: str, program: Path, tmp_path: Path) -> None:
     program.write_text(PROGRAM + FAILS_ONCE)
     with service(url, tmp_path) as (_, client), Store(url) as store:
         key = client.post("/chats").json()["key"]

@@ -109,7 +109,7 @@ def test_search_uses_server_clock(client: Store, machine: Machine) -> None:
             assert [hit.key for hit in client.conversation("k").search("oslo").items] == ["k"]
 
 
-def test_append_sends_no_client_time(make_postgres: MakeDatabase) -> None:
+def test_store_without_clock_does_not_read_the_clients_clock(make_postgres: MakeDatabase) -> None:
     def no_clock() -> datetime:
         raise AssertionError("the client's clock was asked")
 

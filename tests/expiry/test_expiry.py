@@ -132,7 +132,7 @@ def test_purge_spares_session_appended_to_before_delete(
         assert len(store.get("k").messages) == 1
 
 
-def test_concurrent_purges_share_the_work(url: str, clock: Clock) -> None:
+def test_concurrent_purges_purge_each_session_once(url: str, clock: Clock) -> None:
     with Store(url, clock=clock) as store, Store(url, clock=clock) as other:
         for n in range(60):
             store.create(f"k{n}", ttl=HOUR, messages=messages(2))

@@ -81,7 +81,7 @@ def test_redaction_reaches_archived_version_of_updated_message(store: Store, clo
     assert store.restore(path, "k").token_count == 7
 
 
-def test_redacting_archived_record_keeps_token_count(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redaction_of_archived_record_keeps_token_count_of_session(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     record = message("hunter2", id="r", role=MessageRole.RECORD, tokens=50)
     store.create("k", ttl=timedelta(hours=1), messages=[message("hi", tokens=3), record])
@@ -112,7 +112,7 @@ def test_message_only_in_archive_can_be_redacted(store: Store, clock: Clock, tmp
     assert traces(path, b"hello")  # in this incarnation, seq 1 is another message
 
 
-def test_expired_session_must_be_revived_before_redaction(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redaction_of_expired_session_raises_session_expired(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     with Archive(path, create=True):
         store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2")])

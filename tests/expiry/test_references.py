@@ -75,7 +75,7 @@ def test_purge_with_nothing_due_reads_no_foreign_keys(store: Store) -> None:
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_batch_that_deletes_nothing_is_reported(
+def test_batch_without_deletions_is_reported_and_too_many_held_sessions_raise(
     store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due(store, clock, "held", "z")

@@ -99,7 +99,7 @@ def test_expired_session_can_be_deleted_or_replaced(store: Store, clock: Clock) 
 
 
 @pytest.mark.parametrize("method", ["get_or_create", "open"])
-def test_live_session_is_not_replaced(url: str, clock: Clock, method: str) -> None:
+def test_renew_does_not_replace_a_session_revived_meanwhile(url: str, clock: Clock, method: str) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=HOUR, title="old")
     times = iter([clock() + 2 * HOUR])  # expired at the first read, revived before the second

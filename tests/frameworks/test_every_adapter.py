@@ -68,7 +68,7 @@ def test_adapter_serves_several_event_loops(framework: Framework, store: Store) 
     assert asyncio.run(framework.texts(adapter)) == ["a", "b"]
 
 
-async def test_expired_session_is_absent_and_next_message_starts_a_new_one(
+async def test_expired_session_is_absent_and_next_message_starts_a_new_session(
     framework: Framework, url: str, clock: Clock
 ) -> None:
     with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
@@ -110,7 +110,7 @@ async def test_damaged_message_is_reported(framework: Framework, store: Store, u
         assert raised.value.field.startswith("extra")
 
 
-async def test_stored_session_is_at_most_a_seventh_larger_than_its_json(
+async def test_stored_session_is_at_most_15_percent_larger_than_its_json(
     framework: Framework, store: Store, url: str
 ) -> None:
     written = framework.json(await fill(framework, url))
@@ -180,7 +180,7 @@ async def test_archived_session_is_found_and_restored(
 
 
 @given(said=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=4))
-def test_history_starts_with_the_previous_one(framework: Framework, url: str, said: list[str]) -> None:
+def test_history_starts_with_the_previous_history(framework: Framework, url: str, said: list[str]) -> None:
     async def prompts() -> list[tuple[list[Any], list[Any]]]:
         pairs: list[tuple[list[Any], list[Any]]] = []
         for text in said:

@@ -36,13 +36,13 @@ def test_joined_key_starts_with_prefix_unchanged() -> None:
 
 
 @given(any_text | awkward, st.sampled_from(["", "acme/", "50%/"]))
-def test_level_key_escapes_levels_and_level_id_restores_the_id(id: str, prefix: str) -> None:
+def test_level_key_escapes_slashes_and_level_id_restores_the_id(id: str, prefix: str) -> None:
     key = level_key(id, prefix)
     assert "/" not in key[len(prefix) :]
     assert level_id(key, prefix) == id
 
 
-def test_level_key_leaves_other_keys_unchanged() -> None:
+def test_level_key_keeps_ids_without_slash_and_level_id_refuses_other_keys() -> None:
     assert level_key("telegram:1 é") == "telegram:1 é"
     assert level_key("a/b%", "acme/") == "acme/a%2Fb%25"
     assert [level_id(key, "acme/") for key in ("acme/a/b", "other", "acme/50%", "acme/%41")] == [None] * 4

@@ -194,7 +194,7 @@ def test_nanobot_ignores_and_keeps_records(start: Callable[[], SessionManager], 
     assert start().get_or_create(KEY).messages == again.messages
 
 
-def test_save_detects_changes_next_to_records(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_detects_deleted_message_despite_records(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)

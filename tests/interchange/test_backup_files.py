@@ -113,7 +113,7 @@ def test_backup_has_drafts_and_inbox_but_no_lease(source: Store, target: Store, 
     assert exported(target) == exported(source)
 
 
-def test_export_refuses_no_draft_of_any_turn(source: Store, folder: Path) -> None:
+def test_export_accepts_drafts_of_turns_with_generated_ids(source: Store, folder: Path) -> None:
     for number in range(30):
         source.open(f"k{number}").turn().begin().write("half")
     assert [each.error for each in export(source, folder, "jsonl", everything=True)] == [None] * 30

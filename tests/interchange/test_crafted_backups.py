@@ -280,7 +280,7 @@ def test_longest_ttl_and_all_iso_8601_times_are_accepted(target: Store, tmp_path
     every_method_works(target)
 
 
-def test_last_compaction_is_the_summary_at_any_position_of_the_file(target: Store, tmp_path: Path) -> None:
+def test_last_compaction_is_current_although_turn_lines_are_swapped(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(9))
     for _ in range(3):
         conversation.compact(lambda _: [message("summary")])
@@ -378,7 +378,7 @@ def test_restore_recounts_wrong_counters_of_archive(target: Store, tmp_path: Pat
     every_method_works(target)
 
 
-def test_largest_storable_values_are_accepted(target: Store) -> None:
+def test_deepest_storable_values_are_accepted(target: Store) -> None:
     deep: Any = "end"
     for _ in range(199):
         deep = [deep]

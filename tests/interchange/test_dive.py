@@ -73,7 +73,7 @@ def test_updated_at_is_the_later_of_header_and_last_event(tmp_path: Path) -> Non
     assert read(file(tmp_path, header(updated_at=later), event(user()))).updated_at == MOMENT
 
 
-def test_only_unique_message_ids_become_ids_in_the_store(tmp_path: Path) -> None:
+def test_only_unique_storable_message_ids_are_kept(tmp_path: Path) -> None:
     path = file(
         tmp_path,
         header(),
@@ -154,7 +154,7 @@ def test_torn_last_line_is_dropped_and_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ['{"line_type":"event","data":1e999}', "[" * 300 + "]" * 300, "{}"])
-def test_complete_last_line_is_never_dropped(last: str, tmp_path: Path) -> None:
+def test_complete_but_invalid_last_line_raises_invalid_file(last: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="line 2"):
         read(file(tmp_path, header(), last))
 

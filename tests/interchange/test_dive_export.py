@@ -82,7 +82,7 @@ def test_suspended_session_is_exported_until_it_is_answered(store: Store, tmp_pa
     assert exported("answered") == header()
 
 
-def test_compaction_precedes_messages_appended_during_it(tmp_path: Path) -> None:
+def test_compaction_precedes_messages_appended_during_the_compaction(tmp_path: Path) -> None:
     def sent(*seqs: int) -> list[Message]:
         return [Message(role="user", content=str(seq), seq=seq) for seq in seqs]
 

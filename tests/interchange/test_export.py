@@ -120,7 +120,7 @@ def test_unfinished_export_cannot_be_imported(opened: Store, tmp_path: Path) -> 
         assert interchange.files_of(out) == [(done, "jsonl")]
 
 
-def test_format_can_be_import_only(opened: Store, given: Any) -> None:
+def test_export_refuses_import_only_format(opened: Store, given: Any) -> None:
     given(draft("k"))
     with pytest.raises(ValueError, match="given can only be imported: export to one of "):
         interchange.export(opened, ".", "given", everything=True)

@@ -74,7 +74,7 @@ RESULT = Message.tool("-3 °C", tool_call_id="a", name="weather")
 ANSWER = Message.assistant("Cold.")
 
 
-def test_session_becomes_a_line(store: Store, lines: Lines) -> None:
+def test_session_is_exported_as_one_line(store: Store, lines: Lines) -> None:
     tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
     store.create(
         "k", messages=[Message(role="developer", content="Be brief."), QUESTION, CALL, RESULT, ANSWER], tools=tools
@@ -109,7 +109,7 @@ def test_export_has_one_line_for_each_live_session(store: Store, lines: Lines) -
     assert [line["messages"][0]["content"] for line in lines()] == ["of a", "of b"]
 
 
-def test_end_without_an_answer_is_left_out(store: Store, lines: Lines) -> None:
+def test_messages_after_the_last_answer_are_left_out(store: Store, lines: Lines) -> None:
     store.create("k", messages=[QUESTION, ANSWER, Message.user("And tomorrow?")])
     store.create("l", messages=[QUESTION, CALL, RESULT])
     first, second = lines()
@@ -135,7 +135,7 @@ def test_result_without_call_and_empty_content_are_left_out(store: Store, lines:
     assert [each.get("content") for each in line["messages"]] == ["What is the weather?", None, "(no output)", "Cold."]
 
 
-def test_interrupted_answer_and_summary_are_not_learned_from(store: Store, lines: Lines) -> None:
+def test_interrupted_answer_and_summary_have_weight_0(store: Store, lines: Lines) -> None:
     talk = store.open("k")
     talk.save_turn([QUESTION, ANSWER])
     talk.compact(lambda _: summary("They talked about the weather."))
@@ -145,7 +145,7 @@ def test_interrupted_answer_and_summary_are_not_learned_from(store: Store, lines
     assert [each.get("weight") for each in line["messages"] if each["role"] == "assistant"] == [0, 0, None]
 
 
-def test_call_with_output_in_the_same_message_has_its_result(store: Store, lines: Lines) -> None:
+def test_output_in_an_assistant_message_becomes_a_tool_message(store: Store, lines: Lines) -> None:
     calls = [ToolCall(id="", name="f", arguments="not JSON", output={"a": 1}), ToolCall(id="", name="g", output=None)]
     store.create("k", messages=[QUESTION, Message.assistant("Wait.", tool_calls=calls), ANSWER])
     (line,) = lines()
@@ -162,7 +162,7 @@ def test_call_with_output_in_the_same_message_has_its_result(store: Store, lines
         {"name": "f", "description": "d", "input_schema": {"type": "object"}},
     ],
 )
-def test_tools_get_the_nested_form(store: Store, lines: Lines, tool: dict[str, Any]) -> None:
+def test_function_tools_are_exported_in_nested_form(store: Store, lines: Lines, tool: dict[str, Any]) -> None:
     store.create("k", messages=[QUESTION, ANSWER], tools=[tool, {"type": "web_search"}])
     (line,) = lines()
     assert line["tools"] == [
@@ -204,7 +204,7 @@ def test_blocks_of_an_assistant_are_reduced_to_their_text(store: Store, lines: L
     assert line["messages"][1] == {"role": "assistant", "content": "Cold."}
 
 
-def test_payloads_are_whole(store: Store, lines: Lines) -> None:
+def test_payloads_are_exported_as_whole_strings(store: Store, lines: Lines) -> None:
     with Store(store.engine, payloads=10) as small:
         small.create("k", messages=[Message.user("x" * 5_000), ANSWER])
     (line,) = lines()
@@ -241,7 +241,7 @@ def test_texts_are_redacted_everywhere_by_default(store: Store, lines: Lines) ->
     assert secret in json.dumps(lines(redact=None))
 
 
-def test_redact_can_be_replaced(store: Store, lines: Lines) -> None:
+def test_redact_accepts_another_function(store: Store, lines: Lines) -> None:
     store.create("k", messages=[QUESTION, ANSWER])
     (line,) = lines(redact=str.upper)
     assert [each["content"] for each in line["messages"]] == ["WHAT IS THE WEATHER?", "COLD."]
@@ -262,7 +262,7 @@ def test_other_formats_refuse_a_function_that_redacts(store: Store, tmp_path: Pa
         ([Message.user([{"type": "image_url", "image_url": {"url": URL}}] * 11), ANSWER], "has 11 images"),
     ],
 )
-def test_session_that_breaks_a_rule_is_reported(
+def test_session_that_breaks_a_rule_of_the_format_is_reported(
     store: Store, tmp_path: Path, messages: list[Message], reason: str
 ) -> None:
     store.create("k", messages=messages)
@@ -296,7 +296,9 @@ any_message = st.builds(
 
 
 @given(st.lists(any_message, max_size=12))
-def test_each_line_keeps_the_rules(store: Store, tmp_path: Path, messages: list[Message]) -> None:
+def test_each_exported_line_follows_the_rules_of_the_format(
+    store: Store, tmp_path: Path, messages: list[Message]
+) -> None:
     store.delete_where(key_prefix="k")
     store.create("k", messages=messages)
     (done,) = interchange.export(store, tmp_path, "openai", keys=["k"], replace=True)

@@ -178,7 +178,7 @@ def test_imported_session_is_exported_unchanged(opened: Store, given: Any) -> No
         ([Part([message("fine"), message({1: "no text"})])], "content: "),
     ],
 )
-def test_file_with_a_message_that_cannot_be_stored_leaves_nothing(
+def test_file_with_a_message_that_cannot_be_stored_imports_nothing(
     opened: Store, given: Any, parts: list[Part], reason: str
 ) -> None:
     before = rows(opened)
@@ -291,7 +291,7 @@ def test_unreadable_path_raises_store_error(opened: Store, tmp_path: Path) -> No
         interchange.import_path(opened, tmp_path / ("x" * 300))
 
 
-def test_lost_database_ends_the_import(tmp_path: Path) -> None:
+def test_import_into_unavailable_database_raises(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/nowhere/a.db") as store, pytest.raises(DatabaseUnavailable):
         interchange.import_path(store, CONVERSATION)
 

@@ -119,7 +119,7 @@ def test_current_file_names_decode_to_keys(key: str) -> None:
     assert key_of_name(stem, "g2") == key
 
 
-def test_current_file_takes_precedence_over_older_one(opened: Store, file: Callable[..., Path]) -> None:
+def test_current_file_takes_precedence_over_older_file(opened: Store, file: Callable[..., Path]) -> None:
     file(METADATA | {"key": "Z:1"}, HELLO, name=file_name("Z:1", "g1"))
     path = file(METADATA | {"key": "Z:1"}, HELLO, HELLO, name=file_name("Z:1", "g2"))
     reports = interchange.import_path(opened, path.parent, format="nanobot")

@@ -126,7 +126,7 @@ def test_metadata_line_has_only_changes_made_in_store(
     assert after.read_text().splitlines()[1:] == source.read_text().splitlines()[1:]
 
 
-def test_metadata_of_store_replaces_that_of_file(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+def test_metadata_of_store_replaces_metadata_of_file(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     imported(opened, file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO))
     opened.update("telegram:1", metadata={"b": 2, "title": "newer"})
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2, "title": "newer"}

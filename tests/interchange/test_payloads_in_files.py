@@ -169,7 +169,7 @@ def test_session_with_a_missing_payload_is_archived_and_not_restored(store: Stor
 
 
 @pytest.mark.parametrize("revision", ["0100", "0104"])
-def test_archive_of_an_earlier_release_takes_payloads(store: Store, tmp_path: Path, revision: str) -> None:
+def test_archive_of_an_earlier_release_accepts_payloads(store: Store, tmp_path: Path, revision: str) -> None:
     path = tmp_path / "cold.db"
     shutil.copy(BACKUPS / f"{revision}.db", path)
     fill(store)

@@ -60,12 +60,12 @@ def test_redact_text_is_linear_in_the_length() -> None:
 
 
 @given(st.text())
-def test_redacted_text_is_redacted_already(text: str) -> None:
+def test_redact_text_is_idempotent(text: str) -> None:
     assert redact_text(redact_text(text)) == redact_text(text)
 
 
 @given(json_values())
-def test_redacted_value_has_the_shape_of_the_value(value: Any) -> None:
+def test_redacted_value_is_json_and_unchanged_without_replacements(value: Any) -> None:
     assert redacted(value, None) == value
     assert redacted(value, lambda text: text) == value
     json.dumps(redacted(value, lambda text: "x"))

@@ -85,7 +85,7 @@ def matched(rows: dict[tuple[Any, ...], dict[str, Any]]) -> dict[tuple[Any, ...]
 
 
 def overwrite(path: Path, seed: int) -> None:
-    """Overwrite pages but the first, which has the schema, or parts of them; cut every third file."""
+    """Overwrite pages or parts of pages, except the first page, which has the schema; cut every third file."""
     chance = random.Random(seed)
     data = bytearray(path.read_bytes())
     for _ in range(chance.choice((1, 2, 3, 6, 12))):

@@ -33,7 +33,7 @@ def sound(store: Store) -> bool:
     return [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-def test_test_data_has_backup_and_archive_of_every_revision() -> None:
+def test_stored_backups_and_archives_cover_every_revision() -> None:
     assert FILES == ARCHIVES == REVISIONS
 
 

@@ -130,7 +130,7 @@ def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
 def test_column_with_value_of_another_type_is_reported_or_read(
     sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "check", lambda _: [])  # half of the time; values do not affect it
+    monkeypatch.setattr(schema, "check", lambda _: [])  # takes half of the time, and values do not affect it
     # SQLite's columns hold values of any type.
     values = ("x'ff00'", "CAST(x'ff22' AS TEXT)", "'text'", "x'35'", "-1", "1.5", "9e999", "9223372036854775807")
     chance = random.Random(0)

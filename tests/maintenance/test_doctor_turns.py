@@ -96,7 +96,7 @@ def test_doctor_restores_previous_compaction_if_last_is_missing(talked: Store, u
     assert talked.messages("k")[0].content == "first summary"
 
 
-def test_doctor_restores_whole_log_if_all_turns_are_missing(talked: Store, url: str) -> None:
+def test_doctor_makes_whole_log_the_window_if_all_turns_are_missing(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k'")
     findings(talked, repair=True)
     assert findings(talked) == []
@@ -104,7 +104,7 @@ def test_doctor_restores_whole_log_if_all_turns_are_missing(talked: Store, url: 
     assert talked.open("k").save_turn([]).turn_no == 6
 
 
-def test_doctor_never_reuses_seq_of_a_turn(talked: Store, url: str) -> None:
+def test_doctor_repairs_last_seq_below_seqs_of_turns(talked: Store, url: str) -> None:
     last_seq = talked.info("k").last_seq
     spoil(
         url,

@@ -68,7 +68,7 @@ def test_stats_order_agents_with_equal_counts_by_name(store: Store) -> None:
     assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b", "d", "e", "f"]
 
 
-def test_stats_with_non_numeric_counters_point_to_doctor(make_sqlite: MakeDatabase) -> None:
+def test_stats_error_for_infinite_counter_names_doctor(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=[message()])
         with store.engine.begin() as connection:

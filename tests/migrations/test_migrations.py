@@ -160,7 +160,7 @@ def test_open_connections_keep_working_when_a_column_is_added(url: str) -> None:
     engine.dispose()
 
 
-def test_migrate_upgrades_schema_at_first_call_only(empty_url: str) -> None:
+def test_migrate_upgrades_schema_at_first_call_not_at_construction(empty_url: str) -> None:
     store = Store(empty_url, migrate=True)
     assert schema.current(empty_url) is None
     store.ping()
@@ -263,7 +263,7 @@ def test_check_names_different_constraint(url: str, change: str) -> None:
     engine.dispose()
 
 
-def test_sql_option_prints_statements(
+def test_sql_returns_statements_of_missing_revisions(
     make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)

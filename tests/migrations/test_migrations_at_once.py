@@ -66,7 +66,7 @@ def test_migration_revision_that_leaves_orphans_is_reverted(
         assert len(store.messages("k")) == 2
 
 
-def test_upgrade_outlasts_the_timeouts_of_the_connection(
+def test_upgrade_ignores_timeouts_of_the_connection(
     make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = ship_revision(tmp_path / "more", monkeypatch, "op.execute('SELECT pg_sleep(1.2)')")
@@ -74,7 +74,7 @@ def test_upgrade_outlasts_the_timeouts_of_the_connection(
     assert schema.upgrade(f"{make_postgres()}&options={options}", number) == number
 
 
-def test_upgrade_waits_for_the_lock_of_another_one(
+def test_upgrade_waits_for_the_lock_of_another_upgrade(
     make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_postgres()

@@ -96,7 +96,7 @@ def test_host_revision_continues_after_upgrade(tmp_path: Path, empty_url: str, w
     assert_both_are_there(empty_url)
 
 
-def test_documented_env_migrates_both_or_neither(tmp_path: Path, empty_url: str) -> None:
+def test_documented_env_migrates_host_and_store_or_neither(tmp_path: Path, empty_url: str) -> None:
     (env,) = blocks("docs/production/migrations.md", "text")
     failing = host(tmp_path / "failing", empty_url, revision="raise RuntimeError('the host')", whole_env=env)
     with pytest.raises(RuntimeError, match="the host"):

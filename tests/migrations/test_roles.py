@@ -81,7 +81,7 @@ def begin_and_leave(store: Store) -> None:
 
 
 def replace_and_take_back(store: Store) -> None:
-    """Replace a message, and take this back and back again."""
+    """Replace a message, undo this, and redo it."""
     conversation = Store(store.engine, clock=store.context.clock_time, keep_removed=DAY).conversation("k")
     conversation.append_messages([message()], replace_after=1)
     assert conversation.undo()

@@ -62,7 +62,7 @@ SEQS_BY_QUERY = {
 
 
 @pytest.mark.parametrize("ranked", [True, False], ids=["ranked", "newest"])
-def test_search_matches_all_words_and_has_no_other_syntax(
+def test_search_accepts_only_words_phrases_exclusions_and_prefixes(
     searched: Store, monkeypatch: pytest.MonkeyPatch, ranked: bool
 ) -> None:
     if not ranked:
@@ -316,7 +316,7 @@ def test_search_without_index_names_the_command(store: Store) -> None:
         store.search("oslo")
 
 
-def test_search_in_callers_transaction_keeps_the_queue(searched: Store) -> None:
+def test_search_in_callers_transaction_does_not_drain_the_queue(searched: Store) -> None:
     searched.create("a", messages=[message("oslo"), message("oslo")])
     assert found(searched, "oslo") == [("a", 1), ("a", 2)]
     with searched.engine.begin() as connection:

@@ -83,7 +83,7 @@ class Killed(BaseException):
         "naïve_beyond",
     ],
 )
-def test_non_ascii_words_cause_no_finding(store: Store, text: str) -> None:
+def test_examine_finds_nothing_for_non_ascii_words(store: Store, text: str) -> None:
     store.create("a", messages=[message(text)])
     schema.enable_search(store.engine)
     assert findings(store) == []

@@ -59,7 +59,7 @@ def test_snippet_is_cut_from_the_payload(searched: Store, words: str) -> None:
     assert hit.snippet[start:end] == words.split()[0]
 
 
-def test_search_finds_the_same_after_payloads_are_moved(searched: Store) -> None:
+def test_search_finds_the_same_messages_after_payloads_are_moved(searched: Store) -> None:
     store_messages(searched)
     for larger_than in (None, 4_096, None):
         assert searched.move_payloads(larger_than=larger_than) == 5
@@ -68,7 +68,7 @@ def test_search_finds_the_same_after_payloads_are_moved(searched: Store) -> None
         assert findings(searched) == []
 
 
-def test_search_finds_new_words_of_an_edited_payload_only(searched: Store) -> None:
+def test_search_finds_only_the_new_words_of_an_edited_payload(searched: Store) -> None:
     store_messages(searched)
     assert found(searched, "oslo") == [("k", 1), ("k", 5)]
     conversation = searched.conversation("k")

@@ -59,7 +59,7 @@ def test_snippet_starts_and_ends_between_words() -> None:
     assert part[at:end] == "Oslo"
 
 
-def test_snippet_covers_most_of_the_words() -> None:
+def test_snippet_is_the_part_with_most_of_the_words() -> None:
     text = "one " + "x " * 500 + "one two three" + " x" * 500
     part, positions = snippet(text, find("one two three", text))
     assert [part[at:end] for at, end in positions] == ["one", "two", "three"]

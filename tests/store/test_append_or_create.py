@@ -240,7 +240,7 @@ def test_empty_turn_that_replaces_an_expired_session_is_not_a_replay(store: Stor
     ]
 
 
-def test_append_with_create_survives_a_concurrent_purge(make_postgres: MakeDatabase) -> None:
+def test_append_with_create_succeeds_during_a_concurrent_purge(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     clock = Clock()
     writes: list[Callable[[Store], object]] = [
@@ -267,7 +267,7 @@ def test_append_with_create_survives_a_concurrent_purge(make_postgres: MakeDatab
             purging.delete("k")
 
 
-def test_repeated_append_with_create_survives_a_concurrent_delete(make_postgres: MakeDatabase) -> None:
+def test_repeated_append_with_create_succeeds_during_a_concurrent_delete(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with Store(url) as deleting:
         deleting.create("k", messages=[message(id="i")])

@@ -55,7 +55,7 @@ def test_child_is_created_with_user_and_ttl_of_its_parent(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "/", "a\0", "x" * 511, 5])
-def test_child_refuses_name_that_is_not_one_level(store: Store, name: str) -> None:
+def test_child_refuses_invalid_name(store: Store, name: str) -> None:
     parent = store.open("k")
     with pytest.raises(InvalidKey):
         parent.child(name)
@@ -142,7 +142,7 @@ def test_concurrent_delete_with_children_leaves_no_orphan(store: Store) -> None:
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_held_descendant_keeps_family_and_is_named(filled: Store) -> None:
+def test_held_descendant_prevents_deletion_of_its_ancestors(filled: Store) -> None:
     with filled.engine.begin() as connection:
         key = "VARCHAR(512)" if filled.engine.dialect.name == "sqlite" else 'VARCHAR(512) COLLATE "C"'
         connection.execute(sa.text(f"CREATE TABLE note (session {key} REFERENCES lango_session (key))"))

@@ -263,7 +263,7 @@ def test_replace_after_with_reordered_ids_is_not_a_replay(store: Store) -> None:
     assert contents(conversation.all_messages()) == ["a", "c", "b"]
 
 
-def test_replace_after_does_not_move_an_id_before_the_cut(store: Store) -> None:
+def test_replace_after_replays_messages_before_the_cut(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="a"), message("b", id="b"), message("c")])
     stored = conversation.append_messages([message("new a", id="a"), message("d", id="d")], replace_after=2)
     assert [(m.content, m.seq, m.replayed) for m in stored] == [("a", 1, True), ("d", 5, False)]

@@ -109,7 +109,7 @@ def test_session_is_expired_exactly_at_expires_at(store: Store, clock: Clock, ex
     assert store.count(expired=None) == 1
 
 
-def test_expire_includes_older_than_and_excludes_created_before(store: Store, clock: Clock) -> None:
+def test_expire_includes_exact_older_than_and_excludes_exact_created_before(store: Store, clock: Clock) -> None:
     store.create("k")
     created_at = clock.time
     clock.move(hours=1)

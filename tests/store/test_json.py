@@ -222,7 +222,7 @@ def test_append_validates_a_changed_or_unvalidated_message(shared_store: Store) 
         ("created_at", "yesterday", "created_at"),
     ],
 )
-def test_damaged_message_is_named_and_others_remain_readable(
+def test_damaged_message_is_named_and_other_messages_remain_readable(
     make_sqlite: MakeDatabase, column: str, damage: str, field: str
 ) -> None:
     with Store(make_sqlite()) as store:

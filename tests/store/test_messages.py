@@ -53,7 +53,7 @@ def test_tool_output_of_none_counts_as_answered(store: Store) -> None:
 
 
 @pytest.mark.parametrize("role", list(MessageRole))
-def test_role_is_stored(store: Store, role: MessageRole) -> None:
+def test_each_role_is_stored(store: Store, role: MessageRole) -> None:
     store.create("k")
     store.append_message("k", message(role=role))
     assert store.conversation("k").all_messages()[0].role is role
@@ -189,7 +189,7 @@ def test_iter_messages_refuses_page_size_below_one(store: Store, page_size: int)
         list(store.conversation("k").iter_messages(page_size=page_size))
 
 
-def test_iter_messages_holds_no_connection_and_sees_new_messages(store: Store) -> None:
+def test_iter_messages_sees_messages_appended_during_iteration(store: Store) -> None:
     store.create("k", messages=messages(4))
     seqs_read = []
     for each in store.conversation("k").iter_messages(page_size=2):

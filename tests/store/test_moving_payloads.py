@@ -82,7 +82,7 @@ def test_moved_messages_equal_appended_ones(whole: Store, store: Store) -> None:
 
 
 @pytest.mark.parametrize("larger_than", [5_000, 4_097, 1])
-def test_only_strings_of_the_length_are_moved(whole: Store, larger_than: int) -> None:
+def test_only_strings_of_at_least_the_length_are_moved(whole: Store, larger_than: int) -> None:
     before = everything(whole)
     whole.move_payloads(larger_than=larger_than)
     assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if larger_than == 1 else set()) | {"a" * 5_000}
@@ -156,7 +156,7 @@ with Store(sys.argv[1]) as store:
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("larger_than", [4_096, None])
-def test_other_process_writes_between_batches(whole: Store, url: str, larger_than: int | None) -> None:
+def test_other_process_can_write_between_batches(whole: Store, url: str, larger_than: int | None) -> None:
     if larger_than is None:
         whole.move_payloads()
     texts = iter("pqr")

@@ -60,7 +60,7 @@ def test_rows_are_read_in_order_of_seq_without_an_index(undistributed: str) -> N
     engine.dispose()
 
 
-def test_page_shortened_by_the_byte_limit_is_not_the_last(url: str) -> None:
+def test_reading_continues_after_a_page_shortened_by_the_byte_limit(url: str) -> None:
     engine = create_engine(url)
     store = Store(engine)
     store.create("k", messages=[message("\U0001f600" * 250), message("x")])

@@ -58,7 +58,7 @@ def test_threshold_is_an_option_of_the_store(url: str, least: int) -> None:
         assert store.messages("k")[0].content == ["x" * (least - 1), "y" * least]
 
 
-def test_none_keeps_all_strings_in_the_rows(url: str) -> None:
+def test_payloads_none_keeps_all_strings_in_the_rows(url: str) -> None:
     with Store(url, payloads=None) as store:
         store.create("k", messages=[message(LARGE), large_message(LARGE)])
         assert (bodies(store), listings(store)) == ([], [None, None])
@@ -122,7 +122,7 @@ def test_names_of_objects_and_ids_and_names_of_tool_calls_stay_in_the_row(url: s
 
 
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\udfff\ud800"])
-def test_string_that_is_not_text_stays_in_the_row(store: Store, odd: str) -> None:
+def test_string_with_nul_or_surrogate_stays_in_the_row(store: Store, odd: str) -> None:
     store.create("k", messages=[message(LARGE + odd), large_message(LARGE + odd, LARGE)])
     assert bodies(store) == [LARGE]
     assert store.messages("k")[0].content == LARGE + odd
@@ -231,7 +231,7 @@ def test_only_data_uris_have_a_media_type(store: Store, uri: str, media_type: st
     assert stored.content == payload(uri + LARGE, media_type)
 
 
-def test_unknown_mode_is_refused(store: Store) -> None:
+def test_messages_refuses_unknown_payloads_mode(store: Store) -> None:
     mode: Any = "none"
     for conversation in (store.open("k", messages=[message()]), store.open("empty")):
         for call in (conversation.messages, conversation.all_messages):
@@ -291,7 +291,7 @@ def test_row_converts_to_a_message_with_references(store: Store) -> None:
         '{"extra":{"a":["x",1]}}',
     ],
 )
-def test_damaged_listing_raises_damaged_message(make_sqlite: MakeDatabase, listing: str) -> None:
+def test_damaged_payloads_column_raises_damaged_message(make_sqlite: MakeDatabase, listing: str) -> None:
     with Store(make_sqlite()) as store:
         conversation = store.open("k", messages=[message(LARGE), message("sound")])
         with store.engine.begin() as connection:

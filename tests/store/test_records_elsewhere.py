@@ -48,7 +48,7 @@ def test_ranges_of_plan_eviction_skip_records() -> None:
     assert window.evict(LOG, plan) == window.fit(MESSAGES, 11)
 
 
-def test_answers_of_a_record_are_empty() -> None:
+def test_window_answers_is_empty_for_a_record() -> None:
     assert window.answers(record(tool_calls=[ToolCall(id="c1", name="dice", output=6)])) == []
 
 

@@ -61,7 +61,9 @@ def test_compaction_conflicts_if_the_session_was_recreated(store: Store) -> None
         assert [m.content for m in store.messages("k")] == ["new session"] * 3
 
 
-def test_archive_keeps_two_sessions_of_a_key_and_restores_the_later(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_archive_keeps_two_sessions_of_a_key_and_restores_the_later_one(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     cold, created_at = tmp_path / "cold.db", clock.time
     for content in ("first", "second"):
         clock.time = created_at
@@ -73,7 +75,7 @@ def test_archive_keeps_two_sessions_of_a_key_and_restores_the_later(store: Store
     assert store.restore(cold, "k").messages[0].content == "second"
 
 
-def test_repeated_purge_archives_a_session_once(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_session_archived_again_is_stored_once(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     store.create("k", ttl=HOUR, messages=[message("once")])
     for _ in range(2):

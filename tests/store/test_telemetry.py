@@ -348,7 +348,7 @@ def test_stores_of_at_and_in_turn_have_spans(either: Store, telemetry: Telemetry
             assert telemetry.operations() == ["append_message", "info", "iter_messages", "iter_sessions", "compact"]
 
 
-def test_handles_make_no_database_call(url: str) -> None:
+def test_at_and_in_turn_send_no_statements(url: str) -> None:
     statements: list[str] = []
     with Store(url, on_statement=lambda text, _: statements.append(text)) as store:
         turn, position = store.open("k").turn(), store.position()

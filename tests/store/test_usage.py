@@ -232,13 +232,13 @@ def test_usage_with_two_names_for_one_count_counts_once(store: Store) -> None:
     assert row.usage == {"input_tokens": 200, "prompt_tokens": 201, "cost_usd": 1.0, "total_cost_usd": 1.25}
 
 
-def test_values_that_are_not_numbers_are_left_out(store: Store) -> None:
+def test_usage_leaves_out_values_that_are_not_numbers(store: Store) -> None:
     save(store, "k", {"a": "7", "b": True, "c": [1], "d": None, "e": 1, "f": {"g": {"h": 1.5, "i": "x"}}})
     save(store, "k", {"a": 2, "b": False, "f": {"g": {"h": 1}}, "unknown": 3})
     assert only(store.usage()).usage == {"a": 2, "e": 1, "f": {"g": {"h": 2.5}}, "unknown": 3}
 
 
-def test_big_numbers_are_added_exactly(store: Store) -> None:
+def test_usage_adds_big_numbers_exactly(store: Store) -> None:
     for _ in range(3):
         save(store, "k", {"input_tokens": 2**63, "cost_usd": 0.1})
     row = only(store.usage())
@@ -246,14 +246,14 @@ def test_big_numbers_are_added_exactly(store: Store) -> None:
     assert row.cost_usd == pytest.approx(0.3)
 
 
-def test_sum_that_is_too_large_is_an_error(store: Store) -> None:
+def test_usage_sum_that_is_too_large_raises(store: Store) -> None:
     for _ in range(2):
         save(store, "k", {"input_tokens": 1.7e308})
     with pytest.raises(LangoStoreError, match="a number is too large"):
         store.usage()
 
 
-def test_stored_cost_is_added(store: Store) -> None:
+def test_usage_adds_stored_costs(store: Store) -> None:
     save(store, "k", {"total_cost_usd": 0.25})
     save(store, "k", {"cost_usd": 0.5})
     save(store, "k", {"input_tokens": 1})
@@ -275,7 +275,7 @@ def test_prices_apply_to_models_and_to_usage_without_stored_cost(filled: Store) 
     assert only(filled.usage()).cost_usd == 0.125
 
 
-def test_days_are_those_of_utc(make_postgres: MakeDatabase) -> None:
+def test_usage_days_are_days_of_utc(make_postgres: MakeDatabase) -> None:
     url = sa.make_url(make_postgres()).update_query_dict({"options": "-c TimeZone=Pacific/Auckland"})
     late = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
     with Store(url.render_as_string(hide_password=False), clock=lambda: late) as store:
@@ -324,7 +324,9 @@ fields = st.recursive(numbers | st.text(), lambda inner: st.dictionaries(names, 
 
 
 @given(st.lists(st.dictionaries(names, fields | json_values(names), max_size=4), max_size=6), st.data())
-def test_sums_equal_those_of_python(store: Store, usages: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_usage_sums_equal_sums_computed_in_python(
+    store: Store, usages: list[dict[str, Any]], data: st.DataObject
+) -> None:
     store.delete_where(key_prefix="k")
     groups = [data.draw(st.sampled_from(["k1", "k2"])) for _ in usages]
     for key, usage in zip(groups, usages, strict=True):

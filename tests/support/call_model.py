@@ -125,7 +125,7 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
     def finish_call(
         self, now: datetime, place: Place, token: int, result: Message, attempt: ModelAttempt | None, id: str | None
     ) -> Message:
-        """Record a result; one of a turn gets the id that the turn generates."""
+        """Record a result; a result of a turn gets `id`, which the turn generated."""
         call = self.calls.get(place)
         if call is None or call.token != token:
             raise Conflict(self.key, expected=self.last_seq, last_seq=self.last_seq)

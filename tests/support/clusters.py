@@ -43,7 +43,7 @@ def shards(url: str | sa.URL, table: str) -> list[tuple[str, str]]:
 
 
 def distributed(url: str) -> dict[str, tuple[str | None, int]]:
-    """Return the column and the group of each table of ours that is distributed."""
+    """Return the distribution column and the colocation group of each of our distributed tables."""
     query = (
         "SELECT logicalrelid::text, column_to_column_name(logicalrelid, partkey), colocationid FROM pg_dist_partition"
     )
@@ -51,7 +51,7 @@ def distributed(url: str) -> dict[str, tuple[str | None, int]]:
 
 
 def foreign_keys(url: str) -> list[str]:
-    """Return the names of the foreign keys of our tables, those of shards aside."""
+    """Return the names of the foreign keys of our tables, except those of shards."""
     query = (
         "SELECT conname FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY('{{{}}}') ORDER BY 1"
     )

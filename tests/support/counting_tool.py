@@ -14,7 +14,7 @@ class CountingTool(ThreadingHTTPServer):
 
     Attributes:
         requests: The number of requests by the header `Idempotency-Key`.
-        runs: The number of runs by the same key. If the tool honors the key, a repeated request is not a run.
+        runs: The number of runs by this header. If the tool honors the header, a repeated request is not a run.
     """
 
     daemon_threads = True

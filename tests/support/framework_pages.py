@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 
 def started(*words: str, folder: Path, timeout: float = 100) -> str:
-    """Run Python with these words, and return what it prints."""
+    """Run Python with these arguments, and return what it prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "80"}
     command = [sys.executable, *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
@@ -19,7 +19,7 @@ def started(*words: str, folder: Path, timeout: float = 100) -> str:
 
 
 def run_replacement(page: str, folder: Path, first: str = "") -> None:
-    """Run both sides of the replacement that a page shows, each after these first lines."""
+    """Run the old and the new lines of each replacement on a page, each after the lines `first`."""
     for diff in blocks(page, "diff"):
         for sign in "-+":
             lines = [line[1:] for line in diff.splitlines() if line.startswith((sign, " "))]

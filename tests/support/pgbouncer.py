@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode between the tests and their server: Debian's, if it is installed."""
+"""PgBouncer in transaction mode between the tests and their server, if PgBouncer is installed."""
 
 import os
 import pwd

@@ -14,7 +14,7 @@ _FILLED: Final = [table.name for table in Base.metadata.sorted_tables if table.n
 _EMPTY: Final = f"TRUNCATE {', '.join(_FILLED)}".encode()
 # Rows of a catalog without the columns that TRUNCATE, VACUUM and ANALYZE change.
 _MOVING: Final = "'{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[]"
-# For other catalogs, the number of rows and the last writing transaction are enough, in a third of the time.
+# For other catalogs, the number of rows and the last writing transaction are enough. It takes a third of the time.
 _OURS: Final = ("attribute:attrelid", "constraint:oid", "index:indexrelid", "policy:oid", "proc:oid", "trigger:oid")
 _WHOLE: Final = ("namespace", "extension", "event_trigger", "default_acl", "publication", "largeobject_metadata")
 _LAST: Final = "count(*), ' ', max(xmin::text::bigint)"
@@ -33,7 +33,7 @@ _FINGERPRINT: Final = " UNION ALL ".join(
         "LEFT JOIN pg_db_role_setting s ON s.setdatabase = d.oid WHERE d.datname = current_database()",
     ]
 )
-# Like pg_terminate_backend(pid, 20000), which checks ten times a second whether they have ended.
+# Does the same as pg_terminate_backend(pid, 20000), but checks every millisecond, not ten times a second.
 _END_OTHERS: Final = """
 DO $$ BEGIN
     FOR n IN 1..20000 LOOP
@@ -45,7 +45,7 @@ DO $$ BEGIN
     END LOOP;
 END $$
 """
-# A tenth of the time of the query above, if there are no connections.
+# If there are no connections, this takes a tenth of the time of the query above.
 _OTHERS: Final = b"""
 SELECT 1 FROM pg_stat_get_activity(NULL) a JOIN pg_database d ON d.oid = a.datid
 WHERE d.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
@@ -115,7 +115,7 @@ class PostgresDatabases:
         schema.upgrade(url)
 
     def _emptied(self, name: str) -> bool:
-        # By one connection from test to test: a new connection would cost the server more than the query.
+        # All tests use one connection: a new connection would cost the server more than the query.
         try:
             if name not in self._connections:
                 self._connections[name] = self._connected(name)

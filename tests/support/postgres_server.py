@@ -181,7 +181,7 @@ class PostgresServer:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # The postmaster first, so that it starts none that would be missed.
+        # The postmaster gets the signal first, so that it cannot start a process that would be missed.
         os.kill(self._process.pid, number)
         for each in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
             with contextlib.suppress(ProcessLookupError):
@@ -196,7 +196,7 @@ class PostgresServer:
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.01)  # nothing announces a new line; this waits for the server of the tests, not in a test
+            time.sleep(0.01)  # nothing announces a new line; only the start of the server waits here, no test does
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"

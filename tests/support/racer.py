@@ -63,10 +63,10 @@ class Racer:
                 self.done["conflict"] += 1
             self.look(self.conversation)
 
-    # What is done
+    # Calls
 
     def message(self, role: str | None = None, id: str | None = None) -> Message:
-        """Make a message of a role, or one of a user or a record."""
+        """Make a message of a role, by default a user message or a record at random."""
         self.written += 1
         role = role or self.random.choice(["user", "user", "record"])
         return Message(role=role, content=f"{self.number}:{self.written}", tokens=self.random.randrange(9), id=id)
@@ -106,7 +106,7 @@ class Racer:
         self.look_at_values()
 
     def look_at_values(self) -> None:
-        """No other writer sets or drops the values of this one."""
+        """Check the values of this racer, which no other racer sets or drops."""
         assert self.conversation.values(f"{self.number}.") == self.mine
 
     def compact(self) -> None:

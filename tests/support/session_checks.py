@@ -113,7 +113,7 @@ def assert_sound(store: Store) -> None:
 
 
 def seen_before(window: list[Message], seq: int) -> list[int]:
-    """Return the seqs of a window that a cut at `seq` must leave: those up to it, and those shown before its message.
+    """Return the seqs that a cut at `seq` must keep: those up to `seq`, and those shown before the message `seq`.
 
     A cut at 0 removes everything.
     """

@@ -1,4 +1,4 @@
-"""A model of a session in plain lists, after the rules of the data."""
+"""A model of a session in plain lists."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class ModelSession(ModelLog):
         return any(turn.turn_no == message.turn_no and turn.kind == "compaction" for turn in self.turns)
 
     def redact_archived(self, place: int | str, reason: str | None) -> Message:
-        """Redact a message of a session in an archive, where that uses up no seq."""
+        """Redact a message of a session in an archive; this uses up no seq."""
         old = self.at(place)
         new = self.log[self.log.index(old)] = self.redacted(old, reason)
         return new
@@ -331,7 +331,7 @@ class ModelSession(ModelLog):
             changes=[seq for seq in self.changes if seq <= upto] + [last_seq + 1] * explained,
         ).mended()
 
-    # Steps of these
+    # Helpers
 
     def stands_at(self, turn: Turn, place: int) -> bool:
         """Return whether this position belongs to a summary that covers only earlier messages."""
@@ -347,7 +347,7 @@ class ModelSession(ModelLog):
         return [m for m in self.log if m.seq > place and (m.turn_no is None or m.turn_no not in before)]
 
     def expect_something_at(self, place: int) -> None:
-        """Refuse a position whose messages were discarded by a compaction; the start of the session is one."""
+        """Refuse a cut into messages that a compaction discarded; a cut at the start of the session is allowed."""
         blank = [turn for turn in self.turns if turn.metadata.get("discarded") and not self.stands_at(turn, place)]
         if place and any((turn.replaced_upto or 0) > place for turn in blank):
             raise InvalidCut(self.key, place, max(turn.replaced_upto or 0 for turn in blank))

@@ -1,4 +1,4 @@
-"""The statements that each method sends to PostgreSQL, and the tables of which they read rows of any session."""
+"""The statements that each method sends to PostgreSQL, and the tables that they read without a session key."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -81,7 +81,7 @@ def scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def tables_without_key(connection: psycopg.Connection[Any], text: str, params: Any) -> set[str]:
-    """Return the tables of which a statement reads rows of any session, as the planner sees it."""
+    """Return the tables that a statement reads without a session key, according to its query plan."""
     (row,) = connection.execute(f"EXPLAIN (FORMAT JSON) {text}", params).fetchall()
     return {table for table, conditions in scans(row[0][0]["Plan"]) if f"({KEYS[table]} = " not in conditions}
 

@@ -36,7 +36,7 @@ WORDS = ("oak", "elm", "fir")
 
 
 class StoreBesideModel(RuleBasedStateMachine):
-    """Does everything twice, in the store and in the model, and compares the results; subclasses have the rules."""
+    """Does everything twice, in the store and in the model, and compares the results; subclasses add the rules."""
 
     def __init__(self, store: Store, clock: Clock, archive: Path) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class StoreBesideModel(RuleBasedStateMachine):
         expected = {(s.key, m.seq) for s in live for m in s.messages if word in str(m.content)}
         found = {(hit.key, hit.seq) for hit in page.items}
         assert found <= expected
-        assert found == expected or page.waiting or page.newest is not None  # the last one on a slow machine
+        assert found == expected or page.waiting or page.newest is not None  # `newest` is set on a slow machine
         assert self.connection is not None or page.waiting == 0
 
     def teardown(self) -> None:

@@ -1,7 +1,7 @@
-"""One process of test_turns_at_once: it answers requests with a model, and stops where a request says so.
+"""One process of test_turns_at_once: it answers requests with a model, and pauses where a request says so.
 
 It reads a request from each line of stdin, and prints the attempts that the request took. The first attempt of a
-request with `pause` stops there: the process prints the token of its lease, and continues when it can read a line. If
+request with `pause` pauses there: the process prints the token of its lease, and continues when it can read a line. If
 the line is "late", another process has taken over, and the attempt tries all writes that a turn has.
 """
 

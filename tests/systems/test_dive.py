@@ -29,14 +29,14 @@ def test_open_creates_or_loads_session(store: Store) -> None:
     assert texts(store.open("my-session").messages()) == ["Hello", "Hi", "How are you?", "Good!"]
 
 
-def test_save_turn_persists_turn(store: Store) -> None:
+def test_saved_turn_is_visible_to_other_handles(store: Store) -> None:
     """An opened session is connected to its store: other handles see the turn at once."""
     session, other = store.open("s"), store.open("s")
     session.save_turn([user("Hello"), assistant("Hi")])
     assert texts(other.messages()) == ["Hello", "Hi"]
 
 
-def test_append_writes_only_new_messages(store: Store) -> None:
+def test_save_turn_does_not_change_earlier_messages(store: Store) -> None:
     """Saving a turn does not rewrite earlier events."""
     session = store.open("s")
     talk(session)
@@ -146,7 +146,7 @@ def test_changing_a_loaded_message_does_not_change_the_store(store: Store) -> No
     assert texts(session.messages()) == ["Hello", "Hi", "How are you?", "Good!"]
 
 
-def test_list_with_pages_and_delete(store: Store) -> None:
+def test_sessions_are_listed_in_pages_and_deleted(store: Store) -> None:
     for number in range(5):
         store.open(f"session-{number}")
     first = store.list_sessions(limit=3)

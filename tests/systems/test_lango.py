@@ -10,7 +10,7 @@ from lango_store import Message, MessageRole, SessionExists, SessionExpired, Ses
 from lango_store.testing import Clock
 
 
-def test_create_new_session(store: Store) -> None:
+def test_created_sessions_have_unique_keys(store: Store) -> None:
     """When a new conversation begins, a session record is created with a unique key."""
     first, second = store.create(), store.create()
     assert first.key != second.key
@@ -18,12 +18,12 @@ def test_create_new_session(store: Store) -> None:
         store.create(first.key)
 
 
-def test_session_with_agent_assignment(store: Store) -> None:
+def test_session_stores_agent_id(store: Store) -> None:
     store.create("k", agent_id="lango-orchestrator")
     assert store.get("k").agent_id == "lango-orchestrator"
 
 
-def test_message_role_uses_typed_enum(store: Store) -> None:
+def test_loaded_message_role_is_an_enum(store: Store) -> None:
     store.create("k")
     for role in (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL, MessageRole.FUNCTION, MessageRole.MODEL):
         store.append_message("k", Message(role=role, content=""))
@@ -32,7 +32,7 @@ def test_message_role_uses_typed_enum(store: Store) -> None:
     assert loaded == ["user", "assistant", "tool", "function", "model"]
 
 
-def test_role_is_cast_at_the_database_boundary_and_nowhere_else(store: Store) -> None:
+def test_role_is_text_in_the_database_and_an_enum_in_python(store: Store) -> None:
     """The database stores plain text, and the store returns the enum."""
     store.create("k", messages=[Message(role=MessageRole.MODEL, content="hi")])
     with store.engine.connect() as connection:
@@ -42,12 +42,12 @@ def test_role_is_cast_at_the_database_boundary_and_nowhere_else(store: Store) ->
     assert store.get("k").messages[0].role is MessageRole.MODEL
 
 
-def test_json_serialization_backward_compatibility(store: Store) -> None:
+def test_role_is_lowercase_text_in_json(store: Store) -> None:
     store.create("k", messages=[Message(role=MessageRole.USER, content="hi")])
     assert '"role":"user"' in store.get("k").messages[0].model_dump_json()
 
 
-def test_store_user_message_and_assistant_response(store: Store) -> None:
+def test_question_and_answer_are_stored_in_order(store: Store) -> None:
     store.create("k")
     store.append_message("k", Message(role=MessageRole.USER, content="What is new?"))
     store.append_message("k", Message(role=MessageRole.ASSISTANT, content="Nothing yet."))
@@ -57,27 +57,27 @@ def test_store_user_message_and_assistant_response(store: Store) -> None:
     ]
 
 
-def test_load_session_by_key(store: Store) -> None:
+def test_get_returns_session_with_fields_and_messages(store: Store) -> None:
     store.create("k", title="t", metadata={"channel": "slack"}, messages=[Message(role=MessageRole.USER, content="x")])
     loaded = store.get("k")
     assert (loaded.key, loaded.title, loaded.metadata, len(loaded.messages)) == ("k", "t", {"channel": "slack"}, 1)
 
 
-def test_session_not_found(store: Store) -> None:
+def test_get_and_append_of_missing_session_raise_session_not_found(store: Store) -> None:
     with pytest.raises(SessionNotFound, match="nobody"):
         store.get("nobody")
     with pytest.raises(SessionNotFound):
         store.append_message("nobody", Message(role=MessageRole.USER, content="x"))
 
 
-def test_store_and_retrieve_session_settings(store: Store) -> None:
+def test_session_stores_model_and_settings(store: Store) -> None:
     store.create("k", model="gemini-x", settings={"thinking_level": "low"})
     store.update("k", model="gemini-y", settings={"thinking_level": "high"})
     loaded = store.get("k")
     assert (loaded.model, loaded.settings) == ("gemini-y", {"thinking_level": "high"})
 
 
-def test_delete_session(store: Store) -> None:
+def test_delete_removes_all_rows_of_the_session(store: Store) -> None:
     """When session deletion is requested, all session data is removed from storage."""
     conversation = store.open("k")
     conversation.save_turn([Message(role=MessageRole.USER, content="x")], {"input_tokens": 1})
@@ -87,7 +87,7 @@ def test_delete_session(store: Store) -> None:
             assert connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
 
 
-def test_session_expiration(store: Store, clock: Clock) -> None:
+def test_expired_session_is_refused_and_purged(store: Store, clock: Clock) -> None:
     store.create("k", ttl=timedelta(hours=1))
     clock.move(hours=2)
     with pytest.raises(SessionExpired):
@@ -95,7 +95,7 @@ def test_session_expiration(store: Store, clock: Clock) -> None:
     assert store.expire().sessions == 1
 
 
-def test_get_loads_messages_eagerly(store: Store) -> None:
+def test_loaded_session_keeps_messages_after_deletion(store: Store) -> None:
     """A loaded session needs no database."""
     store.create("k", messages=[Message(role=MessageRole.USER, content="x")])
     loaded = store.get("k")
@@ -103,7 +103,7 @@ def test_get_loads_messages_eagerly(store: Store) -> None:
     assert loaded.messages[0].content == "x"
 
 
-def test_author_preserved_through_append_and_loaded_from_storage(store: Store) -> None:
+def test_author_is_stored_and_included_in_json(store: Store) -> None:
     store.create("k")
     store.append_message("k", Message(role=MessageRole.ASSISTANT, content="x", author="lango-orchestrator"))
     store.append_message("k", Message(role=MessageRole.USER, content="y"))

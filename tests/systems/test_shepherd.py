@@ -70,7 +70,7 @@ def test_session_stores_tools(store: Store) -> None:
     assert session.info().tools == []
 
 
-def test_last_message_by_role(store: Store) -> None:
+def test_last_message_returns_last_message_of_a_role(store: Store) -> None:
     session = store.open("s", messages=TALK)
     last_user, last_assistant = session.last_message(MessageRole.USER), session.last_message("assistant")
     assert last_user is not None

@@ -26,7 +26,7 @@ def other(url: str, clock: Clock) -> Iterator[Store]:
         yield yielded
 
 
-def test_thread_runs_only_while_readers_wait(store: Store) -> None:
+def test_watcher_thread_runs_only_while_readers_wait(store: Store) -> None:
     before = watchers()
     store.create("k", messages=messages(1))
     assert list(store.tail("k", follow=False)) != []
@@ -112,7 +112,7 @@ def test_closing_the_async_store_ends_followers(url: str, borrowed: bool) -> Non
     asyncio.run(work())
 
 
-def test_closed_async_generator_leaves_no_reader(url: str) -> None:
+def test_closed_async_generator_removes_its_reader(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k", messages=messages(1))
@@ -124,7 +124,7 @@ def test_closed_async_generator_leaves_no_reader(url: str) -> None:
     asyncio.run(work())
 
 
-def test_cancelled_readers_leave_no_reader(url: str) -> None:
+def test_cancelled_readers_are_removed(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k", messages=messages(1))

@@ -81,7 +81,7 @@ def test_stream_sends_pieces_and_their_end(served: Callable[[Work], None]) -> No
     served(work)
 
 
-def test_last_event_id_continues_and_wins_over_after(served: Callable[[Work], None]) -> None:
+def test_last_event_id_takes_precedence_over_after(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k", messages=messages(1))
         before = Request(app, "/k/events")
@@ -96,7 +96,7 @@ def test_last_event_id_continues_and_wins_over_after(served: Callable[[Work], No
     served(work)
 
 
-def test_deletion_ends_the_answer(served: Callable[[Work], None]) -> None:
+def test_deletion_ends_the_stream(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k", messages=messages(1))
         request = Request(app, "/k/events")
@@ -111,7 +111,7 @@ def test_deletion_ends_the_answer(served: Callable[[Work], None]) -> None:
     served(work)
 
 
-def test_stream_sends_comments_while_nothing_happens(url: str) -> None:
+def test_stream_sends_comments_as_heartbeat(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
@@ -161,7 +161,7 @@ def test_refused_request_gets_a_status(served: Callable[[Work], None], clock: Cl
     served(work)
 
 
-def test_other_methods_are_refused(served: Callable[[Work], None]) -> None:
+def test_http_methods_other_than_get_are_refused(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k")
         request = Request(app, "/k/events", method="POST")
@@ -198,14 +198,14 @@ def test_authorize_decides_for_each_session(url: str, awaited: bool) -> None:
             allowed = Request(app, "/ann:1/events")
             assert (await first(allowed))[1] == "appended"
             await allowed.disconnect()
-            for key in ("bob:1", "missing"):  # the status does not tell which keys exist
+            for key in ("bob:1", "missing"):  # the status does not reveal which keys exist
                 assert await Request(app, f"/{key}/events").finish() == 403
 
     asyncio.run(work())
     assert asked == [("http", "ann:1"), ("http", "bob:1"), ("http", "missing")]
 
 
-def test_answer_of_authorize_that_is_not_true_refuses(url: str) -> None:
+def test_request_is_refused_unless_authorize_returns_true(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
@@ -241,7 +241,7 @@ def test_mounted_event_stream_reads_the_key_after_the_prefix(served: Callable[[W
     served(work)
 
 
-def test_closing_the_store_ends_the_answer(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_the_store_ends_the_stream(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         store = AsyncStore(url)
         await store.create("k", messages=messages(1))

@@ -73,7 +73,7 @@ def test_follower_gets_writes_through_a_hosts_connection(engine: sa.Engine) -> N
                 reader.wait_for_messages(number + 1)
 
 
-def test_follower_sees_neither_open_nor_rolled_back_transactions(store: Store) -> None:
+def test_follower_gets_committed_but_not_rolled_back_messages(store: Store) -> None:
     store.create("k")
     with follower(store) as reader:
         until_waiting(store)
@@ -85,7 +85,7 @@ def test_follower_sees_neither_open_nor_rolled_back_transactions(store: Store) -
         assert contents(reader.wait_for_messages(1)) == ["stored"]
 
 
-def test_changes_reach_followers(store: Store) -> None:
+def test_followers_get_changes(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     with follower(store) as reader:
         until_waiting(store)

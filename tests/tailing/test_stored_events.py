@@ -168,12 +168,12 @@ def test_negative_seq_raises_value_error(store: Store) -> None:
         store.tail("k", after=-1)
 
 
-def test_tail_raises_invalid_key(store: Store) -> None:
+def test_tail_with_empty_key_raises_invalid_key(store: Store) -> None:
     with pytest.raises(InvalidKey):
         store.tail("")
 
 
-def test_seq_as_text_is_accepted(store: Store) -> None:
+def test_tail_accepts_seq_as_text(store: Store) -> None:
     store.create("k", messages=messages(2))
     (event,) = stored(store, after="1")
     assert isinstance(event, Appended)

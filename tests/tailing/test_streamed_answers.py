@@ -83,7 +83,7 @@ def test_message_of_another_writer_does_not_repeat_the_draft(store: Store, conve
     assert pieces(stored(store, question.cursor)) == [("t", 3, "is ")]
 
 
-def test_second_answer_of_a_turn_begins_a_draft(store: Store, conversation: Conversation) -> None:
+def test_second_answer_of_a_turn_begins_a_new_draft(store: Store, conversation: Conversation) -> None:
     turn = begun(conversation, "One.")
     (first,) = stored(store)
     turn.append(Message.assistant("One."))
@@ -93,7 +93,7 @@ def test_second_answer_of_a_turn_begins_a_draft(store: Store, conversation: Conv
     assert pieces([second]) == [("t", 0, "Two.")]
 
 
-def test_another_attempt_begins_a_draft(store: Store, conversation: Conversation) -> None:
+def test_next_attempt_begins_a_new_draft(store: Store, conversation: Conversation) -> None:
     begun(conversation, "It is ra")
     (first,) = stored(store)
     conversation.release_turn()
@@ -111,7 +111,7 @@ def test_failed_turn_ends_the_draft(store: Store, conversation: Conversation) ->
     assert [draft.text for draft in conversation.drafts()] == ["half of an answer"]
 
 
-def test_draft_of_a_dead_process_is_shown_until_its_lease_is_released(store: Store, conversation: Conversation) -> None:
+def test_draft_of_open_turn_is_shown_until_the_lease_is_released(store: Store, conversation: Conversation) -> None:
     begun(conversation, "half of ")
     assert pieces(stored(store)) == [("t", 0, "half of ")]
     conversation.release_turn()

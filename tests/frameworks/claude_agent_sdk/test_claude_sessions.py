@@ -106,7 +106,7 @@ async def test_title_comes_from_user_else_model_else_summary(store: Store, sessi
         ({"customTitle": "mine", "aiTitle": "not mine"}, "mine"),
         ({"aiTitle": "ai 3"}, "mine"),
         ({"customTitle": "mine 2"}, "mine 2"),
-        ({"customTitle": "half \ud800"}, "mine 2"),  # no title of a database; the entry is stored
+        ({"customTitle": "half \ud800"}, "mine 2"),  # cannot be stored as a title, but the entry is stored
         ({"customTitle": ""}, None),
     ]
     for fields, title in steps:

@@ -67,7 +67,7 @@ async def test_different_event_with_stored_id_is_refused(service: LangoSessionSe
     assert (await stored(service, session)).events == session.events == [one, paid.model_copy(update={"id": "paid"})]
 
 
-async def test_event_without_author_is_refused_by_name(service: LangoSessionService) -> None:
+async def test_event_without_author_is_refused_with_field_name(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said()
     event.author = None  # type: ignore[assignment]
@@ -78,7 +78,7 @@ async def test_event_without_author_is_refused_by_name(service: LangoSessionServ
     assert session.events == []
 
 
-async def test_append_to_expired_session_starts_a_new_one(url: str, clock: Clock) -> None:
+async def test_append_to_expired_session_starts_a_new_session(url: str, clock: Clock) -> None:
     async with LangoSessionService(url, clock=clock, default_ttl=timedelta(hours=1)) as service:
         session = await service.create_session(**WHERE, session_id="trip", state={"old": 1, "user:kept": 2})
         await service.append_event(session, said("old"))

@@ -197,7 +197,9 @@ async def test_every_field_of_an_event_is_loaded(service: LangoSessionService, m
 
 
 @pytest.mark.parametrize("id", ["x" * 600, "a\0b", "\ud800"])
-async def test_event_id_that_no_index_can_hold_is_refused(service: LangoSessionService, id: str) -> None:
+async def test_event_id_that_is_too_long_or_has_nul_or_surrogate_is_refused(
+    service: LangoSessionService, id: str
+) -> None:
     session = await service.create_session(**WHERE)
     with pytest.raises(LangoStoreError, match="id"):
         await service.append_event(session, said(id=id))

@@ -103,7 +103,7 @@ async def test_item_is_not_popped_after_the_lease_was_taken_over(store: Store) -
         assert words(await session.get_items()) == ["a"]
 
 
-async def test_failed_run_is_continued_without_its_question(store: Store) -> None:
+async def test_failed_run_is_continued_without_sending_its_question_again(store: Store) -> None:
     seen: list[list[str]] = []
 
     def fail(items: list[Item]) -> None:

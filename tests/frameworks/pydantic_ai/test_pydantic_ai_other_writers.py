@@ -154,7 +154,7 @@ async def test_summary_replaces_the_messages_it_covers(conversations: Conversati
     assert faults(store) == []
 
 
-async def test_only_redacted_or_deleted_messages_are_missing(conversations: Conversations, store: Store) -> None:
+async def test_only_redacted_or_deleted_texts_are_missing(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1", "2", "3", "4")
     await conversations.save(talk)
     branched = await conversations.branch("c", at=2, expected_revision=talk.revision)
