@@ -1,9 +1,9 @@
 """Stores for asyncio: each call of `Store` or `Conversation` runs in a worker thread.
 
-There is one implementation and one engine. Threads with the synchronous drivers are faster than the asynchronous
-drivers, and block the event loop for a shorter time. Several event loops may use one store.
+So the store is implemented once, and needs one engine. Threads with the synchronous drivers are faster than the
+asynchronous drivers, and block the event loop for a shorter time. Several event loops may use one store.
 
-`Context` reports each write to `Cancellation`, so this module needs no list of the methods that write.
+`Context` reports to `Cancellation` when a call begins to write, so this module needs no list of the methods that write.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _tail(threads: Threads, context: Context, key: str, after: int | str, follow
 
 
 class StoreOptions(TypedDict, total=False):
-    """The keyword arguments of `Store` and `AsyncStore`, as a `TypedDict`. `Store` describes them."""
+    """The keyword arguments of `Store` and `AsyncStore`; `Store` describes them."""
 
     migrate: bool
     default_ttl: DefaultTTL
@@ -115,16 +115,21 @@ class StoreOptions(TypedDict, total=False):
 
 
 class AsyncStore:
-    """The methods of `Store` as coroutines, with the same names, arguments, results and exceptions.
+    """A store for asyncio: the methods of `Store` as coroutines.
 
-    Each call runs in a worker thread. A store has at most as many threads as the engine's pool has connections, and
-    several event loops may use one store.
+    They have the same names, arguments, results and exceptions.
 
-    A cancelled read returns at once. A cancelled write waits until its outcome is known, and then raises
-    `CancelledError`; if the write failed, its exception is the cause. A cancelled call of several transactions, such as
+    `using`, `transaction` and `snapshot` are missing: call them in a function that you pass to `run_sync`.
+    `conversation`, `at`, `in_turn`, `tail` and `iter_sessions` are not coroutines.
+
+    Each call runs in a worker thread. A store has at most as many threads as the engine's pool has connections, and at
+    most 32. Several event loops may use one store.
+
+    A cancelled read raises `CancelledError` at once. A cancelled write first waits until its outcome is known; if the
+    write failed, its exception is the cause of the `CancelledError`. A cancelled call of several transactions, such as
     `expire`, does not start another transaction. The wait ends with the SQL statement: SQLite waits up to 30 seconds
-    for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. A message with an `id` can be
-    appended again safely.
+    for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a cancellation, a message
+    with an `id` can be appended again safely.
 
     To write in the transaction of your own `AsyncSession`, use the synchronous store: `await session.run_sync(lambda s:
     store.store.using(s).append_message(key, message))`.
@@ -171,16 +176,20 @@ class AsyncStore:
 
     @property
     def engine(self) -> sa.Engine:
-        """The SQLAlchemy engine, for example for your own queries. If you passed an engine, it is that engine."""
+        """The SQLAlchemy engine, for example for your own queries.
+
+        If you passed an engine to the store, it is that engine.
+        """
         return self.store.engine
 
     async def run_sync(self, call: Callable[Concatenate[Store, P], R], *arguments: P.args, **options: P.kwargs) -> R:
-        """Call a function with the synchronous `Store` in a worker thread, for example for several calls at once.
+        """Call a function with the synchronous `Store` in a worker thread.
 
-        Cancellation has the same effects as for a single call: see `AsyncStore`.
+        Use it to make several calls in one thread. Cancellation has the same effects as for a single call: see
+        `AsyncStore`.
 
         Args:
-            call: A function whose first argument is the `Store`. It must not be a coroutine function.
+            call: A function whose first argument is the `Store`; not a coroutine function.
             *arguments: Further positional arguments of the function.
             **options: Keyword arguments of the function.
 
@@ -204,12 +213,12 @@ class AsyncStore:
     position = awaited(Store.position)
 
     def at(self, position: str | None) -> AsyncStore:
-        """Return a store whose reads include everything that was written up to a position, even from a replica.
+        """Return a store whose reads include all writes up to a position, even from a replica.
 
         This method is not a coroutine. Closing the returned store has no effect: close this one.
 
         Args:
-            position: The result of `position()` in the process that wrote. With None, reads do not wait.
+            position: The result of `position()` in the process that wrote. None requires nothing.
 
         Raises:
             ValueError: The text is not a position.
@@ -217,12 +226,12 @@ class AsyncStore:
         return self._with(self.store.at(position))
 
     def in_turn(self, turn: AsyncRunningTurn) -> AsyncStore:
-        """Return a store whose appends to the session of a turn need the lease of the turn, as `Store.in_turn` does.
+        """Return a store whose appends to the session of a turn need the turn's lease.
 
-        This method is not a coroutine.
+        See `Store.in_turn`. This method is not a coroutine.
 
         Args:
-            turn: A turn in progress, in its block.
+            turn: A turn in progress, inside its block.
         """
         return self._with(self.store.in_turn(turn._twin))
 
@@ -238,9 +247,10 @@ class AsyncStore:
     open = opening(Store.open)
 
     def conversation(self, key: str) -> AsyncConversation:
-        """Return an `AsyncConversation` for a session without accessing the database. This method is not a coroutine.
+        """Return an `AsyncConversation` for a session without accessing the database.
 
-        If the session does not exist, the methods of the conversation raise `SessionNotFound`.
+        If the session does not exist, the methods of the conversation raise `SessionNotFound`. This method is not a
+        coroutine.
 
         Args:
             key: The session's key.
@@ -261,20 +271,22 @@ class AsyncStore:
     messages = awaited(Store.messages)
 
     def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Follow a session: yield its stored events after a position, then those that other processes add.
+        """Follow a session: yield its stored events after a position, then new events.
 
-        Each message is yielded once, in the order of `seq`. A reader that waits uses no thread and no connection.
+        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
+        uses no thread and no connection.
 
         Args:
             key: The session to follow.
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A cursor identifies its session: if that session no longer exists, the only event is
-                `Ended`, even if another session has the key now. A `seq` does not identify a session.
-            follow: Wait for more events. If False, end after the stored ones.
+                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
+                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
+                now.
+            follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
-            in this process may get the same objects.
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
+            the events: other readers in this process may get the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -313,7 +325,7 @@ class AsyncStore:
     resume = awaited(Store.resume)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
-        """Iterate over live sessions with `async for`, in the order of their keys, each exactly once.
+        """Iterate over live sessions in the order of their keys, each exactly once.
 
         Sessions that are created or deleted during the iteration may or may not be included. One page is in memory at a
         time, and no connection is held between pages.
@@ -327,9 +339,12 @@ class AsyncStore:
         return context.telemetry.each_async("iter_sessions", None, infos)
 
     async def close(self) -> None:
-        """Wait for running calls, then close the connections. An engine or a store that you passed stays open.
+        """Wait for running calls, then close the connections.
 
-        If this call is cancelled, it returns at once, and the store is closed as soon as the running calls have ended.
+        An engine or a store that you passed stays open.
+
+        If this call is cancelled, it raises `CancelledError` at once, and the store is closed as soon as the running
+        calls have ended.
         """
         if self._is_derived:
             return
@@ -345,9 +360,12 @@ class AsyncStore:
 
 
 class AsyncConversation:
-    """The methods of `Conversation` as coroutines, with the same names, arguments, results and exceptions.
+    """A handle for one session: the methods of `Conversation` as coroutines.
 
-    `AsyncStore.open` and `AsyncStore.conversation` return conversations. See `AsyncStore` for cancellation.
+    They have the same names, arguments, results and exceptions.
+
+    `turn`, `tail` and `iter_messages` are not coroutines. `AsyncStore.open` and `AsyncStore.conversation` return
+    conversations. See `AsyncStore` for cancellation.
 
     Attributes:
         key: The session's key.
@@ -408,18 +426,23 @@ class AsyncConversation:
         wait: timedelta | None = None,
         flush: timedelta = timedelta(milliseconds=250),
     ) -> AsyncRunningTurn:
-        """Return an asynchronous context manager for a turn. This method is not a coroutine.
+        """Return an asynchronous context manager for a turn, which excludes other turns.
 
-        See `Conversation.turn`. Waiting for another turn uses no thread and no connection.
+        Entering the block takes the lease of the session, and leaving the block saves the turn. See `RunningTurn`.
+        Waiting for another turn uses no thread and no connection. This method is not a coroutine.
 
         Args:
-            id: Your id of the turn. Defaults to a new UUIDv7.
-            lease: How long the lease lasts without an append or a stored piece of a draft. Defaults to 2 minutes.
-            wait: How long to wait for another turn of the session to end. Defaults to not waiting.
-            flush: How long to collect pieces of a draft before they are stored. Defaults to 250 ms.
+            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If the turn is stored
+                already, the block gets the stored turn. Defaults to a new UUIDv7.
+            lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
+                may take over. Defaults to 2 minutes.
+            wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
+                not waiting.
+            flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
 
         Raises:
             TurnInProgress: On entering the block: another turn has the lease.
+            LangoStoreError: The conversation belongs to a transaction, which would hide the lease from other processes.
 
         Example:
             ```python
@@ -452,18 +475,23 @@ class AsyncConversation:
     ) -> Effect:
         """Record that a tool call begins, before the tool runs.
 
-        See `Conversation.begin_call`. Waiting for another process uses no thread and no connection.
+        See `Conversation.begin_call`. The wait uses no thread and no connection.
 
         Args:
             seq: The `seq` of the message that asks for the call.
             position: The position of the call in the `tool_calls` of the message, from 0.
-            limit: How long the call may run before other processes consider it unknown. Defaults to 2 minutes.
-            wait: How long to wait while another process runs the call. Defaults to not waiting.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Defaults to False.
+            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to 2 minutes.
+            wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
+                Defaults to not waiting.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
+                the key or changes nothing. Defaults to False.
 
         Raises:
-            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
-            CallInProgress: Another process is running the call; nothing was written.
+            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
+                `idempotent` is False; nothing was written.
+            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
+                still be running; nothing was written.
+            LangoStoreError: The session has no such call; nothing was written.
         """
         with self._steps("begin_call") as twin:
             begin = functools.partial(twin.begin_call, seq, position, limit=limit, idempotent=idempotent)
@@ -513,19 +541,21 @@ class AsyncConversation:
         return self._twin._context.telemetry.each_async("iter_messages", self.key, messages)
 
     def tail(self, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Follow the session: yield its stored events after a position, then those that other processes add.
+        """Follow the session: yield its stored events after a position, then new events.
 
-        Each message is yielded once, in the order of `seq`. A reader that waits uses no thread and no connection.
+        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
+        uses no thread and no connection.
 
         Args:
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A cursor identifies its session: if that session no longer exists, the only event is
-                `Ended`, even if another session has the key now. A `seq` does not identify a session.
-            follow: Wait for more events. If False, end after the stored ones.
+                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
+                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
+                now.
+            follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
-            in this process may get the same objects.
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
+            the events: other readers in this process may get the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -543,7 +573,8 @@ class AsyncConversation:
             summarizer: A function or a coroutine function that takes the messages of the window and returns the
                 summary: a `Message`, or a list of messages. A coroutine function is awaited; any other function runs in
                 a thread.
-            discard: Delete the replaced messages, but not records. False by default.
+            discard: Delete the replaced messages from the log, but keep records and the usage of turns. By default the
+                replaced messages stay in the log.
 
         Returns:
             The compaction, or None if the window is empty.
@@ -562,16 +593,16 @@ class AsyncConversation:
 
 
 class AsyncRunningTurn:
-    """A turn in progress, as an asynchronous context manager that `AsyncConversation.turn` returns.
+    """A turn in progress: an asynchronous context manager from `AsyncConversation.turn`.
 
     See `RunningTurn` for the effects of entering and leaving the block.
 
     Attributes:
         id: The id of the turn.
-        replayed: True if the turn was saved before.
+        replayed: True if the turn was saved before. Then nothing more can be appended.
         messages: The messages of the turn in the log so far.
-        usage: The usage to save with the turn.
-        metadata: Your own data to save with the turn.
+        usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
+        metadata: Your own data to save with the turn, a dict of JSON.
         stored: The saved turn: after the block, or from its beginning if `replayed`.
         draft_text: The text that was written since the last answer was appended.
     """
@@ -595,13 +626,15 @@ class AsyncRunningTurn:
     interrupt = awaited(RunningTurn.interrupt)
 
     async def write(self, text: str) -> None:
-        """Add a piece of the answer to the draft, as `RunningTurn.write` does. A thread is used only to store pieces.
+        """Add a piece of a streamed answer to the draft, as `RunningTurn.write` does.
+
+        Pieces are stored at most once per `flush` of `AsyncConversation.turn`. Only storing uses a thread.
 
         Args:
             text: The piece.
 
         Raises:
-            LeaseLost: Another process has taken over the session.
+            LeaseLost: The turn has lost the lease of the session.
         """
         if self._twin.collect(text):
             await self.flush()
@@ -610,19 +643,26 @@ class AsyncRunningTurn:
     async def call(
         self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
     ) -> AsyncIterator[Effect]:
-        """Open a block in which a tool call of a stored message runs, at most once, as `RunningTurn.call` does.
+        """Open a block in which a tool call runs, as `RunningTurn.call` does.
 
         Args:
             message: The stored message that asks for the call, or its `seq`.
-            call: The call, an item of `message.tool_calls`, or its position there.
-            limit: How long the call may run before other processes consider it unknown. Defaults to the lease.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Defaults to False.
+            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`, the
+                position.
+            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to the duration of the
+                turn's lease.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
+                the key or changes nothing. Defaults to False.
 
         Raises:
-            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
-            CallInProgress: Another process is running the call; nothing was written.
-            LeaseLost: On entering the block: another process has taken over the session; nothing was written.
-            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call is unknown.
+            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
+                `idempotent` is False; nothing was written.
+            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
+                still be running; nothing was written.
+            LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
+            Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
+                was not stored.
+            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
         """
         begin = functools.partial(self._twin.begin_call, message, call, limit=limit, idempotent=idempotent)
         effect = await self._threads.run(begin)

@@ -1,7 +1,7 @@
 """Purged sessions in a separate SQLite file, with full-text search.
 
-The file has plain tables, which Datasette and the `sqlite3` shell can read. A key can be used again after a purge. The
-table `sessions` then has one row for each incarnation, that is, for each session that had the key.
+The file has plain tables, which Datasette and the `sqlite3` shell can read. A key can be used again after a purge. So
+the table `sessions` has one row for each incarnation, that is, for each purged session that had the key.
 """
 
 import json
@@ -61,15 +61,16 @@ _PARTS: Final = {
 class Archive:
     """An archive file of purged sessions.
 
-    An archive is a context manager, which closes the file. Use one archive in one thread at a time.
+    An archive is a context manager, which closes the file. Use an archive only in the thread that created it.
 
     Args:
         path: The path of the file.
-        create: Create the file if it does not exist, readable by its owner only. Default: False.
+        create: Create the file if it does not exist, readable by its owner only, and add missing tables. Default:
+            False.
 
     Raises:
-        InvalidFile: The file does not exist, or is not an archive.
-        DatabaseUnavailable: The file cannot be opened or read.
+        InvalidFile: `create` is False, and the file does not exist or is not an archive.
+        DatabaseUnavailable: The file is not a SQLite file, or cannot be opened or read.
 
     Example:
         ```python
@@ -144,7 +145,7 @@ class Archive:
     def keeping(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> Iterator[None]:
         """Copy sessions of a store into the file; `expire(archive=...)` calls it.
 
-        When the block ends, the copy is on disk. If the block raises an error, the copy is undone.
+        When the block ends, the copy is on disk. If the block raises an exception, nothing is copied.
 
         Args:
             connection: A connection to the store.
@@ -180,10 +181,10 @@ class Archive:
         return self._connection.execute(f"DELETE FROM sessions WHERE {where}", values).rowcount
 
     def search(self, text: str, *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find the messages that contain all words of a text, best match first.
+        """Find the messages that contain all words of a text, the best match first.
 
         Args:
-            text: One or more words.
+            text: One or more words, separated by spaces. All sessions of the archive are searched.
             limit: The maximum number of messages, 0 to 1,000,000. Default: 20.
 
         Returns:
@@ -228,9 +229,10 @@ class Archive:
         return sessions, messages
 
     def forget(self, *, user_id: str | None = None, agent_id: str | None = None, key_prefix: str | None = None) -> int:
-        """Delete sessions, and remove every trace of them from the file.
+        """Delete sessions, and remove all of their data from the file.
 
-        A session is deleted if it matches all filters. The file is rewritten, which takes time in a large archive.
+        A session is deleted if it matches all filters. Pass at least one. The whole file is rewritten, which takes long
+        if the archive is large.
 
         Args:
             user_id: Only sessions of this user.
@@ -254,13 +256,15 @@ class Archive:
     def redact(
         self, key: str, seq_or_id: int | str, *, reason: str | None = None, incarnation: int | None = None
     ) -> Message | None:
-        """Redact a message, as `Conversation.redact_message` does, and remove every trace of its content from the file.
+        """Redact a message, and remove all of its content from the file.
+
+        `Conversation.redact_message(archive=...)` redacts a message in a store and in an archive.
 
         Args:
             key: The key of the session.
             seq_or_id: The `seq` (an int) or the id (a str) of the message.
             reason: A reason to store in the message. Default: None.
-            incarnation: The incarnation of the session. Default: the latest one that has such a message.
+            incarnation: The incarnation of the session. Default: the one that was archived last and has such a message.
 
         Returns:
             The redacted message, or None if there is no such message.
@@ -304,7 +308,7 @@ class Archive:
     ) -> None:
         """Copy the latest incarnation of a session back into a store; `Store.restore` calls it.
 
-        The session also stays in the archive. With `children`, the descendants that were archived since the previous
+        The session also stays in the archive. With `children`, the descendants that were archived after the previous
         incarnation of the session are restored too.
 
         Args:

@@ -1,4 +1,4 @@
-"""A handle for one session. It stores only the session's key, and reads everything else from the database."""
+"""A handle for one session, which stores only the session's key."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ R = TypeVar("R")
 class Conversation:
     """A handle for one session.
 
-    It has the methods of `Store` that work on one session, without their `key` argument, and methods for the log, the
-    turns and the forks of the session.
+    It has most methods of `Store` that work on one session, without their `key` argument (but not `exists`, `touch` and
+    `delete`), and methods for the log, the turns and the forks of the session.
 
     `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
     be used for one session. Returned objects are independent copies: changing them does not change stored data.
@@ -85,11 +85,12 @@ class Conversation:
     Attributes:
         key: The session's key.
 
-    The following exceptions apply to all methods, and most methods do not list them again. Every method raises
-    `SessionNotFound` if there is no such session, unless the method creates the session, and `SessionExpired` if its
-    TTL has passed. Every method that uses the database raises `SchemaOutOfDate`, `UnknownFeature`,
+    The following exceptions apply to all methods, and most methods do not list them again. A method raises
+    `SessionNotFound` if there is no such session, and `SessionExpired` if its TTL has passed, unless its description
+    says otherwise. Every method that uses the database raises `SchemaOutOfDate`, `UnknownFeature`,
     `DatabaseUnavailable`, `DatabaseBusy` or `NotPermitted` if the schema is wrong, or the database is unreachable, busy
-    or refuses permission. Every method that reads messages raises `DamagedMessage` if a stored one cannot be read.
+    or refuses permission. A method that reads messages raises `DamagedMessage` if a stored message cannot be read. An
+    argument that is out of range raises `ValueError`.
 
     Example:
         ```python
@@ -117,12 +118,12 @@ class Conversation:
         """Load the session with the messages of its window.
 
         Args:
-            expired: Also load the session if it has expired and is not purged yet. This does not revive it.
+            expired: Also load the session if it has expired and is not purged yet. The session stays expired.
             records: Also load the records between the messages.
-            as_of: Load the window of an earlier moment: when this `seq` was the session's `last_seq`, or at this time,
-                an aware datetime that is compared with the times of messages and changes. The counters have their
-                values of that moment, the fields of the session their current values. Needs `Store(keep_removed=…)`,
-                unless nothing was removed or edited since.
+            as_of: Load the window of an earlier moment. A number is the moment at which the session's `last_seq` had
+                this value. An aware datetime is compared with the times of messages and changes. The counters have
+                their values of that moment, and the fields of the session have their current values. Needs
+                `Store(keep_removed=…)`, unless nothing was removed or edited since. Defaults to now.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
@@ -139,7 +140,7 @@ class Conversation:
         """Load the session without its messages: fields, counters and times.
 
         Args:
-            expired: Also load the session if it has expired and is not purged yet. This does not revive it.
+            expired: Also load the session if it has expired and is not purged yet. The session stays expired.
         """
         return self._reading(expired).read(sessions.info, self.key)
 
@@ -155,7 +156,7 @@ class Conversation:
                 starts again. False by default. `expires_at` never changes.
             expect: Change the session only if its `revision` equals this value.
             **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
-                `last_consolidated`. None clears a field.
+                `last_consolidated`. None clears a field, except `last_consolidated`, which is a number.
 
         Returns:
             The changed session without its messages.
@@ -164,6 +165,7 @@ class Conversation:
             Conflict: The session's `revision` is not `expect`; nothing was changed.
             InvalidValue: A value cannot be stored losslessly; nothing was changed.
             ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
+            DamagedMessage: Another stored field of the session cannot be read. On PostgreSQL the change is stored.
         """
         expected = Expected(revision=expect)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
@@ -182,13 +184,13 @@ class Conversation:
     ) -> Message:
         """Append a message to the session.
 
-        When this method returns, the message is committed. An append restarts the session's TTL.
+        When this method returns, the message is committed, except in a transaction of yours. An append restarts the
+        session's TTL.
 
         Args:
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
-                messages.
+            after: Append only if the session's `last_seq` equals this value; 0 for a new session without messages.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
             ttl: The TTL of the session that `create=True` creates. Defaults to the store's `default_ttl`.
@@ -221,15 +223,15 @@ class Conversation:
     ) -> list[Message]:
         """Append messages to the session, all or none.
 
-        With `replace_after`, an id of a deleted message can be used again. If the call is repeated with the same ids,
-        messages that are already stored in the same order are returned as `replayed`. A repeated call also deletes
-        messages that other writers appended in the meantime, unless you pass `after`: then it raises `Conflict`.
+        With `replace_after`, the new messages may use the ids of deleted ones. If you repeat such a call with the same
+        ids, and the log after `replace_after` consists of exactly its messages, nothing changes, and they are returned
+        with `replayed=True`. If other writers have appended messages since, the repeated call deletes these too, unless
+        you pass `after`: then the call raises `Conflict`.
 
         Args:
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
-                messages.
+            after: Append only if the session's `last_seq` equals this value; 0 for a new session without messages.
             replace_after: First delete the messages with a `seq` above this value, as `truncate` does, in the same
                 transaction, for example to regenerate an answer. Cannot be combined with `create`.
             expect: Append only if the session's `revision` equals this value.
@@ -256,16 +258,16 @@ class Conversation:
     ) -> list[Message]:
         """Read the messages of the session's window: the messages that a model should see.
 
-        `all_messages` reads the whole log, and `history` a prompt.
+        `all_messages` reads the whole log. `history` returns the end of the window as dicts for a chat API.
 
         Args:
-            last: Read only this many messages, from the end of the window. By default the whole window.
+            last: Read at most this many messages, from the end of the window. By default the whole window.
             records: Also read the records between the messages. They count for `last`.
             payloads: "load" (default) returns messages as they were appended. "reference" returns a `Payload` in the
-                place of each large string, without loading it, for lists and viewers.
+                place of each large string, and does not load the string: use it for lists and viewers.
 
         Returns:
-            The messages. After a compaction, the summary comes first.
+            The messages in their order. After a compaction, the window begins with the summary.
         """
         if last is None:
             return self._context.read(log.load, self.key, records=records, mode=payloads).messages
@@ -323,14 +325,14 @@ class Conversation:
         """Read the session's log, or a part of it: all messages, summaries and records.
 
         Args:
-            last: Read only this many entries, from the end. Cannot be combined with `limit`.
+            last: Read at most this many entries, from the end of the range. Cannot be combined with `limit`.
             after: Read only entries with a `seq` above this value. Defaults to 0, the start of the session.
             before: Read only entries with a `seq` below this value. By default up to the end.
-            limit: Read only this many entries, from the start.
-            expired: Also read a session that has expired and is not purged yet. This does not revive it.
+            limit: Read at most this many entries, from the start of the range.
+            expired: Also read the log if the session has expired and is not purged yet. The session stays expired.
             damaged: `"raise"` (default) raises `DamagedMessage` for the first entry that cannot be read. `"return"`
                 puts the exception into the list instead, and reads all other entries.
-            payloads: "load" or "reference", as for `messages`.
+            payloads: "load" (default) or "reference", as for `messages`.
 
         Returns:
             The entries in the order of their `seq`.
@@ -357,19 +359,21 @@ class Conversation:
         return (message for page in self._message_pages(after, before, page_size) for message in page)
 
     def tail(self, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
-        """Follow the session: yield its stored events after a position, then those that other processes add.
+        """Follow the session: yield its stored events after a position, then new events.
 
-        Each message is yielded once, in the order of `seq`. A reader that waits holds no connection.
+        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
+        blocks its thread, but holds no connection.
 
         Args:
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A cursor identifies its session: if that session no longer exists, the only event is
-                `Ended`, even if another session has the key now. A `seq` does not identify a session.
-            follow: Wait for more events. If False, end after the stored ones.
+                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
+                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
+                now.
+            follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
-            in this process may get the same objects.
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
+            the events: other readers in this process may get the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -378,7 +382,7 @@ class Conversation:
         return watching.follow(watching.Reader(self._context, self.key, after, follow=follow))
 
     def find_message(self, id: str) -> Message | None:
-        """Return the message with this `id`, from the whole log; None if the session has no such message.
+        """Return the message of the log with this `id`, or None.
 
         Args:
             id: The id that the message was stored with.
@@ -467,38 +471,41 @@ class Conversation:
         reason: str | None = None,
         archive: str | Path | None = None,
     ) -> Message:
-        """Remove the content, the tool calls and `extra` of a message.
+        """Remove the content, `sent`, the tool calls and `extra` of a message.
 
-        Its `seq`, role, names, id and times stay. The content of a summary becomes the text `(redacted)`, because
-        providers refuse a prompt with an empty message. Forks, summaries, backups and other archives keep their copies.
+        Its `seq`, role, names, id and times stay, and its `tokens` become 0. The content of a summary becomes the text
+        `(redacted)`, because providers refuse a prompt with an empty message. Forks, summaries, backups and other
+        archives keep their copies.
 
-        Earlier versions of the message that are kept are redacted too, and a removed message can be redacted while it
-        is kept: see `Store(keep_removed=…)`.
+        A store with `keep_removed` also keeps earlier versions of messages, and removed messages. The earlier versions
+        are redacted too, and a removed message can be redacted.
 
         Args:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
                 messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
-            archive: An archive in which to redact the message too. If the archive has several sessions with this key,
-                the session that is also in the store is changed, otherwise the latest one that has the message.
+            archive: An archive in which to redact the message too. If the store has the message, only the archived copy
+                of the same session is changed. Otherwise, the session with this key that was archived last and has the
+                message is changed.
 
         Returns:
             The redacted message.
 
         Raises:
-            SessionNotFound: Neither the store nor the archive has the session; nothing was changed.
-            MessageNotFound: Neither of them has the message; nothing was changed.
-            InvalidFile: `archive` does not exist or is not an archive.
+            SessionNotFound: The store has no such session, and the archive has no such message; nothing was changed.
+            MessageNotFound: The session in the store has no such message, and neither has the archive; nothing was
+                changed.
+            InvalidFile: `archive` does not exist or is not an archive; nothing was changed.
         """
         message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
         searching.drain(self._context)
         return message
 
     def drop_sent(self, *, before: int) -> int:
-        """Delete the `sent` of earlier messages, so that later prompts have their `content` instead.
+        """Delete the `sent` of earlier messages, so that prompts use their `content` again.
 
         Args:
-            before: Messages with a lower `seq` lose their `sent`, in the log and not only in the window.
+            before: All messages of the log with a lower `seq` lose their `sent`.
 
         Returns:
             The number of messages that had a `sent`.
@@ -506,10 +513,11 @@ class Conversation:
         return self._context.transact_once(edits.drop_sent, self.key, before)
 
     def truncate(self, *, after: int) -> int:
-        """Delete the messages and records with a `seq` above a value, and the turns that began after it.
+        """Delete the messages and records with a `seq` above a value.
 
-        A summary stays if it covers only messages that stay. Otherwise it is deleted as a whole, and the messages that
-        it replaced and that remain are in the window again.
+        Turns that began after this `seq` are deleted too. A summary stays if it covers only messages that stay.
+        Otherwise the summary is deleted as a whole, and those of its replaced messages that remain are in the window
+        again.
 
         Args:
             after: The `seq` of the last message to keep; 0 deletes everything.
@@ -526,13 +534,14 @@ class Conversation:
     def clear(self, *, keep_system: bool = False) -> int:
         """Delete all messages of the session, with its turns, records and summary.
 
-        `last_consolidated` becomes 0. `seq` continues: a later message gets a higher number than the deleted ones.
+        `last_consolidated` becomes 0. A later message gets a higher `seq` than the deleted ones. Values and the inbox
+        stay.
 
         Args:
-            keep_system: Keep the messages with the role system.
+            keep_system: Keep the messages with the role system, except those of a summary.
 
         Returns:
-            The number of deleted messages.
+            The number of deleted messages, without records.
         """
         return self._context.transact_once(removals.clear, self.key, keep_system=keep_system)
 
@@ -551,13 +560,13 @@ class Conversation:
         Needs a search index: see `schema.enable_search`.
 
         Args:
-            words: The words to find. A message must contain all of them, in any order and case. `"two words"` in quotes
-                is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
+            words: The words to find, as in `Store.search`. A message must contain all of them, in any order and case.
+                `"two words"` in quotes is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
             role: Search only messages of this role: `model` counts as assistant, `function` as tool.
             since: Search only messages from this time on, an aware datetime.
             until: Search only messages before this time, an aware datetime.
             limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page.
+            offset: The `next` of the previous page. Defaults to 0, the first page.
 
         Returns:
             A page of hits, as from `Store.search`.
@@ -586,14 +595,14 @@ class Conversation:
     ) -> Turn:
         """Append the messages of a turn together with its usage, all or nothing.
 
-        A turn that is saved again is not stored again: the stored turn is returned with `replayed=True`. The store
-        recognizes the turn by its `id`, or, without one, by the ids of all its messages. If those messages were
-        already appended outside a turn, the first call stores the usage as a turn without messages.
+        If the turn is already stored, it is not stored again: the stored turn is returned with `replayed=True`. The
+        store recognizes the turn by its `id` or, without one, by the ids of all its messages. If all of its messages
+        were already appended outside a turn, the usage is stored as a turn without messages.
 
         Args:
-            messages: The messages of the turn; may be empty. A stored question may be passed again, with its id, in
-                front of the answer: it becomes part of the turn if nothing follows it in the log, not even a record,
-                and it belongs to no other turn.
+            messages: The messages of the turn; may be empty. You may pass a stored question again, with its id, in
+                front of the answer. It becomes part of the turn if it is the last entry of the log and belongs to no
+                other turn.
             usage: Any JSON object as a dict, for example the token usage from the provider. Stored unchanged.
             id: Your id for the turn; 1 to 512 bytes in UTF-8. Defaults to no id.
             metadata: Your own data about the turn: a JSON object, as a dict.
@@ -611,7 +620,7 @@ class Conversation:
             Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
                 a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidValue: `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
+            InvalidValue: `id`, `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
 
         Example:
             ```python
@@ -689,23 +698,24 @@ class Conversation:
         wait: timedelta | None = None,
         flush: timedelta = timedelta(milliseconds=250),
     ) -> RunningTurn:
-        """Return a context manager for a turn that no other turn of the session can interrupt.
+        """Return a context manager for a turn, which excludes other turns of the session.
 
-        Entering the block takes the lease of the session, and leaving it saves the turn. See `RunningTurn`. Other
-        processes can still append messages, read the session and call `enqueue`.
+        Entering the block takes the lease of the session, and leaving the block saves the turn. See `RunningTurn`. The
+        lease excludes only other turns: other processes can still read the session, append messages and call `enqueue`.
 
         Args:
             id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If the turn is stored
                 already, the block gets the stored turn. Defaults to a new UUIDv7.
-            lease: How long the lease lasts without an append or a stored piece of a draft, 1 ms to 1 day. After that,
-                another process may take over. Defaults to 2 minutes. A lease can end later than the session expires.
-            wait: How long to wait for another turn of the session to end, up to 1 day. Defaults to not waiting.
+            lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
+                may take over. Defaults to 2 minutes. A lease does not keep the session from expiring.
+            wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
+                not waiting.
             flush: How long to collect pieces of a draft before they are stored, up to 1 day. Defaults to 250 ms.
 
         Raises:
             TurnInProgress: On entering the block: another turn has the lease.
-            LangoStoreError: The conversation belongs to `Store.using` or `Store.transact`, whose transaction would hide
-                the lease from other processes.
+            LangoStoreError: The conversation belongs to a transaction (`Store.using`, `transaction` or `transact`),
+                which would hide the lease from other processes.
 
         Example:
             ```python
@@ -720,26 +730,28 @@ class Conversation:
         return RunningTurn(self._context, self.key, id, lease, wait, flush)
 
     def open_turn(self) -> OpenTurn | None:
-        """Return the turn that has the lease of the session, or None.
+        """Return the turn of the session that has begun and not ended, or None.
 
-        `held` is False if its lease has ended, because its process died or was paused.
+        `held` is False if its lease has ended, because its process died, was paused, or wrote nothing for too long.
         """
         return self._context.on_primary().read(leases.find, self.key)
 
     def release_turn(self) -> OpenTurn | None:
         """Release the lease of the turn in progress, so that another turn can begin at once.
 
-        If the process of the turn still runs, its next append raises `LeaseLost`.
+        If the process of the turn still runs, its next write raises `LeaseLost`. The result of a begun call is still
+        stored.
 
         Returns:
-            The turn that had the lease, or None.
+            The turn that had the lease, or None if there was none.
         """
         return self._context.transact(leases.release_any, self.key)
 
     def drafts(self) -> list[Draft]:
-        """List the drafts: text that turns have streamed with `RunningTurn.write` and not appended, oldest first.
+        """List the drafts of the session, oldest first.
 
-        Saving a turn deletes its drafts. The list includes the draft of a turn that is still running.
+        A draft is text that a turn has streamed with `RunningTurn.write` and not appended. The list includes the draft
+        of a turn in progress. Saving a turn deletes its drafts.
         """
         return self._context.on_primary().read_together(drafts.read, self.key)
 
@@ -753,7 +765,7 @@ class Conversation:
             The stored message: an assistant message whose `extra` has `"interrupted": true`.
 
         Raises:
-            TurnInProgress: The turn of the draft is still running; nothing was written.
+            TurnInProgress: The turn that writes the draft still has the lease; nothing was written.
             LangoStoreError: The session has no such draft; nothing was written.
         """
         return self._context.transact(drafts.keep, self.key, id, lambda answer: self._context.batch([answer]))
@@ -765,10 +777,10 @@ class Conversation:
             id: The id of the draft.
 
         Returns:
-            True if the draft existed.
+            True if the draft existed, otherwise False.
 
         Raises:
-            TurnInProgress: The turn of the draft is still running; nothing was deleted.
+            TurnInProgress: The turn that writes the draft still has the lease; nothing was deleted.
         """
         return self._context.transact(drafts.drop, self.key, id)
 
@@ -783,7 +795,8 @@ class Conversation:
                 again; the stored one is returned with `replayed=True`.
 
         Returns:
-            The stored message. Its `seq` is 0 until it is in the log. `RunningTurn.inbox` adds an id if it has none.
+            The stored message. Its `seq` is 0 until it is in the log. A message without an id gets one from
+            `RunningTurn.inbox`.
 
         Raises:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
@@ -809,16 +822,18 @@ class Conversation:
     ) -> Effect:
         """Record that a tool call begins, before the tool runs.
 
-        If several processes begin a call at the same time, one succeeds. If the call already has a result, it is the
-        `result` of the effect, and the tool must not run. `RunningTurn.call` does the same in a turn.
+        If several processes begin a call at the same time, one succeeds. If the call already has a result, `replayed`
+        of the effect is True and `result` is the stored message: do not run the tool. `RunningTurn.call` does the same
+        in a turn.
 
         Args:
             seq: The `seq` of the message that asks for the call.
             position: The position of the call in the `tool_calls` of the message, from 0. Ids of calls do not matter,
                 because they are not unique in a session.
-            limit: How long the call may run before other processes consider it unknown, up to 1 day. A later result
-                is still stored, unless the call was resolved or begun again. Defaults to 2 minutes.
-            wait: How long to wait while another process runs the call, up to 1 day. Defaults to not waiting.
+            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
+                unless the call was resolved or begun again. Defaults to 2 minutes.
+            wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
+                Defaults to not waiting.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
                 the key or changes nothing. Defaults to False.
 
@@ -826,10 +841,12 @@ class Conversation:
             The effect, for `finish_call`.
 
         Raises:
-            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
-            CallInProgress: Another process is running the call; nothing was written.
-            LangoStoreError: The session has no such call, or the conversation belongs to `Store.using` or
-                `Store.transact`, whose transaction would end after the tool.
+            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
+                `idempotent` is False; nothing was written.
+            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
+                still be running; nothing was written.
+            LangoStoreError: The session has no such call; or the conversation belongs to a transaction (`Store.using`,
+                `transaction` or `transact`), so that the beginning could not be stored before the tool runs.
 
         Example:
             ```python
@@ -846,17 +863,19 @@ class Conversation:
 
         Args:
             effect: The result of `begin_call`.
-            output: The output of the tool: text, which becomes the content of the message, or any other JSON.
-            failed: Instead of `output`, an error text, if the tool failed and had no effect. `extra` of the message
-                then has `"failed": true`.
+            output: The output of the tool: text, which becomes the content of the message, or any other JSON. Pass
+                either `output` or `failed`.
+            failed: An error text, if the tool failed and had no effect. `extra` of the message then has `"failed":
+                true`.
 
         Returns:
-            The stored tool message.
+            The stored tool message. If the effect is `replayed`, its `result`.
 
         Raises:
-            Conflict: The call was resolved, or begun again by another process, or its message was removed; nothing was
-                written.
+            Conflict: The call was resolved or begun again, or its message was removed; nothing was written.
             InvalidMessage: The output cannot be stored losslessly; nothing was written.
+            ValueError: The effect belongs to another session.
+            TypeError: Both or neither of `output` and `failed` were passed.
         """
         if effect._place.key != self.key:
             raise ValueError("the effect belongs to another session: call finish_call on its conversation")
@@ -869,21 +888,23 @@ class Conversation:
     def resolve_call(
         self, seq: int, position: int, *, output: Any = UNSET, failed: str | None = None, retry: bool = False
     ) -> Message | None:
-        """Record the outcome of an unknown tool call: pass exactly one of `output`, `failed` and `retry=True`.
+        """Record the outcome of an unknown tool call.
+
+        Pass exactly one of `output`, `failed` and `retry=True`.
 
         Args:
             seq: The `seq` of the message that asks for the call.
-            position: The position of the call in the message.
-            output: The output of the tool, which has run. It is appended as the result of the call.
-            failed: The text of the failure. It is appended as the result of the call.
-            retry: The tool has not run: the call may be begun again, with the same `Effect.key`.
+            position: The position of the call in the `tool_calls` of the message, from 0.
+            output: The output, if the tool has run: text or any other JSON. It is appended as the result of the call.
+            failed: An error text, if the tool failed. It is appended as the result of the call.
+            retry: True if the tool has not run: the call may then be begun again, with the same `Effect.key`.
 
         Returns:
             The stored result; None with `retry`.
 
         Raises:
             CallInProgress: The time limit of the call has not passed, so it may still be running; nothing was written.
-            LangoStoreError: The call was never begun, or has a result; nothing was written.
+            LangoStoreError: There is no such call, or it was never begun, or it has a result; nothing was written.
             InvalidMessage: The output cannot be stored losslessly; nothing was written.
         """
         if retry and (output is not UNSET or failed is not None):
@@ -902,22 +923,24 @@ class Conversation:
         reason: str | None = None,
         ttl: timedelta | None = None,
     ) -> Suspension:
-        """Store a request for an answer from outside the program, such as an approval, with the state to continue from.
+        """Store a request for an answer from outside the program, such as an approval.
+
+        `Store.resume` stores the answer, and returns the `state` to continue from.
 
         Args:
             calls: The tool calls that wait for the answer, all of one message: pairs of the message's `seq` and the
                 position of the call. Defaults to none.
             state: Any JSON that the program needs to continue, such as the run state of an agent framework.
             reason: The text of the question.
-            ttl: The time within which the suspension can be answered, if its session does not expire earlier. Defaults
-                to no limit.
+            ttl: How long the suspension can be answered, up to 100 years. Defaults to as long as the session is live.
 
         Returns:
-            The suspension with its `token`. Anyone who has the token can answer. It cannot be read again.
+            The suspension with its `token`. Anyone who has the token can answer. No other method returns the token.
 
         Raises:
             InvalidValue: `state` or `reason` cannot be stored losslessly; nothing was written.
             LangoStoreError: The session has no such call; nothing was written.
+            ValueError: `calls` are calls of several messages, or `ttl` is out of range.
 
         Example:
             ```python
@@ -933,10 +956,11 @@ class Conversation:
         return self._context.on_primary().read_together(suspensions.read, self.key)
 
     def resume(self, id: str, answer: Any) -> Suspension:
-        """Answer a suspension by its id, for a program that may answer without the token; see `Store.resume`.
+        """Answer a suspension by its id instead of its token; see `Store.resume`.
 
         Args:
-            id: The id of the suspension. Do not accept it from outside: anyone who can read a backup knows it.
+            id: The id of the suspension. The id is not secret: backups contain it, for example. So do not accept an id
+                from outside as a permission to answer.
             answer: Any JSON.
 
         Returns:
@@ -968,7 +992,7 @@ class Conversation:
         """Set values of the session, all or none. Values with other names do not change.
 
         Args:
-            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes
+            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes in UTF-8
                 together with the key.
 
         Raises:
@@ -998,7 +1022,7 @@ class Conversation:
         renew: bool = False,
         **fields: Unpack[SessionFields],
     ) -> Conversation:
-        """Return a `Conversation` for a child session, and create the child session if it does not exist.
+        """Return a `Conversation` for a child session, and create the child if necessary.
 
         Use a child session for a subagent. Its key is the key of this session, "/" and the name.
 
@@ -1043,22 +1067,22 @@ class Conversation:
     ) -> Conversation:
         """Copy the session to another key.
 
-        The database makes the copy, including turns and values. `SessionInfo.forked_from` of the copy names this
-        session.
+        The copy has the messages, turns, values and fields, but not the inbox, drafts, begun calls and suspensions. Its
+        `SessionInfo.forked_from` names this session.
 
         Args:
             key: The key of the copy. Defaults to a new UUIDv7.
             upto: Copy only messages with a `seq` up to this value, and turns that end at or before it. A summary is
-                copied only if it covers no later message. Defaults to the whole session.
-            as_of: Copy the log of an earlier moment, as in `get`: when this `seq` was the session's `last_seq`, or at
-                this time. Cannot be combined with `upto`.
+                copied only if it covers no later message. Defaults to the whole log.
+            as_of: Copy the log of an earlier moment, as in `get`: a `seq` or an aware datetime. Cannot be combined with
+                `upto`.
             ttl: The TTL of the copy, which starts now. Defaults to the TTL of this session.
 
         Returns:
             The copy.
 
         Raises:
-            SessionExists: A session with this key exists; nothing was written.
+            SessionExists: A session with this key exists, live or expired; nothing was written.
             InvalidCut: A compaction discarded messages after `upto`, so they cannot be copied without its summary;
                 nothing was written.
             NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept; nothing was
@@ -1077,9 +1101,9 @@ class Conversation:
         summary.
 
         Args:
-            summarizer: A function, or a coroutine function, that gets the messages of the window and returns the
-                summary: one message or several.
-            discard: Delete the replaced messages from the log. Records and the usage of turns are kept. By default the
+            summarizer: A function, or a coroutine function, that takes the messages of the window and returns the
+                summary: a `Message`, or a list of messages.
+            discard: Delete the replaced messages from the log, but keep records and the usage of turns. By default the
                 replaced messages stay in the log.
 
         Returns:
@@ -1088,6 +1112,8 @@ class Conversation:
         Raises:
             Conflict: The session was compacted, or messages were edited or removed, while `summarizer` ran; nothing was
                 changed.
+            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
+            TypeError: `summarizer` is a coroutine function, and an event loop is running in this thread.
         """
         pending = self.begin_compaction()
         if pending is None:
@@ -1095,7 +1121,9 @@ class Conversation:
         return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
 
     def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
-        """Read the window for a compaction: the first half of `compact`, for programs that summarize elsewhere.
+        """Read the window for a compaction: the first half of `compact`.
+
+        Use it if a single function call cannot produce the summary.
 
         Args:
             records: Also read the records between the messages.
@@ -1111,7 +1139,7 @@ class Conversation:
 
         Args:
             pending: The result of `begin_compaction`.
-            summary: One message or several.
+            summary: A `Message`, or a list of messages.
             discard: Delete the replaced messages from the log, as in `compact`.
 
         Returns:
@@ -1126,7 +1154,7 @@ class Conversation:
         return self._context.transact(turns.finish_compaction, pending, new, discard=discard)
 
     def compactions(self) -> list[Compaction]:
-        """List the compactions, oldest first: each with its summary, the replaced messages and its time."""
+        """List the compactions, oldest first, with their summaries."""
         return self._context.read_together(turns.compactions, self.key)
 
     # Changes
@@ -1140,17 +1168,19 @@ class Conversation:
         return self._context.read_together(history.changes, self.key, after)
 
     def undo(self) -> Undone | None:
-        """Take back the last cut, edit, replacement (`replace_after`) or compaction that was not taken back yet.
+        """Take back the last cut, edit, replacement (`replace_after`) or compaction.
 
-        The undo is itself a change. Messages that were appended after the change stay. Redactions and `drop_sent` are
-        never taken back. Begun calls and suspensions that the change deleted are not restored, so a tool of a restored
-        message may run again.
+        A second `undo` takes back the change before that, and so on; `redo` reverses the last undo. Messages that were
+        appended after the change stay. Redactions and `drop_sent` are never taken back. Begun calls and suspensions
+        that the change deleted are not restored, so a tool of a restored message may run again.
 
         Returns:
-            The change that was taken back, and the numbers of restored and removed messages; None if there is none.
+            The change that was taken back, and the numbers of restored and removed messages; None if there is no such
+            change.
 
         Raises:
-            NotKept: The removed messages are not kept: see `Store(keep_removed=…)`. Nothing was written.
+            NotKept: The messages that the change removed are not kept: see `Store(keep_removed=…)`. Nothing was
+                written.
             Conflict: The id of a removed message or turn was used again; nothing was written.
         """
         return self._context.transact_once(history.undo, self.key)
@@ -1159,7 +1189,8 @@ class Conversation:
         """Take back the last undo, unless another change followed it.
 
         Returns:
-            The undo that was taken back, and the numbers of restored and removed messages; None if there is none.
+            The undo that was taken back, and the numbers of restored and removed messages; None if there is no such
+            undo.
 
         Raises:
             NotKept: The messages that the undo removed are no longer kept; nothing was written.
@@ -1168,10 +1199,10 @@ class Conversation:
         return self._context.transact_once(history.redo, self.key)
 
     def diff(self, a: int | datetime, b: int | datetime) -> Diff:
-        """Compare the logs of two moments; see `as_of` in `get`.
+        """Compare the logs of two moments.
 
         Args:
-            a: The first moment: a `seq`, or an aware datetime.
+            a: The first moment: a `seq`, or an aware datetime, as `as_of` in `get`.
             b: The second moment, which may be earlier.
 
         Raises:
@@ -1192,29 +1223,31 @@ class Conversation:
         nested: bool = True,
         unanswered: Literal["close", "keep"] = "close",
     ) -> list[dict[str, Any]]:
-        """Return the last part of the window in the form that chat APIs take.
+        """Return the end of the window as dicts, in the form that chat APIs take.
 
-        Without a summary, the prompt starts with a user message if it has one, after any leading system messages. It
-        never starts with a tool result without its call. See `window.as_prompt` for what a chat API may still refuse.
+        Without a summary, the prompt starts with a user message, if it has one, after any leading system messages. The
+        prompt never starts with a tool result whose call is missing. `window.as_prompt` lists what a chat API may still
+        refuse.
 
         Args:
             last: The maximum number of messages. Defaults to no limit.
-            max_tokens: The maximum number of tokens. Each message needs `tokens`, or the store a `token_counter`.
+            max_tokens: The maximum number of tokens. Needs messages with `tokens`, or a store with a `token_counter`.
                 Defaults to no limit.
             step: With `last`: move the start of the prompt only at multiples of this many seqs, so that a provider's
                 cache recognizes the prompt. The prompt then has up to `last + step - 1` messages.
-            step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens.
+            step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens, at most
+                `max_tokens`. Needs messages with `tokens`.
             from_consolidated: Leave out the first `last_consolidated` messages of the session. Your application sets
-                this number when a memory outside the store has processed them.
-            nested: Return tool calls in OpenAI's nested form, and contents unchanged. If False, tool calls are flat,
-                and contents that are blocks of text become text.
-            unanswered: "close" (default) adds a result to each tool call that has none, which says that the tool did
-                not finish, and a user message after an interrupted answer that no user message follows. The added
-                messages are not stored, and no limit counts them. "keep" adds none.
+                this number with `update` when a memory outside the store has processed these messages.
+            nested: True (default) returns tool calls in OpenAI's nested form, and contents unchanged. With False, tool
+                calls are flat, and contents that consist only of text blocks become text.
+            unanswered: "close" (default) adds two kinds of messages: for each tool call without a result, a result
+                which says that the tool did not finish; and after an interrupted answer, a user message, if none
+                follows. The added messages are not stored, and no limit counts them. "keep" adds none.
 
         Returns:
-            One dict for each message with `role`, `content`, and, if set, `tool_calls`, `tool_call_id` and `name`. The
-            content is the `sent` of the message, if it has one.
+            One dict for each message, or for each output of a tool, with `role`, `content`, and, if set, `tool_calls`,
+            `tool_call_id` and `name`. If a message has a `sent`, it is the content.
 
         Raises:
             ValueError: A limit or a step is invalid, or a message has no token count.

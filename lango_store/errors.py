@@ -3,12 +3,12 @@
 All exceptions are subclasses of `LangoStoreError`. The text of an exception says what happened and, where that is not
 obvious, what to do next. It quotes no stored content, and at most 200 characters of an argument.
 
-A method that raises one of these exceptions has rolled back its transaction. Four cases differ:
+A method that raises one of these exceptions has rolled back its transaction, except in four cases:
 
 - A method that works in batches, such as `expire`, has committed the earlier batches.
 - On PostgreSQL, `update` and `touch` have stored their change when they raise `DamagedMessage` for another field of the
   session.
-- After `DatabaseUnavailable`, a write whose connection was lost may have been committed.
+- If a write raises `DatabaseUnavailable` because the connection was lost, it may have been committed.
 - In your own transaction (`store.using(connection)`), you decide between commit and rollback.
 """
 
@@ -40,7 +40,7 @@ class LangoStoreError(Exception):
     Attributes:
         fact: The text of the exception without the advice.
         driver_error: The exception of the database driver, or None if the driver raised none. It is not chained as
-            `__cause__`, because its text may quote stored rows. Consider this before you log it.
+            `__cause__`, because its text may quote stored rows. Consider this before you log the driver's exception.
     """
 
     driver_error: BaseException | None = None
@@ -82,7 +82,7 @@ class SessionExpired(SessionNotFound):
     """The TTL of the session has passed; nothing was written.
 
     The session and its messages stay in the database until they are purged. Until then `touch` makes the session live
-    again, and `get_or_create(renew=True)` replaces it with an empty session.
+    again, and `get_or_create(renew=True)` replaces the session with a new one.
 
     Attributes:
         key: The key of the session.
@@ -117,7 +117,7 @@ class MessageNotFound(LangoStoreError, LookupError):
 class PayloadNotFound(LangoStoreError, LookupError):
     """The session has no payload with this digest.
 
-    The message that referred to it was edited or removed, or the digest is from another session.
+    The message that referred to the payload was edited or removed, or the digest is from another session.
 
     Attributes:
         key: The key of the session.
@@ -132,9 +132,10 @@ class PayloadNotFound(LangoStoreError, LookupError):
 
 
 class NotKept(LangoStoreError):
-    """A change cannot be taken back, or an earlier log cannot be read, because removed messages are not kept.
+    """An undo, or a read of an earlier log, needs removed messages that are not kept.
 
-    Open the store with `keep_removed=` to keep the messages that later changes remove.
+    The change was made by a store without `keep_removed=`, or the time of `keep_removed=` has passed. Open the store
+    with `keep_removed=` to keep the messages that later changes remove.
 
     Attributes:
         key: The key of the session.
@@ -153,8 +154,8 @@ class NotKept(LangoStoreError):
 class SessionExists(LangoStoreError):
     """A new session cannot be stored, because a session already has its key.
 
-    Nothing was written. Use `get_or_create`, or another key. If the session has expired, `get_or_create(renew=True)`
-    replaces it and `touch` makes it live again.
+    Nothing was written. Use `get_or_create`, or another key. If the existing session has expired,
+    `get_or_create(renew=True)` replaces the session, and `touch` makes it live again.
 
     Attributes:
         key: The key of the session.
@@ -178,7 +179,7 @@ class SessionHeld(LangoStoreError):
 
     The session was not changed. The foreign key has neither ON DELETE SET NULL nor ON DELETE CASCADE. Delete the row
     first, or alter the foreign key. `expire` does not raise this exception: its report lists such sessions in `held`.
-    `delete_where` raises it after it has deleted the other sessions.
+    `delete_where` deletes the other sessions, and then raises this exception.
 
     Attributes:
         key: The key of the session, or None if it is not known.
@@ -198,15 +199,19 @@ class SessionHeld(LangoStoreError):
 class Conflict(LangoStoreError):
     """Another writer changed the session first; nothing was written.
 
-    Raised if `after=` is not the session's `last_seq`, if `expect=` is not its `revision`, or if the session was
-    compacted, or messages were edited or removed, while `compact` ran the summarizer. Read the session again, decide
-    whether the write is still right, and repeat it with the current number. A turn that has lost its lease raises the
-    subclass `LeaseLost`.
+    Raised in these cases:
+
+    - `after=` is not the session's `last_seq`, or `expect=` is not its `revision`. Read the session again, decide
+      whether the write is still right, and repeat it with the current number.
+    - While `compact` ran the summarizer, the session was compacted, or messages were edited or removed.
+    - The result of a tool call is not stored, because the call was resolved or begun again.
+    - `undo` or `redo` would restore a message or a turn whose id was used again.
+    - A turn has lost its lease: the subclass `LeaseLost`.
 
     Attributes:
         key: The key of the session.
-        expected: The number that was passed as `after=` or `expect=`.
-        last_seq: The current `last_seq` of the session.
+        expected: The number that was passed as `after=` or `expect=`. It has no meaning in the other cases.
+        last_seq: The current `last_seq` of the session; 0 if it does not exist.
         revision: The current `revision` of the session; None unless `expect=` was passed.
     """
 
@@ -232,7 +237,7 @@ class Conflict(LangoStoreError):
 class LeaseLost(Conflict):
     """A turn no longer has the lease of its session; nothing was written.
 
-    The lease ended and another process took over, or `Conversation.release_turn` was called. Begin the turn again with
+    The lease ended and another turn took over, or `Conversation.release_turn` was called. Begin the turn again with
     `Conversation.turn` and the same id: if another process has saved the turn, the block gets the stored turn.
     """
 
@@ -245,16 +250,16 @@ class LeaseLost(Conflict):
 
 
 class TurnInProgress(LangoStoreError):
-    """Another turn of the session, or the turn of the draft, is still running; nothing was written.
+    """Another turn has the lease of the session, so it may be running; nothing was written.
 
-    Wait and call again, pass `wait=` to `Conversation.turn`, or store the message in the inbox with
-    `Conversation.enqueue`. If the process of the running turn has died, the lease ends at `until`;
-    `Conversation.release_turn` releases it at once.
+    `keep_draft` and `drop_draft` raise this exception if the turn that writes the draft has the lease. Wait and call
+    again, pass `wait=` to `Conversation.turn`, or store the message in the inbox with `Conversation.enqueue`. If the
+    process of the turn has died, the lease ends at `until`; `Conversation.release_turn` releases it at once.
 
     Attributes:
         key: The key of the session.
-        turn_id: The id of the running turn.
-        until: The time at which its lease ends, unless the turn extends it.
+        turn_id: The id of the turn that has the lease.
+        until: The time at which the lease ends, unless the turn extends it.
     """
 
     def __init__(self, key: str, turn_id: str, until: datetime) -> None:
@@ -266,10 +271,10 @@ class TurnInProgress(LangoStoreError):
 
 
 class CallInProgress(LangoStoreError):
-    """The time limit of a tool call has not passed, so it may still be running; nothing was written.
+    """A tool call was begun and may still be running; nothing was written.
 
-    Wait and call again, or pass `wait=` to `Conversation.begin_call`. If the process has died, the call becomes unknown
-    at `until`.
+    The call has no result, and its time limit has not passed. Wait and call again, or pass `wait=` to
+    `Conversation.begin_call`. If no result is stored before `until`, the call becomes unknown.
 
     Attributes:
         key: The key of the session.
@@ -286,10 +291,11 @@ class CallInProgress(LangoStoreError):
 
 
 class CallUnknown(LangoStoreError):
-    """The tool call was begun and has no result, so it may have run; nothing was written.
+    """A tool call was begun and has no result, so the tool may have run; nothing was written.
 
-    Find out with `effect_key` whether the tool ran, and call `Conversation.resolve_call`. For a tool that honors the
-    key, or changes nothing, pass `idempotent=True` to run the call again with the same key.
+    The time limit of the call has passed, or its result was deleted. Find out with `effect_key` whether the tool ran,
+    and call `Conversation.resolve_call`. For a tool that honors the key, or changes nothing, pass `idempotent=True` to
+    run the call again with the same key.
 
     Attributes:
         key: The key of the session.
@@ -313,15 +319,15 @@ def _call(key: str, seq: int, position: int) -> str:
 
 
 class SuspensionNotFound(LangoStoreError, LookupError):
-    """No suspension has this token; nothing was written.
+    """No suspension has this token or id; nothing was written.
 
-    The text is not a token, the session was deleted or has expired, or the suspension was deleted, for example with the
+    The text is not a token, the session was deleted or has expired, or the suspension was deleted together with the
     message whose calls wait for the answer.
     """
 
 
 class SuspensionExpired(SuspensionNotFound):
-    """The suspension can no longer be answered, because its TTL has passed; nothing was written.
+    """The suspension cannot be answered: its TTL has passed. Nothing was written.
 
     Attributes:
         key: The key of the session.
@@ -339,7 +345,7 @@ class AlreadyResumed(LangoStoreError):
     """The suspension was answered before; nothing was written.
 
     If the program that got the answer may have died, read the suspension with `Conversation.suspensions`, and continue
-    with the stored answer: `Conversation.begin_call` does not run a call twice.
+    with the stored answer. Run its calls with `Conversation.begin_call`, which does not run a finished call again.
 
     Attributes:
         key: The key of the session.
@@ -360,26 +366,26 @@ class AlreadyResumed(LangoStoreError):
 class UniqueViolation(LangoStoreError):
     """The database refused a row, because a unique value of the row is already stored.
 
-    Nothing was written. The store itself checks keys and ids before it writes them. The exception appears when another
-    program writes to the tables, or when a table has additional unique indexes. The text names the index or the
+    Nothing was written. The store itself handles keys and ids that are already stored. This exception appears when
+    another program writes to the tables, or when a table has additional unique indexes. The text names the index or the
     columns.
     """
 
 
 class InvalidKey(LangoStoreError, ValueError):
-    """A session key, a scope or the name of a value cannot be stored; nothing was written.
+    """A session key, a scope or a name cannot be stored; nothing was written.
 
     Each of them is text of 1 to 512 characters without NUL and without lone surrogates. The name of a value and its
-    session key or scope have at most 2,600 bytes together in UTF-8.
+    session key or scope have at most 2,600 bytes together in UTF-8. The name of a child session contains no "/".
     """
 
 
 class InvalidValue(LangoStoreError, ValueError):
-    """A field of a session or turn, or a value, cannot be stored losslessly.
+    """A field, a value, an id or an answer cannot be stored losslessly.
 
     Nothing was written. Stored JSON is text, numbers, booleans, None, lists and dicts with text keys, at most 200
-    levels deep. Convert other objects first, for example with `model_dump(mode="json")`. The text gives the path inside
-    the field: `metadata.items[3].when`.
+    levels deep. Convert other objects first, for example with `model_dump(mode="json")`. The text of the exception
+    gives the path inside the field: `metadata.items[3].when`.
 
     Attributes:
         field: The name of the field.
@@ -408,7 +414,7 @@ class InvalidMessage(InvalidValue):
 
 
 class InvalidCut(LangoStoreError, ValueError):
-    """A session cannot be cut or forked at this `seq`, because a compaction discarded messages after it.
+    """A session cannot be cut or forked here: a compaction discarded later messages.
 
     Nothing was written. A compaction with `discard=True` deleted the messages that it replaced. A cut at this `seq`
     would remove a summary whose replaced messages no longer exist.
@@ -416,7 +422,7 @@ class InvalidCut(LangoStoreError, ValueError):
     Attributes:
         key: The key of the session.
         seq: The `seq` that was passed.
-        first: The lowest `seq` that keeps the summary. A cut at 0 is possible too: it removes everything.
+        first: The lowest `seq` that keeps the summary. A cut at 0 is possible too: this removes everything.
     """
 
     def __init__(self, key: str, seq: int, first: int) -> None:
@@ -444,22 +450,23 @@ class InvalidFile(LangoStoreError, ValueError):
 
 
 class InvalidCursor(LangoStoreError, ValueError):
-    """The cursor of a list is not `Page.next` of the same list, or `after` of `tail` is not the cursor of an event.
+    """A `cursor` is not the `next` of a page of the same list, or `after` is not a cursor.
 
-    Pass `Page.next` unchanged, with the same order as in the call that returned it. Pass `Event.cursor` unchanged.
+    Pass the `next` of the previous page unchanged, with the same `order`. To `tail`, pass the `cursor` of an event
+    unchanged.
     """
 
 
 class DamagedMessage(LangoStoreError):
     """A stored message, or a field of its session, is damaged and cannot be read.
 
-    Nothing was written, except by `update` and `touch` on PostgreSQL: they have stored their change.
+    Nothing was written, except that `update` and `touch` on PostgreSQL have stored their change.
     `all_messages(damaged="return")` returns the readable messages, and this exception in the place of each damaged one.
     `lango-store doctor` finds all damaged rows.
 
     Attributes:
         key: The key of the session.
-        seq: The `seq` of the message; 0 if a field of the session itself is damaged.
+        seq: The `seq` of the message; 0 if the session itself, or another row such as a value, is damaged.
         field: The name of the damaged field.
         reason: The fault of the stored value.
     """
@@ -483,13 +490,14 @@ class SchemaOutOfDate(LangoStoreError):
     """The database has no tables of lango_store, or older ones than this release needs.
 
     Nothing was read or written. Run `lango-store db upgrade`, or open the store with `migrate=True`. A store accepts a
-    newer schema, but `schema.distribute` and `schema.undistribute` do not: upgrade the package.
+    newer schema. Only `schema.distribute` and `schema.undistribute` refuse a newer one with this exception: upgrade the
+    package.
 
     Attributes:
         found: The migration revision of the database; None if it has no tables of lango_store.
         needed: The migration revision that this release needs.
-        schema: The PostgreSQL schema that was examined, which is the first one of the `search_path` that
-            exists. None on SQLite.
+        schema: The PostgreSQL schema that was examined: the first schema of the `search_path` that exists. None on
+            SQLite.
         remedy: The command to run.
     """
 
@@ -533,7 +541,8 @@ class DatabaseUnavailable(LangoStoreError):
     """The database cannot be reached, opened, read or written.
 
     A write whose connection was lost may still have been committed. Repeat an append with the same message ids: a
-    message that is already stored is not stored again. `Store(url, retry=...)` repeats calls for which this is safe.
+    message that is already stored is not stored again. `Store(url, retry=timedelta(seconds=30))` repeats the calls that
+    can be repeated safely.
     """
 
 

@@ -28,12 +28,13 @@ logger = logging.getLogger(__name__)
 class RunningTurn:
     """A turn in progress: a context manager that `Conversation.turn` returns.
 
-    Entering the block takes the lease of the session, or waits for it. Leaving the block saves the turn with all
+    Entering the block takes the lease of the session, or waits for the lease. Leaving the block saves the turn with all
     messages that were appended in it, and releases the lease. If the block raises an exception, the turn is not saved:
     its messages stay in the log, text that was streamed and not appended stays a draft, and another attempt can begin
-    at once.
+    at once. A turn has lost its lease if the lease ended and another turn began, or if `Conversation.release_turn` was
+    called.
 
-    Use a turn in one thread at a time.
+    Use a turn in one thread at a time. Outside of the block, the methods that write raise `LangoStoreError`.
 
     Attributes:
         id: The id of the turn.
@@ -76,8 +77,8 @@ class RunningTurn:
     def messages(self) -> list[Message]:
         """The messages of the turn in the log so far.
 
-        After a crash, the next attempt of the same turn starts with the messages that the earlier attempt appended,
-        except messages whose id you chose.
+        If an attempt of the turn failed, the next attempt starts with the messages that the failed one appended, except
+        messages whose id you chose.
         """
         if self.stored is not None:
             return self.stored.messages
@@ -114,10 +115,13 @@ class RunningTurn:
         self._has_begun, self._is_running = True, not self.replayed
 
     def begin(self) -> Self:
-        """Take the lease, as entering the block does, and return the turn. Call `save` or `abandon` at its end.
+        """Take the lease, as entering the block does, and return the turn.
+
+        Call `save` or `abandon` at the end of the turn.
 
         Raises:
             TurnInProgress: Another turn has the lease.
+            LangoStoreError: The turn was entered before.
         """
         for seconds in self.tries():
             cancellation.pause(seconds)
@@ -130,8 +134,8 @@ class RunningTurn:
     def append(self, message: Message) -> Message:
         """Append a message to the session at once, and extend the lease.
 
-        A message without an id gets one. If an earlier attempt of the turn has stored an equal message, that one is
-        returned with `replayed=True`. A message of the assistant ends the current draft.
+        A message without an id gets one. If an earlier attempt of the turn has stored an equal message, the stored
+        message is returned with `replayed=True`. An assistant message ends the current draft, which is deleted.
 
         Args:
             message: The message to store.
@@ -140,7 +144,7 @@ class RunningTurn:
             The stored message with its `seq` and `created_at`.
 
         Raises:
-            LeaseLost: Another process has taken over the session; nothing was written.
+            LeaseLost: The turn has lost the lease of the session; nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return self.append_messages([message])[0]
@@ -155,7 +159,7 @@ class RunningTurn:
             The stored messages, in the order of `messages`.
 
         Raises:
-            LeaseLost: Another process has taken over the session; nothing was written.
+            LeaseLost: The turn has lost the lease of the session; nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
         """
         self._check_running()
@@ -179,13 +183,13 @@ class RunningTurn:
         return stored
 
     def inbox(self) -> list[Message]:
-        """Move the messages of the session's inbox to the log, in their order, and make them part of the turn.
+        """Move the messages of the session's inbox to the log, as part of the turn.
 
         Returns:
             The messages with their new `seq`; empty if none arrived.
 
         Raises:
-            LeaseLost: Another process has taken over the session; nothing was moved.
+            LeaseLost: The turn has lost the lease of the session; nothing was moved.
         """
         self._check_running()
         # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
@@ -196,14 +200,14 @@ class RunningTurn:
     def write(self, text: str) -> None:
         """Add a piece of a streamed answer to the draft.
 
-        Pieces are collected and stored together, at most once per interval: the `flush` of `Conversation.turn`. Storing
-        them extends the lease.
+        Pieces are collected and stored together, at most once per `flush` of `Conversation.turn` (250 ms by default).
+        Storing them extends the lease.
 
         Args:
             text: The piece.
 
         Raises:
-            LeaseLost: Another process has taken over the session.
+            LeaseLost: The turn has lost the lease of the session.
         """
         if self.collect(text):
             self.flush()
@@ -220,7 +224,7 @@ class RunningTurn:
         """Store the collected pieces of the draft now.
 
         Raises:
-            LeaseLost: Another process has taken over the session.
+            LeaseLost: The turn has lost the lease of the session.
         """
         self._check_running()
         piece = self._piece()
@@ -244,6 +248,9 @@ class RunningTurn:
 
         Returns:
             The stored message, or None if nothing was written since the last answer.
+
+        Raises:
+            LeaseLost: The turn has lost the lease of the session; nothing was written.
         """
         text = self.draft_text
         return self.append(Message.assistant(text, extra=dict(INTERRUPTED))) if text else None
@@ -254,25 +261,30 @@ class RunningTurn:
     def call(
         self, message: Message | int, call: ToolCall | int, *, limit: timedelta | None = None, idempotent: bool = False
     ) -> Iterator[Effect]:
-        """Open a block in which a tool call of a stored message runs, at most once.
+        """Open a block in which a tool call runs, at most once unless `idempotent` is True.
 
-        Entering the block records that the call begins. Leaving it, also with an exception, stores `output` or `failed`
-        of the effect as a tool message of the turn, and records the end of the call in the same transaction. If neither
-        is set, the call becomes unknown: see `CallUnknown`.
+        Entering the block records that the call begins. In the block, set `output` or `failed` of the effect. Leaving
+        the block, also with an exception, appends the output or the failure as a tool message of the turn, and records
+        the end of the call in the same transaction. If neither is set, the call becomes unknown: see `CallUnknown`.
 
         Args:
             message: The stored message that asks for the call, or its `seq`.
-            call: The call, an item of `message.tool_calls`, or its position there.
-            limit: How long the call may run before other processes consider it unknown, up to 1 day. A later result
-                is still stored, unless the call was resolved or begun again. Defaults to the lease of the turn.
+            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`, the
+                position.
+            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
+                unless the call was resolved or begun again. Defaults to the duration of the turn's lease.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
                 the key or changes nothing. Defaults to False.
 
         Raises:
-            CallUnknown: The call was begun and has no result, and `idempotent` is False; nothing was written.
-            CallInProgress: Another process is running the call; nothing was written.
-            LeaseLost: On entering the block: another process has taken over the session; nothing was written.
-            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call is unknown.
+            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
+                `idempotent` is False; nothing was written.
+            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
+                still be running; nothing was written.
+            LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
+            Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
+                was not stored.
+            InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
 
         Example:
             ```python
@@ -323,7 +335,7 @@ class RunningTurn:
         """Save the turn and release the lease, as leaving the block does.
 
         Raises:
-            LeaseLost: Another process has taken over the session; the turn was not saved.
+            LeaseLost: The turn has lost the lease of the session; the turn was not saved.
             InvalidValue: `usage` or `metadata` cannot be stored losslessly; the turn was not saved.
         """
         self._check_running()

@@ -1,4 +1,4 @@
-"""Server-sent events of sessions: an ASGI application for web pages that show a session while it is written.
+"""An ASGI application that sends the events of a session to a web page.
 
 It has no dependencies. Mount it in an application of Starlette or FastAPI, or serve it with any ASGI server.
 """
@@ -55,20 +55,21 @@ _HEADERS: Final = [
 
 
 class EventStream:
-    """An ASGI application that answers `GET /KEY/events` with the events of a session that `AsyncStore.tail` yields.
+    """An ASGI application that answers `GET /KEY/events` with the events of `AsyncStore.tail`.
 
     The id of an event is its `cursor`, the type is its class in lower case (`appended`, `changed`, `piece`, `ended`),
-    and the data is its other fields as JSON. A browser that reconnects sends the last id, and gets the events after it.
-    Without an id, `?after=` is the `seq` or the cursor to start after, by default 0.
+    and the data is its other fields as JSON. A browser that reconnects sends the id of the last event, and gets the
+    events after it. A new client can pass `?after=`, the `seq` or the cursor to start after; by default 0.
 
-    The status is 403 if the request may not read the session, 404 if there is no such session, 410 if it has expired,
-    400 for an invalid key or cursor, 405 for other methods, and 503 if the database is not available.
+    The status is 403 if the request may not read the session, 404 if there is no such session or path, 410 if the
+    session has expired, 400 for an invalid key or cursor, 405 for other methods than GET, and 503 if the database is
+    busy or not available.
 
     Args:
-        store: The store.
-        authorize: A function, or a coroutine function, that takes the scope of the request and the session key, and
-            returns True if the request may read this session. It is called for each connection. A function that is not
-            a coroutine function runs in the event loop.
+        store: The `AsyncStore` to read.
+        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
+            and returns True if the request may read this session. Any other result refuses the request. It is called
+            once for each request, in the event loop.
         heartbeat: How long the stream is silent before a comment is sent, so that proxies keep it open. Defaults to
             15 seconds.
         retry: How long a browser waits before it reconnects. Defaults to 1 second.

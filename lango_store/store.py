@@ -57,40 +57,43 @@ class Store:
         database: A database URL, such as `sqlite:///agent.db` or `postgresql://app@db/chat`, or a SQLAlchemy `Engine`.
             `close()` closes the engine that the store creates for a URL; an engine that you pass stays open.
         migrate: Create or upgrade the schema at the first call. By default an old schema raises `SchemaOutOfDate`.
-        default_ttl: The TTL of new sessions: a timedelta, None for sessions that never expire (default), or a function
+        default_ttl: The TTL of new sessions: a timedelta, None (default) for sessions that never expire, or a function
             that takes the session key and returns one of these.
         clock: A function that returns the current time as an aware datetime. By default PostgreSQL's clock decides, so
             that all clients agree; on SQLite it is the clock of this machine.
         durability: `"full"` (default) waits until each commit is on disk. `"normal"` is faster on SQLite: the last
-            appends may be lost in a power cut, but not when the process is killed. PostgreSQL ignores it.
+            appends may be lost in a power cut, but not when the process is killed. PostgreSQL ignores the option, and
+            so does an `Engine` that you pass.
         token_counter: A function that takes a `Message` and returns its number of tokens. It is called for appended
             messages without `tokens`, except records.
         on_statement: A function that is called after each SQL statement with its text and its duration in seconds, in
             the thread that ran the statement.
         retry: How long to repeat calls that fail for a transient reason: the server is away, the connection is lost, a
-            lock is held too long. None (default) repeats only calls whose transaction the database aborted (a deadlock,
-            a serialization failure), for up to 30 seconds. With `retry`, messages and turns without an id get one, so
-            that nothing is stored twice. Calls inside your own transaction are never repeated. Removals and other calls
-            that must not run twice are not repeated if their outcome is unknown: they raise `DatabaseUnavailable`.
+            lock is held too long. None (default) repeats only calls whose transaction PostgreSQL aborted (a deadlock, a
+            serialization failure), for up to 30 seconds. With `retry`, appended messages and saved turns without an id
+            get one, so that nothing is stored twice. Calls inside your own transaction are never repeated. Removals and
+            other calls that must not run twice are not repeated if the connection was lost: they raise
+            `DatabaseUnavailable`, and may have been committed.
         payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
-            stored separately from the message's row, once per session. None stores all strings in the row. Reads return
-            the same messages either way. Defaults to 4,096.
+            stored separately from the message's row, once per session; 1 or more. None stores all strings in the row.
+            Reads return the same messages in both cases. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
             `Conversation.undo` can take the change back, and `get(as_of=…)` can read the earlier log. `expire` deletes
-            them when this time has passed. None (default) keeps nothing. Only changes of stores with `keep_removed` can
-            be taken back.
+            them when this time has passed. None (default) keeps nothing: changes by such a store cannot be taken back.
         replica: The URL of a PostgreSQL replica. The store reads sessions, messages, histories and lists from the
             replica if it has everything that this store wrote, otherwise from `database`.
 
     Raises:
-        TypeError: `database` is an async engine, or neither a URL nor an engine.
+        TypeError: `database` is an async engine, or neither a URL nor an engine; or `replica` is not a URL.
         ValueError: A URL or an option is invalid.
 
-    The following exceptions apply to all methods, and most methods do not list them again. Every method that takes a
-    `key` raises `SessionNotFound` if there is no such session, unless the method creates the session, `SessionExpired`
-    if its TTL has passed, and `InvalidKey` if the key is not text of 1 to 512 characters. Every method that uses the
-    database raises `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable`, `DatabaseBusy` or `NotPermitted` if the
-    schema is wrong, or the database is unreachable, busy or refuses permission.
+    The following exceptions apply to all methods, and most methods do not list them again. A method that takes a `key`
+    raises `SessionNotFound` if there is no such session, and `SessionExpired` if its TTL has passed, unless its
+    description says otherwise. It raises `InvalidKey` if the key is not text of 1 to 512 characters. A method that
+    reads messages raises `DamagedMessage` if a stored message cannot be read. Every method that uses the database
+    raises `SchemaOutOfDate`, `UnknownFeature`, `DatabaseUnavailable`, `DatabaseBusy` or `NotPermitted` if the schema is
+    wrong, or the database is unreachable, busy or refuses permission. An argument that is out of range raises
+    `ValueError`.
 
     Example:
         ```python
@@ -147,8 +150,8 @@ class Store:
 
         Args:
             key: The session's key, 1 to 512 characters. None (default) creates a UUIDv7.
-            ttl: How long the session lives after the last append, up to 100 years. None means that it never expires.
-                Defaults to the store's `default_ttl`.
+            ttl: How long the session lives after the last append or `touch`, up to 100 years. None means that it never
+                expires. Defaults to the store's `default_ttl`.
             messages: The first messages. They are stored in the same transaction.
             **fields: Fields of the session: `agent_id`, `user_id`, `title` and `model` (text), `settings` and
                 `metadata` (dicts of JSON), `tools` (a list of JSON). All are optional.
@@ -169,14 +172,14 @@ class Store:
     ) -> Session:
         """Load a session with the messages of its window.
 
-        The messages always match the fields of the session. This usually takes two statements and no transaction: the
-        store leaves out messages that were appended between the two, and reads again if any were removed or edited.
+        The messages always match the fields of the session, also while other processes write.
 
         Args:
             key: The session to load.
-            expired: Also load a session that has expired and is not purged yet. This does not revive it.
+            expired: Also load a session that has expired and is not purged yet. The session stays expired.
             records: Also load the records between the messages.
-            as_of: Load the window of an earlier moment, as in `Conversation.get`.
+            as_of: Load the window of an earlier moment: a `seq` or an aware datetime, as in `Conversation.get`.
+                Defaults to now.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
@@ -269,12 +272,12 @@ class Store:
 
         Args:
             key: The session to load.
-            expired: Also load a session that has expired and is not purged yet. This does not revive it.
+            expired: Also load a session that has expired and is not purged yet. The session stays expired.
         """
         return self._at(key).info(expired=expired)
 
     def exists(self, key: str) -> bool:
-        """Return True if there is a live session with this key; False if there is none or it has expired."""
+        """Return True if a live session has this key; False if it is missing or expired."""
         return self._context.read(sessions.exists, key)
 
     def update(
@@ -295,7 +298,7 @@ class Store:
                 starts again. False by default. `expires_at` never changes.
             expect: Change the session only if its `revision` equals this value.
             **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
-                `last_consolidated`. None clears a field.
+                `last_consolidated`. None clears a field, except `last_consolidated`, which is a number.
 
         Returns:
             The changed session without its messages.
@@ -309,9 +312,9 @@ class Store:
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
-        """Restart a session's TTL. Also revives an expired session that is not purged yet.
+        """Restart a session's TTL, and revive the session if it has expired.
 
-        `updated_at` does not change.
+        The session must not be purged yet. `revision` changes, `updated_at` does not.
 
         Args:
             key: The session, live or expired.
@@ -328,12 +331,12 @@ class Store:
         return self._context.write(sessions.touch, key, ttl)
 
     def delete(self, key: str, *, expect: int | None = None, children: bool = False) -> bool:
-        """Delete a session, live or expired, with its messages, turns and values.
+        """Delete a session, live or expired, and everything that belongs to it.
 
         Args:
             key: The session to delete.
             expect: Delete the session only if its `revision` equals this value.
-            children: Delete all descendants of the session in the same transaction. Without `expect`, descendants are
+            children: Also delete all descendants of the session, in the same transaction. Without `expect`, they are
                 deleted even if the session itself does not exist.
 
         Returns:
@@ -361,17 +364,18 @@ class Store:
     ) -> Message:
         """Append a message to a session.
 
-        When this method returns, the message is committed. An append restarts the session's TTL.
+        When this method returns, the message is committed, except in a transaction of yours. An append restarts the
+        session's TTL.
 
         Args:
             key: The session to append to.
             message: The message to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
-                messages.
+            after: Append only if the session's `last_seq` equals this value; 0 for a new session without messages.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
-            ttl: The TTL of the session that `create=True` creates, as in `Store.create`.
+            ttl: The TTL of the session that `create=True` creates, as in `Store.create`. Cannot be passed without
+                `create=True`.
             **fields: Fields of the session that `create=True` creates, as in `Store.create`. They do not change an
                 existing session.
 
@@ -405,13 +409,14 @@ class Store:
             key: The session to append to.
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
                 the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a session that has never had
-                messages.
-            replace_after: First delete the messages with a `seq` above this value, in the same transaction, for example
-                to regenerate an answer. Cannot be combined with `create`. See `Conversation.append_messages`.
+            after: Append only if the session's `last_seq` equals this value; 0 for a new session without messages.
+            replace_after: First delete the messages with a `seq` above this value, as `Conversation.truncate` does, in
+                the same transaction, for example to regenerate an answer. Cannot be combined with `create`. See
+                `Conversation.append_messages`.
             expect: Append only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
-            ttl: The TTL of the session that `create=True` creates, as in `Store.create`.
+            ttl: The TTL of the session that `create=True` creates, as in `Store.create`. Cannot be passed without
+                `create=True`.
             **fields: Fields of the session that `create=True` creates, as in `Store.create`. They do not change an
                 existing session.
 
@@ -432,33 +437,36 @@ class Store:
     def messages(self, key: str, *, last: int | None = None, records: bool = False) -> list[Message]:
         """Read the messages of a session's window: the messages that a model should see.
 
-        `Conversation.all_messages` reads the whole log, and `Conversation.history` a prompt.
+        `Conversation.all_messages` reads the whole log. `Conversation.history` returns the end of the window as dicts
+        for a chat API.
 
         Args:
             key: The session to read.
-            last: Read only this many messages, from the end of the window. By default the whole window.
+            last: Read at most this many messages, from the end of the window. By default the whole window.
             records: Also read the records between the messages. They count for `last`.
 
         Returns:
-            The messages. After a compaction, the summary comes first.
+            The messages in their order. After a compaction, the window begins with the summary.
         """
         return self._at(key).messages(last=last, records=records)
 
     def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
-        """Follow a session: yield its stored events after a position, then those that other processes add.
+        """Follow a session: yield its stored events after a position, then new events.
 
-        Each message is yielded once, in the order of `seq`. A reader that waits holds no connection.
+        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
+        blocks its thread, but holds no connection.
 
         Args:
             key: The session to follow.
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A cursor identifies its session: if that session no longer exists, the only event is
-                `Ended`, even if another session has the key now. A `seq` does not identify a session.
-            follow: Wait for more events. If False, end after the stored ones.
+                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
+                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
+                now.
+            follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Other readers
-            in this process may get the same objects.
+            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
+            the events: other readers in this process may get the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -478,8 +486,8 @@ class Store:
     ) -> Page:
         """List live sessions without their messages, the most recent first.
 
-        A session that is updated moves to the front of the list, so a reader of several pages may miss it. Use
-        `iter_sessions` to see each session once.
+        In the default order, a session moves to the front when its `updated_at` changes, so a reader of several pages
+        may miss it. Use `iter_sessions` to see each session once.
 
         Args:
             order: Sort by `"updated"` (default, `updated_at`) or by `"created"` (`created_at`).
@@ -495,7 +503,7 @@ class Store:
             A page: `items`, and `next`, the cursor of the next page or None.
 
         Raises:
-            InvalidCursor: The cursor was not returned by `list_sessions`, or for another `order`.
+            InvalidCursor: The cursor was not returned by `list_sessions`, or it was returned for another `order`.
         """
         return self._context.read(lists.page, Filter(**which), limit, cursor, order)
 
@@ -527,16 +535,18 @@ class Store:
         search index: see `schema.enable_search`.
 
         Args:
-            words: The words to find. A message must contain all of them, in any order and case. `"two words"` in
-                quotes is a phrase, `-word` excludes messages with this word, and `word*` is a prefix.
+            words: The words to find. A message must contain all of them, in any order and case. `"two words"` in quotes
+                is a phrase, `-word` excludes messages with this word, and `word*` is a prefix. Only the first 2,000
+                characters and 64 words or phrases are used.
             limit: The number of hits per page, 1 to 1,000. Defaults to 20.
-            offset: The `next` of the previous page. Hits move if messages are written between two pages.
+            offset: The `next` of the previous page. Defaults to 0, the first page. Hits move if messages are written
+                between two pages.
             **which: Search only messages that match all of these filters: `user_id`, `agent_id`, `key_prefix`, `role`
                 (`model` counts as assistant, `function` as tool), `since`, and `until` (exclusive).
 
         Returns:
-            A page of hits. If too many messages match to rank them in time, only the newest messages are searched, and
-            `newest` is their number.
+            A page of hits. If too many messages match to rank them in time, only the newest messages are searched: then
+            `newest` is their number, and the hits are not ranked.
 
         Raises:
             SearchUnavailable: The search index is missing, incomplete or damaged.
@@ -560,11 +570,12 @@ class Store:
     def set_values(self, key: str, values: dict[str, Any]) -> None:
         """Set values of a session, all or none. Values with other names do not change.
 
-        Values are deleted with the session. Setting values changes the session's `revision`, but not its `updated_at`.
+        Values are deleted with the session. Setting values changes the session's `revision`. It does not change
+        `updated_at`, and does not restart the TTL.
 
         Args:
             key: The session to change.
-            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes
+            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes in UTF-8
                 together with the key.
 
         Raises:
@@ -604,7 +615,7 @@ class Store:
 
         Args:
             scope: The scope to change, 1 to 512 characters.
-            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes
+            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes in UTF-8
                 together with the scope.
 
         Raises:
@@ -641,16 +652,16 @@ class Store:
         dry_run: bool = False,
         children: bool = False,
     ) -> ExpiryReport:
-        """Purge sessions: permanently delete those whose TTL has passed.
+        """Purge sessions: permanently delete sessions whose TTL has passed.
 
-        Also deletes, in all sessions, removed messages whose `undo_until` has passed: see `Store(keep_removed=…)`.
+        Also deletes, in all sessions, the removed messages that `Store(keep_removed=…)` has kept for long enough.
 
         Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
-        run has purged complete batches. Sessions that a foreign key of another table refers to are not purged; the
-        report lists them in `held`.
+        run has purged complete batches. Two kinds of sessions are skipped: those that another transaction has locked,
+        and those that a foreign key of another table refers to, which the report lists in `held`.
 
         Args:
-            now: The time at which sessions count as expired, an aware datetime. Defaults to the current time.
+            now: Purge sessions that have expired at this time, an aware datetime. Defaults to the current time.
             older_than: Also purge sessions that have been idle (`updated_at`) for at least this long, up to 100 years.
             created_before: Also purge sessions that were created before this time, an aware datetime.
             agent_id: Purge only sessions of this agent.
@@ -661,15 +672,16 @@ class Store:
             archive: A SQLite file to copy the sessions to. It is created if necessary. Each batch is deleted only after
                 its copy is on disk.
             on_batch: A function that is called after each batch with the report so far.
-            dry_run: Purge nothing, and report what would be purged.
+            dry_run: Purge nothing, and report what would be purged. False by default.
             children: Also purge all descendants of each purged session, live or expired, in the same transaction. The
-                report counts them, `batch_size` and `limit` do not.
+                report counts the descendants; `batch_size` and `limit` do not.
 
         Returns:
-            The numbers of purged sessions and messages.
+            A report with the numbers of purged sessions and messages.
 
         Raises:
-            InvalidFile: `archive` is not an archive, or cannot be written; the current batch was not deleted.
+            DatabaseUnavailable: The database cannot be reached, or `archive` is not a SQLite file or cannot be written;
+                the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=children)
@@ -701,10 +713,10 @@ class Store:
             key_prefix: Delete only sessions whose key starts with this text.
             batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
             children: Also delete all descendants of each deleted session, whatever their user and agent, in the same
-                transaction. `batch_size` does not count them.
+                transaction. `batch_size` does not count descendants.
 
         Returns:
-            The number of deleted sessions.
+            The number of deleted sessions, including descendants.
 
         Raises:
             ValueError: No filter was given; nothing was deleted.
@@ -727,14 +739,14 @@ class Store:
     ) -> Session:
         """Restore a session from an archive. The archive keeps its copy.
 
-        If the archive has several purged sessions with this key, the latest is restored.
+        If the archive has several purged sessions with this key, the one that was purged last is restored.
 
         Args:
             archive: The SQLite file that `expire(archive=…)` wrote.
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
             children: Also restore the descendants of the session, with the same TTL, in the same transaction.
-                Descendants that were archived with or before an earlier session of the same key are left out.
+                Descendants that were purged with or before an earlier session of the same key are left out.
 
         Returns:
             The restored session with its window.
@@ -743,7 +755,9 @@ class Store:
             SessionNotFound: The archive has no session with this key.
             SessionExists: The store has a session with this key or a restored descendant's key, live or expired;
                 nothing was written.
-            InvalidFile: The file does not exist or is not an archive.
+            InvalidFile: The file does not exist, is not an archive, or has a damaged row of the session; nothing was
+                written.
+            DatabaseUnavailable: The database cannot be reached, or the file is not a SQLite file; nothing was written.
         """
         return maintenance.restore(self._context, archive, key, ttl, children=children)
 
@@ -751,11 +765,11 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Store]:
-        """Open a transaction, and return a store whose calls all belong to it.
+        """Open a transaction, and yield a store whose calls all belong to it.
 
-        The transaction commits when the block ends, and rolls back if the block raises. On SQLite the block holds the
-        write lock. Inside `using(connection)` the block is a savepoint. Database errors are raised at once and never
-        retried; use `transact` for a transaction that can be repeated.
+        The transaction commits when the block ends, and rolls back if the block raises an exception. On SQLite the
+        block holds the write lock, so other writers wait. For a store from `using(connection)`, the block is a
+        savepoint. Calls in the block are never retried; use `transact` for a transaction that the store may repeat.
 
         Raises:
             LangoStoreError: The returned store was used after the block.
@@ -773,9 +787,9 @@ class Store:
     def transact(self, function: Callable[[Store], R]) -> R:
         """Run a function in a transaction, commit, and return the function's result.
 
-        The function may run several times: it is repeated if the database aborted the transaction (a deadlock, a
-        serialization failure), and with `Store(retry=…)` also if the database could not be reached. The function should
-        have no other side effects.
+        The function may run several times, so it should have no other side effects. It is repeated if the database
+        aborted the transaction (a deadlock, a serialization failure), and with `Store(retry=…)` also if the database
+        could not be reached or was busy.
 
         Args:
             function: A function that takes a store whose calls all belong to the transaction. If the function raises,
@@ -785,7 +799,8 @@ class Store:
             The result of the last call of the function.
 
         Raises:
-            DatabaseUnavailable: The connection was lost during the commit, so the transaction may have been committed.
+            DatabaseUnavailable: The database cannot be reached. If the connection was lost during the commit, the
+                transaction may have been committed.
 
         Example:
             ```python
@@ -806,7 +821,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[Store]:
-        """Open a snapshot, and return a read-only store whose reads all see the database at the same moment.
+        """Open a snapshot, and yield a read-only store whose reads see the database at one moment.
 
         For a store from `using(connection)`, the isolation level of your transaction determines what the reads see.
 
@@ -844,12 +859,12 @@ class Store:
         return self._context.trying(self._context.position)
 
     def at(self, position: str | None) -> Store:
-        """Return a store whose reads include everything that was written up to a position, even from a replica.
+        """Return a store whose reads include all writes up to a position, even from a replica.
 
         Use it to read what another process wrote. Closing the returned store has no effect: close this one.
 
         Args:
-            position: The result of `position()` in the process that wrote. With None, reads do not wait.
+            position: The result of `position()` in the process that wrote. None requires nothing.
 
         Raises:
             ValueError: The text is not a position.
@@ -857,33 +872,36 @@ class Store:
         return self._bound(self._context.at(position))
 
     def in_turn(self, turn: RunningTurn) -> Store:
-        """Return a store whose appends to the session of a turn need the lease of the turn, and extend it.
+        """Return a store whose appends to the session of a turn need the turn's lease.
 
-        Use it where other code appends in a turn, such as an agent framework. After another process has taken over,
-        the appends raise `LeaseLost`. Appends to other sessions are not affected. Messages that are appended this way
-        are in the log of the session, but are not part of the turn. Closing the returned store has no effect: close
-        this one.
+        Use the store where other code appends in a turn, such as an agent framework. Each append extends the lease. If
+        the turn has lost the lease, the appends raise `LeaseLost`. Appends to other sessions are not affected. Messages
+        that are appended this way are in the log of the session, but are not part of the turn. Closing the returned
+        store has no effect: close this one.
 
         Args:
-            turn: A turn in progress, in its block.
+            turn: A turn in progress, inside its block.
         """
         return self._bound(self._context.leased(turn.key, turn.lease))
 
     # Maintenance
 
     def open_turns(self) -> list[OpenTurn]:
-        """List the turns of live sessions that have not ended, at most 1,000, in the order in which their leases end.
+        """List the turns of live sessions that have not ended.
 
-        `held` is False for a turn whose lease has ended, because its process died or was paused.
-        `Conversation.release_turn` releases the lease.
+        At most 1,000 are listed, in the order in which their leases end.
+
+        `held` is False if the lease has ended, because the process of the turn died, was paused, or wrote nothing for
+        too long. `Conversation.release_turn` releases a lease.
         """
         return self._context.on_primary().read(leases.read)
 
     def unknown_calls(self) -> list[BegunCall]:
-        """List the tool calls of all live sessions that were begun and whose time limit passed without a result.
+        """List the unknown tool calls of all live sessions.
 
-        At most 1,000 are listed. `Conversation.resolve_call` resolves them. A finished call whose result was deleted is
-        not listed: see `Conversation.calls`.
+        A call is unknown if it was begun, and its time limit passed without a result. At most 1,000 are listed.
+        `Conversation.resolve_call` resolves a call. A call whose result was deleted is unknown too, but only
+        `Conversation.calls` lists it.
         """
         return self._context.on_primary().read(calls.read_unknown)
 
@@ -896,12 +914,13 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
     ) -> SuspensionPage:
-        """List the suspensions that have no answer, oldest first. Expired suspensions are included.
+        """List the suspensions of live sessions that have no answer, oldest first.
 
         Args:
             user_id: Only suspensions of sessions of this user.
             agent_id: Only suspensions of sessions of this agent.
-            due_before: Only suspensions whose `due_at` is before this time, an aware datetime.
+            due_before: Only suspensions whose `due_at` is before this time, an aware datetime. By default, suspensions
+                without a `due_at` and those whose `due_at` has passed are listed too.
             limit: The number of suspensions per page, 1 to 1,000. Defaults to 50.
             cursor: The `next` of the previous page. None (default) reads the first page.
 
@@ -924,7 +943,7 @@ class Store:
         Raises:
             AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
             SuspensionExpired: The suspension's TTL has passed; nothing was written.
-            SuspensionNotFound: No suspension has this token; nothing was written.
+            SuspensionNotFound: No suspension of a live session has this token; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         given = (*suspensions.parse(token), encode_json(answer, "answer"))
@@ -944,8 +963,8 @@ class Store:
     ) -> list[UsageRow]:
         """Add up the usage of turns, for all sessions or by groups.
 
-        Turns that a fork copied count once, in the session where they were made. Turns of expired sessions that are
-        not purged yet count too.
+        Turns that a fork copied count only in the original session. Turns of expired sessions that are not purged yet
+        count too.
 
         Args:
             by: The fields to group by: any of "key", "root" (the topmost parent), "user_id", "agent_id", "model",
@@ -965,25 +984,29 @@ class Store:
 
         Raises:
             ValueError: `by` has an unknown name, or a time has no time zone.
+            LangoStoreError: The usage of a turn is damaged, or a number is too large to add.
         """
         chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=not children, expired=None)
         return self._context.read_together(usage_report.report, by, chosen, since, until, prices)
 
     def stats(self) -> Stats:
-        """Return statistics of all sessions: numbers of sessions, messages and tokens, and the size in bytes."""
+        """Return the numbers of sessions, messages and tokens, and the size of the tables.
+
+        Expired sessions are included.
+        """
         return self._context.read_together(
             lambda connection, _: stats.sum_up(connection, self._context.now(connection))
         )
 
     def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
-        """Move large strings of stored messages to payloads, as appends with `Store(payloads=…)` do.
+        """Move large strings of stored messages to payloads, as `Store(payloads=…)` does.
 
-        Messages are moved in batches, each in a separate transaction, and other processes can append between them. A
-        call that was interrupted can be repeated.
+        Messages are moved in batches, each in a separate transaction, and other processes can append between two
+        batches. An interrupted call can be repeated.
 
         Args:
-            larger_than: The length in characters from which a string is moved. None moves all payloads back into the
-                rows of their messages, for a downgrade to a release without payloads.
+            larger_than: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
+                all payloads back into the rows of their messages, for a downgrade to a release without payloads.
             on_batch: A function that is called after each batch with the number of changed messages so far.
 
         Returns:
@@ -997,12 +1020,15 @@ class Store:
         return maintenance.move_payloads(self._context, larger_than, on_batch)
 
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
-        """Check the store for damage: schema, indexes, counters, summaries, orphaned rows, values and settings.
+        """Check the store for damage, and optionally repair it.
 
-        This reads every row, which takes minutes for millions of messages. The command `lango-store doctor` calls it.
+        The checks include the schema, indexes, counters, summaries, orphaned rows, values and settings of the database.
+
+        This reads every row, which takes minutes for millions of messages. The command `lango-store doctor` calls this
+        method.
 
         Args:
-            repair: Repair the damage that can be repaired without guessing.
+            repair: Repair the damage that can be repaired without guessing. False by default.
             on_check: A function that is called with the name of each check before it starts.
 
         Returns:
@@ -1011,11 +1037,12 @@ class Store:
         return maintenance.examine(self._context, repair=repair, on_check=on_check)
 
     def ping(self) -> None:
-        """Check that the database answers, and that it has the tables and the schema revision of this release.
+        """Check that the database answers, and that its schema and tables fit this release.
 
         Raises:
             DatabaseUnavailable: The database cannot be reached.
             SchemaOutOfDate: The schema is older than this release needs.
+            LangoStoreError: A table is missing.
         """
         self._context.ping()
 
@@ -1023,7 +1050,10 @@ class Store:
 
     @property
     def engine(self) -> sa.Engine:
-        """The SQLAlchemy engine, for example for your own queries. If you passed an engine, it is that engine."""
+        """The SQLAlchemy engine, for example for your own queries.
+
+        If you passed an engine to the store, it is that engine.
+        """
         return self._context.engine
 
     @property
@@ -1032,7 +1062,10 @@ class Store:
         return self._context
 
     def close(self) -> None:
-        """Close the connections; the store cannot be used afterwards. An engine that you passed stays open."""
+        """Close the connections. The store cannot be used afterwards.
+
+        An engine that you passed stays open.
+        """
         self._context.close()
 
     def __enter__(self) -> Self:

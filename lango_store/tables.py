@@ -1,7 +1,7 @@
 """The SQLModel classes of the tables, for your own queries.
 
-The classes have a separate `metadata`, so that your `SQLModel.metadata` does not include these tables. Use them to
-read. Write with the methods of the store, because rows are not validated and the store maintains counters.
+The classes have a separate `metadata`, so that your `SQLModel.metadata` does not include these tables. Use the classes
+only to read. Write with the methods of the store, which validate values and maintain the session's counters.
 """
 
 from datetime import datetime
@@ -27,11 +27,11 @@ VERSION_TABLE: Final = "lango_store_version"
 FEATURE_TABLE: Final = "lango_feature"
 
 KNOWN_FEATURES: Final = frozenset({"payloads"})
-"""The features that this release supports. A database that uses any other feature is refused."""
+"""The features that this release supports. A database that uses any other feature raises `UnknownFeature`."""
 
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
-    """The base class of the tables, with a separate metadata."""
+    """The base class of the tables, with a separate `metadata`."""
 
     __table__: ClassVar[sa.Table]  # set by SQLAlchemy; a host's foreign keys refer to its columns
 
@@ -112,10 +112,10 @@ class SessionRow(Base, table=True):
 
     @classmethod
     def live(cls, now: datetime) -> sa.ColumnElement[bool]:
-        """Return an SQL condition that is true for sessions that are not expired.
+        """Return an SQL condition that is true for live sessions.
 
         Args:
-            now: The current time, with a time zone.
+            now: The current time, an aware datetime.
 
         Raises:
             ValueError: `now` has no time zone.
@@ -167,7 +167,9 @@ class _MessageColumns(Base):
 
 
 class TurnRow(_TurnColumns, table=True):
-    """A row of `lango_turn`: one turn, whose messages have a `seq` from `first_seq` to `last_seq`.
+    """A row of `lango_turn`: one turn, or one compaction.
+
+    Its messages have its `turn_no`, and a `seq` from `first_seq` to `last_seq`.
 
     Attributes:
         meta: The column `metadata`. SQLAlchemy reserves that name.
@@ -189,7 +191,7 @@ class MessageRow(_MessageColumns, table=True):
         content: Any other content as JSON, and None as JSON `null`. Text with a NUL or a lone surrogate is stored here
             too, because databases cannot store such text. NULL if the content is in `text`.
         payloads: References to the large strings of the message, which are stored in `lango_payload`; NULL if there are
-            none. The other columns have an empty string in the place of each.
+            none. Each of these strings is an empty string in the other columns.
     """
 
     __tablename__ = "lango_message"
@@ -226,7 +228,7 @@ class PayloadRow(Base, table=True):
 
 
 class DraftRow(Base, table=True):
-    """A row of `lango_draft`: a piece of an answer that a turn is streaming, before the answer is in the log."""
+    """A row of `lango_draft`: a piece of an answer that is not in the log yet."""
 
     __tablename__ = "lango_draft"
     __table_args__ = (
@@ -243,7 +245,10 @@ class DraftRow(Base, table=True):
 
 
 class InboxRow(Base, table=True):
-    """A row of `lango_inbox`: a message that waits for the next turn. Its columns are those of `lango_message`."""
+    """A row of `lango_inbox`: a message that waits for the next turn.
+
+    The columns are those of `lango_message`, but without `seq`, `turn_no` and `payloads`. `n` is the order of arrival.
+    """
 
     __tablename__ = "lango_inbox"
     __table_args__ = (
@@ -270,7 +275,10 @@ class InboxRow(Base, table=True):
 
 
 class CallRow(Base, table=True):
-    """A row of `lango_call`: a tool call that was begun. `message_seq` and `position` identify the call."""
+    """A row of `lango_call`: a tool call that was begun.
+
+    `message_seq` and `position` identify the call.
+    """
 
     __tablename__ = "lango_call"
     __table_args__ = (
@@ -291,7 +299,7 @@ class CallRow(Base, table=True):
 
 
 class SuspensionRow(Base, table=True):
-    """A row of `lango_suspension`: a request for an answer from outside the program, and the state to continue."""
+    """A row of `lango_suspension`: a request for an answer, and the state to continue from."""
 
     __tablename__ = "lango_suspension"
     __table_args__ = (
@@ -356,7 +364,7 @@ class ChangeRow(Base, table=True):
 
 
 class RemovedMessageRow(_MessageColumns, table=True):
-    """A row of `lango_removed_message`: a message as it was until a change removed or replaced it.
+    """A row of `lango_removed_message`: a message that a change removed or replaced.
 
     Attributes:
         removed_at: The `seq` of that change.
@@ -406,7 +414,7 @@ class SharedValueRow(Base, table=True):
 
 
 class FeatureRow(Base, table=True):
-    """A row of `lango_feature`: a feature that a release must know to read or write the tables."""
+    """A row of `lango_feature`: a feature that a release must know to use the tables."""
 
     __tablename__ = FEATURE_TABLE
     __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"),)

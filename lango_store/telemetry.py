@@ -1,6 +1,6 @@
-"""OpenTelemetry: a span for each call of a store, and metrics of appends, retries, pool waits and purges.
+"""OpenTelemetry spans of calls, and metrics of appends, retries, waits and purges.
 
-Nothing is recorded before `instrument` is called. Spans and metrics never contain texts of messages.
+Call `instrument` to record them. Spans and metrics do not contain texts of messages.
 """
 
 from __future__ import annotations
@@ -51,11 +51,15 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
-    """Record a span for each call of a store, of its conversations and of their turns, and metrics.
+    """Record spans and metrics of a store, of its conversations and of their turns.
+
+    Call this function before you open conversations: those that exist already are not recorded. Each call of a method
+    that uses the database is a span.
 
     A span has `db.system.name`, `db.operation.name` (the method), `gen_ai.conversation.id` (the session key),
     `db.response.returned_rows` and, after an error, `error.type`. The metrics are `lango_store.appended_messages`,
-    `lango_store.retries`, `lango_store.purged_sessions` and `db.client.connection.wait_time`.
+    `lango_store.retries`, `lango_store.purged_sessions` and `db.client.connection.wait_time` (only for the pool of
+    `create_engine`).
 
     Args:
         store: The store. For an `AsyncStore`, its synchronous store is instrumented.

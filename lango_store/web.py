@@ -1,4 +1,4 @@
-"""A read-only web application that shows the sessions of a store, under a path with a secret token.
+"""A web application that shows the sessions of a store, under a secret path.
 
 `lango-store serve` runs it.
 """
@@ -62,7 +62,8 @@ def application(
 ) -> Starlette:
     """Create an ASGI application that shows the sessions of a store under the path `/TOKEN/`.
 
-    The application only reads, and needs no cookies or scripts. Anyone who knows the token can read all sessions.
+    The application changes no session, and needs no cookies or scripts. Anyone who knows the token can read all
+    sessions.
 
     Args:
         store: The store to show, preferably on a `read_only_engine`.

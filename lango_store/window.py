@@ -1,11 +1,11 @@
 """Fit a conversation into the context of a model.
 
-All functions take a list of messages in the order of their `seq`, such as `conversation.messages()`, and return a new
+Most functions take a list of messages in the order of the window, such as `conversation.messages()`, and return a new
 list. They do not change the messages, and do not use a database.
 
-An assistant message that calls tools, together with the results of these calls, is an exchange. The functions keep or
-remove an exchange as a whole, because providers refuse a result without its call. Records are ignored: no function
-returns them, and they count no tokens.
+An assistant message that calls tools, together with the results of these calls, is an exchange. `legal_suffix`,
+`plan_eviction` and `fit` keep or remove an exchange as a whole, because providers refuse a result without its call.
+Records are ignored: no function returns them, and in a list of messages they count no tokens.
 """
 
 from collections import defaultdict
@@ -29,8 +29,8 @@ _INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 def answers(message: Message) -> list[str]:
     """Return the ids of the tool calls whose results are in a message.
 
-    The result of a call is a tool message with its `tool_call_id`, or an entry of `tool_calls` that has an `output`.
-    The calls of an assistant message may have their outputs too.
+    The result of a call is a tool message with the call's id as its `tool_call_id`, or an item of `tool_calls` that has
+    an `output`, also in an assistant message.
 
     Args:
         message: Any message.
@@ -47,7 +47,7 @@ def answers(message: Message) -> list[str]:
 
 
 def tokens_of(message: Message, count: Count | None = None) -> int:
-    """Return the number of tokens of a message: its `tokens`, or else the result of `count`.
+    """Return the number of tokens of a message: its `tokens`, or the result of `count`.
 
     Args:
         message: Any message.
@@ -70,9 +70,9 @@ def tokens_of(message: Message, count: Count | None = None) -> int:
 def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -> list[Message]:
     """Return the most recent messages that a provider accepts as a conversation.
 
-    The result is the longest suffix of `messages`, ignoring records, that does not separate a call from its results,
-    has no tool result before its first assistant message, and starts with a user message if it contains one. A system
-    message before this suffix is not included: add it yourself.
+    The result is the longest end of `messages`, without records, that does not separate a call from its results, has no
+    tool result before its first assistant message, and starts with a user message if it contains one. A system message
+    before this part is not included: add it yourself.
 
     Args:
         messages: The messages in their order.
@@ -116,9 +116,9 @@ def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -
 
 
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
-    """Return the longest suffix of the messages that has at most `max_tokens` tokens.
+    """Return the last messages that together have at most `max_tokens` tokens.
 
-    The suffix may start anywhere, also between a call and its result. Pass it to `legal_suffix` before you send it to a
+    The result may start anywhere, also between a call and its result. Pass it to `legal_suffix` before you send it to a
     model.
 
     Args:
@@ -144,7 +144,7 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
     The plan removes the oldest messages first, in two steps:
 
-    1. whole turns before the last user message: a user message and everything up to the last answer to it;
+    1. whole turns before the last user message: a user message and everything up to its last answer;
     2. exchanges after the last user message, except the last one.
 
     System and developer messages, and results whose call is missing, are never removed.
@@ -156,7 +156,7 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
     Returns:
         Ranges of positions in `messages`, in order, each as its first and last position. Pass them to `evict`. The
-        ranges may free less than `need`, if not enough can be removed.
+        ranges may free fewer than `need` tokens, if not enough messages can be removed.
 
     Raises:
         ValueError: `need` is negative, or a message has no `tokens` and `count` is None.
@@ -170,8 +170,8 @@ def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[
 
     Args:
         messages: The same messages that were passed to `plan_eviction`.
-        plan: The result of `plan_eviction`. If a range is reversed, out of bounds or overlaps another range, nothing is
-            removed.
+        plan: The result of `plan_eviction`. If a range is reversed, out of bounds or overlaps another range, no range
+            is removed.
     """
     ranges = sorted(plan)
     ends = [-1, *(last for _, last in ranges)]
@@ -184,8 +184,8 @@ def evict(messages: Sequence[Message], plan: Sequence[tuple[int, int]]) -> list[
 def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None) -> list[Message]:
     """Return the messages, shortened to at most `budget` tokens.
 
-    The oldest turns are removed first, as in `plan_eviction`. System messages, the last user message, the last
-    exchange, and questions without an answer are never removed, so the result can exceed the budget.
+    The oldest turns are removed first, as in `plan_eviction`. System and developer messages, the last user message, the
+    last exchange, and questions without an answer are not removed, so the result can exceed the budget.
 
     Args:
         messages: The messages in their order.
@@ -213,12 +213,12 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
 
 
 def close_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a result for each tool call, after the message that asks for it.
+    """Return the messages, with a result added for each tool call that has none.
 
     If a program ends between a tool call and its result, the call stays without a result, and chat APIs refuse the
     conversation. The added tool message says that the tool did not finish. It follows the other results of the same
-    assistant message. It is not stored, and is the same each time. A result that follows later, for example because
-    the call waited for an approval, is moved there too.
+    assistant message. It is not stored, and its text is always the same. A result that comes later in the list, for
+    example because the call waited for an approval, is moved to this position too.
 
     Args:
         messages: The messages in their order.
@@ -256,11 +256,12 @@ def close_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def close_answers(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with a user message after each interrupted answer that no user message follows.
+    """Return the messages, with a user message added after each interrupted answer.
 
-    An interrupted answer has `"interrupted": true` in its `extra`. The added message says that the answer was
-    interrupted. Without it, the prompt could end with an answer or have two answers in a row, which some chat APIs
-    refuse. The message is not stored, and is the same each time.
+    An interrupted answer has `"interrupted": true` in its `extra`. No message is added if a user message follows the
+    answer. The added message says that the answer was interrupted. Without it, the prompt could end with an answer or
+    have two answers in a row, which some chat APIs refuse. The added message is not stored, and its text is always the
+    same.
 
     Args:
         messages: The messages in their order.
@@ -277,13 +278,13 @@ def close_answers(messages: Sequence[Message]) -> list[Message]:
 def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return the number of tokens of the model's context to reserve for the answer.
 
-    The share grows with the context, from about one sixth of a small context to three tenths of a large one. The
-    formula is Shepherd's.
+    The share grows with the context, from about one sixth of a small context to three tenths of a context of 160,000
+    tokens or more. The formula is Shepherd's.
 
     Args:
         context: The size of the model's context in tokens, 0 to 10**12.
-        max_output: The maximum number of tokens that the provider generates; None (the default) or 0 if it is unknown.
-            The result is at most this number.
+        max_output: The maximum number of tokens that the provider generates, which limits the result. None (the
+            default) or 0 if unknown.
 
     Raises:
         ValueError: `context` or `max_output` is out of range.
@@ -302,12 +303,14 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
     """Return the messages as dicts to send to a chat API.
 
-    Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. Each output
-    of a tool becomes a separate dict. Roles have their common names: `assistant` for `model`, `tool` for `function`.
+    Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. The content
+    is `sent`, if the message has it. Each output of a tool becomes a separate dict. Roles have their common names:
+    `assistant` for `model`, `tool` for `function`.
 
-    Messages that a chat API refuses are not repaired: a content that is None, empty, or neither text nor blocks; blocks
-    of another provider; a call without a result (see `close_calls`) or a result without a call (see `legal_suffix`); a
-    role that the API does not know (`developer`, a second `system`); a name with a space; a lone surrogate.
+    A chat API may still refuse the following, which this function does not repair: a content that is None, empty, or
+    neither text nor blocks; blocks of another provider; a call without a result (see `close_calls`) or a result without
+    a call (see `legal_suffix`); a role that the API does not know (`developer`, a second `system`); a name with a
+    space; a lone surrogate.
 
     Args:
         messages: The messages in their order.

@@ -14,8 +14,8 @@ class Event(Value):
 
     Attributes:
         event: The kind of event: "appended", "changed", "piece" or "ended".
-        cursor: The position after this event, to pass as `after`. It also identifies the session, so that a cursor of a
-            deleted session does not continue in a new one with the same key.
+        cursor: The position after this event, to pass as `after` to a later `tail`. The cursor also identifies the
+            session, so that the cursor of a deleted session does not continue in a new session with the same key.
     """
 
     event: str
@@ -31,8 +31,8 @@ class Appended(Event):
     """Messages that were appended, including records and the messages of summaries.
 
     Attributes:
-        messages: The messages in the order of their `seq`, as they are stored now: a message that was edited since it
-            was appended has its new content.
+        messages: The messages in the order of their `seq`, as they were stored when the event was read: a message that
+            was edited before that has its new content.
     """
 
     event: Literal["appended"] = "appended"
@@ -40,7 +40,9 @@ class Appended(Event):
 
 
 class Changed(Event):
-    """A change of messages that a reader may have received: a row of `lango_change`.
+    """A change of the log, which may affect messages that the reader has received.
+
+    Each row of `lango_change` is one event.
 
     Attributes:
         kind: The kind of change, such as "truncate" or "update". The documentation of `lango_change` lists them.
@@ -59,8 +61,9 @@ class Piece(Event):
 
     Attributes:
         turn_id: The id of the turn; None if the draft ended.
-        n: The number of characters of the draft before this piece. It equals the number of characters that the reader
-            has received, or it is 0: discard them, because another draft began, or the draft ended.
+        n: The number of characters of the draft before this piece: the number of characters that the reader has
+            received, or 0. If it is 0, discard the received characters, because another draft began, or the draft
+            ended.
         text: The text; empty if the draft ended, because the answer was stored or the turn failed.
     """
 
@@ -71,10 +74,10 @@ class Piece(Event):
 
 
 class Ended(Event):
-    """The last event: the session that was followed does not exist any more.
+    """The last event: the followed session was deleted, has expired, or was replaced.
 
     Attributes:
-        reason: "deleted"; "expired" if its TTL has passed; or "replaced" if another session has its key now.
+        reason: "deleted"; "expired" if the TTL has passed; or "replaced" if another session has the key now.
     """
 
     event: Literal["ended"] = "ended"

@@ -1,7 +1,7 @@
 """Messages, sessions and turns as callers use them.
 
-The values are validated when they are created or changed. They are independent of any database: changing a value
-changes nothing that is stored.
+The values are validated when they are created, and when an attribute is set. Changing a value does not change stored
+data.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MessageRole(StrEnum):
 
     @property
     def canonical(self) -> MessageRole:
-        """The common name of the role: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
+        """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
         return _CANONICAL.get(self, self)
 
 
@@ -139,13 +139,13 @@ class Change(Value):
 
     Attributes:
         seq: The `seq` that the change used up; the last one of an undo or a redo.
-        kind: "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "undo",
-            "redo" or, in a fork, "fork".
+        kind: "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard" (a compaction
+            with `discard=True`), "undo", "redo" or, in a fork, "fork".
         after_seq: The `seq` that the change refers to. Its meaning depends on `kind`; the documentation of
             `lango_change` lists the meanings.
         changed_by: None in this release.
         changed_at: The time of the change, in UTC.
-        undo_until: The time until which the removed messages are kept, so that the change can be taken back; None if
+        undo_until: The time until which the change can be taken back, because the removed messages are kept; None if
             they are not kept.
         added_upto: The last `seq` of the messages that the change itself added, such as a summary; None without any.
         consolidated: The session's `last_consolidated` before the change; None if removed messages are not kept, or
@@ -167,8 +167,8 @@ class Undone(Value):
 
     Attributes:
         change: The change that was taken back.
-        seq: The `seq` of the new change, which took it back.
-        restored: The number of messages and records that were restored, including earlier versions of edited ones.
+        seq: The `seq` of the undo or redo itself.
+        restored: The number of messages and records that were restored, including earlier versions of edited messages.
         removed: The number of messages and records that were removed, including the versions that were replaced.
     """
 
@@ -179,7 +179,7 @@ class Undone(Value):
 
 
 class MessageFields(TypedDict, total=False):
-    """The keyword arguments of `Message.user`, `.assistant`, `.tool` and `.system`; see `Message`."""
+    """The keyword arguments of `Message.user`, `assistant`, `tool` and `system`."""
 
     author: str | None
     name: str | None
@@ -219,9 +219,9 @@ class Message(Value):
         sent: The content as the model received it, if that differs from `content`, for example with context that your
             program added: any JSON. `history` and `window.as_prompt` use it in place of `content`; search, documents
             and exports to other systems do not. Default: None, the model receives `content`.
-        seq: The position in the session's log, which the store assigns; 0 before the message is stored.
+        seq: The position in the session's log, which the store assigns; 0 before the message is in a log.
         turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
-        replayed: True if an append found a stored message with this id, and returned it instead of storing another.
+        replayed: True if the append did not store the message again, because the session has a message with this id.
             The flag is not stored.
 
     Example:
@@ -419,7 +419,7 @@ def _call_from_openai(call: dict[str, Any]) -> ToolCall:
 
 
 class OwnFields(TypedDict, total=False):
-    """The fields of a session that `save_turn` creates: those of `SessionFields` except `metadata`."""
+    """The fields of a session that `save_turn` creates: `SessionFields` without `metadata`."""
 
     agent_id: str | None
     user_id: str | None
@@ -430,7 +430,7 @@ class OwnFields(TypedDict, total=False):
 
 
 class SessionFields(OwnFields, total=False):
-    """The fields of a new session, as keyword arguments of `create` and `get_or_create`.
+    """The fields of a new session, as keyword arguments of `create`, `open` and others.
 
     None is the same as leaving a field out.
 
@@ -448,7 +448,9 @@ class SessionFields(OwnFields, total=False):
 
 
 class SessionChanges(SessionFields, total=False):
-    """The fields of a session that `update` changes, as keyword arguments. None clears a field.
+    """The fields of a session that `update` changes, as keyword arguments.
+
+    None clears a field, except `last_consolidated`.
 
     Attributes:
         last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
@@ -473,12 +475,12 @@ class SessionInfo(Value):
         metadata: Your own additional fields, a dict of JSON.
         tools: The definitions of the tools, a list of JSON.
         created_at: The time at which the session was created.
-        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, or
-            `update(activity=True)`. Lists are sorted by it by default.
+        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo, `enqueue`,
+            or `update(activity=True)`. By default, lists are sorted by this time.
         expires_at: The time at which the session expires; None for a session that never expires.
-        ttl_seconds: The TTL in seconds. An append sets `expires_at` to this long from now, but never earlier than
-            before; None for a session that never expires.
-        last_seq: The highest `seq` used so far, also by cuts, edits and compactions. It never decreases.
+        ttl_seconds: The TTL in seconds; None for a session that never expires. An append sets `expires_at` to this long
+            from now, but never to an earlier time than before.
+        last_seq: The highest `seq` used so far, by messages or by changes. It never decreases.
         message_count: The number of messages in the log, without records.
         record_count: The number of records in the log.
         token_count: The sum of the messages' `tokens`, without records.
@@ -488,8 +490,9 @@ class SessionInfo(Value):
         last_consolidated: The number of messages, from the beginning of the session, that a memory outside of the store
             has processed.
         forked_from: The key of the session that this one was copied from, or None.
-        revision: A number that increases with every change of messages, fields and values. It starts at a
-            random number, so that a new session with the same key does not repeat the revisions of the old one.
+        revision: A number that increases with every change of messages, turns, fields, values and expiry, but not with
+            the inbox, drafts, leases, begun calls and suspensions. It starts at a random number, so that a new session
+            with the same key does not repeat the revisions of the old one.
     """
 
     key: str
@@ -529,8 +532,8 @@ class Turn(Value):
         usage: The usage that the model provider reported: any JSON object, as a dict.
         metadata: Your own data about the turn: a JSON object, as a dict.
         created_at: The time at which the turn was stored, in UTC.
-        messages: The stored messages in the result of `save_turn`; empty in the results of other methods.
-        replayed: True if `save_turn` found the turn already stored and wrote nothing. The flag is not stored.
+        messages: The stored messages in the results of `save_turn` and `RunningTurn.save`; empty in lists of turns.
+        replayed: True if the turn was already stored, so that nothing was written. The flag is not stored.
     """
 
     turn_no: int
@@ -547,7 +550,9 @@ class Turn(Value):
 
 
 class OpenTurn(Value):
-    """A turn that has begun and not ended: it is running, or its process died.
+    """A turn that has begun and not ended.
+
+    The turn is running, or its process died or was paused.
 
     Attributes:
         key: The key of the session.
@@ -565,7 +570,7 @@ class OpenTurn(Value):
 
 
 class Draft(Value):
-    """The text that an attempt of a turn has streamed, and that is not part of the log.
+    """The text that a turn has streamed and not appended, so that it is not in the log.
 
     Attributes:
         id: The id of the draft, for `keep_draft` and `drop_draft`.
@@ -591,10 +596,10 @@ class BegunCall(Value):
         position: The position of the call in the `tool_calls` of that message, from 0.
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
-        state: `running`; `finished`, with a result; `unknown`, if its time limit passed without a result, or if the
-            result was deleted; or `retry`, if it was resolved to run again.
+        state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
+            without a result, or if the result was deleted; or `retry`, if the call was resolved to run again.
         begun_at: The time at which the call was last begun, in UTC.
-        until: The time at which a running call becomes unknown, in UTC.
+        until: The time limit of the call, in UTC.
         result_seq: The `seq` of the message with the result, or None.
     """
 
@@ -610,7 +615,7 @@ class BegunCall(Value):
 
 
 class Suspension(Value):
-    """A request for an answer from outside the program, such as an approval, with the state to continue from.
+    """A request for an answer from outside the program, such as an approval.
 
     Attributes:
         key: The key of the session.
@@ -619,11 +624,11 @@ class Suspension(Value):
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.
         created_at: The time of the suspension, in UTC.
-        due_at: The time from which it can no longer be answered, in UTC; None if it has no limit.
-        answer: The answer, any JSON; None without one.
-        answered_at: The time of the answer, in UTC; None without one.
-        token: The text to pass to `Store.resume`. It allows one answer. Only `Conversation.suspend` returns it; the
-            database has only its digest.
+        due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
+        answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
+        answered_at: The time of the answer, in UTC; None without an answer.
+        token: The secret text to pass to `Store.resume`, for one answer. Only `Conversation.suspend` returns the token;
+            the database has only a digest of it. Otherwise None.
     """
 
     key: str
@@ -639,7 +644,7 @@ class Suspension(Value):
 
 
 class Compaction(Value):
-    """A summary, and the messages that it replaces in the window: `replaced_after < seq <= replaced_upto`.
+    """A summary, and the range of messages that it replaces in the window.
 
     Attributes:
         turn_no: The number of the turn that contains the summary.
@@ -661,7 +666,7 @@ class Compaction(Value):
 
 
 def new_key(now: datetime) -> str:
-    """Create a session key: a UUIDv7 (RFC 9562), so that newer keys sort after older ones."""
+    """Create a session key: a UUIDv7 (RFC 9562), so that keys of a later millisecond sort after earlier keys."""
     milliseconds = int((now - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000) & (2**48 - 1)
     number = milliseconds << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
     text = f"{number:032x}"

@@ -47,8 +47,9 @@ class SearchHit(Value):
         agent_id: The agent of the session, or None.
         user_id: The user of the session, or None.
         snippet: The part of the message's text with the most matching words, up to about 200 characters.
-        places: The start and end offset of each matching word in `snippet`.
-        rank: The relevance: a greater number is a better match. Ranks of different searches are not comparable.
+        places: The start and the end of each matching word, as offsets in `snippet`; the end is exclusive.
+        rank: The relevance: a greater number is a better match. Ranks of different searches are not comparable. 0 if
+            the page has `newest`.
     """
 
     key: str
@@ -71,7 +72,7 @@ class SearchPage(Value):
         items: The hits.
         next: The offset to pass to `search` for the next page; None on the last page.
         waiting: The number of changes that are not indexed yet, so that this search did not find them. A search first
-            indexes waiting changes, so this is 0, except if several thousand changes wait, if the database is
+            indexes waiting changes, so the number is 0, except if more than 5,000 changes wait, if the database is
             read-only, or in your own transaction.
         newest: None if all messages were searched. If too many messages match to rank them in time, the number of
             newest messages that were searched instead. The hits are then sorted by the last activity of their session,
@@ -117,7 +118,9 @@ class AgentStats(Value):
 
 
 class Stats(Value):
-    """The totals of a store. The counts are exact: they are the sums of the counters of all sessions.
+    """The totals of a store.
+
+    The counts are exact: they are the sums of the counters of all sessions.
 
     Attributes:
         sessions: The number of sessions, including expired ones.
@@ -159,7 +162,7 @@ class UsageRow(Value):
         day: The day of the turn in UTC, such as "2026-11-21".
         month: The month of the turn in UTC, such as "2026-11".
         turns: The number of turns, including compactions.
-        sessions: The number of sessions of these turns.
+        sessions: The number of sessions that have these turns.
         usage: The sums of all numbers in the usage, under their stored names.
         input_tokens: The tokens of prompts, under whichever provider's name they are stored. Anthropic does not count
             cached tokens as input.
@@ -212,11 +215,13 @@ class ExpiryReport(Value):
         messages: The number of messages of these sessions.
         batches: The number of transactions.
         seconds: The duration in seconds.
-        at: The time at which sessions counted as expired, in UTC.
+        at: The time at which sessions counted as expired, in UTC: the argument `now` of `expire`, or the time of the
+            call.
         dry_run: True if nothing was deleted.
-        oldest: On a dry run, the first sessions that would be deleted; otherwise empty.
-        held: The sessions that were not deleted because a row of another table refers to them: each key with the name
-            of the foreign key. Always empty on a dry run, which does not try to delete.
+        oldest: On a dry run, the first 10 sessions that would be deleted; otherwise empty.
+        held: The sessions that were not deleted, because a row of another table refers to them: each key with the name
+            of the foreign key (on SQLite, with the text of the error). Always empty on a dry run, which does not try to
+            delete.
     """
 
     sessions: int = 0

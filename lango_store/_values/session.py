@@ -12,7 +12,8 @@ class Session(SessionInfo):
     """A session with its messages.
 
     Attributes:
-        messages: The messages in the order of their `seq`. The other attributes are those of `SessionInfo`.
+        messages: The messages of the window: after a compaction first the summary, then the other messages in the order
+            of their `seq`. The other attributes are those of `SessionInfo`.
     """
 
     messages: list[Message] = Field(default_factory=list)

@@ -33,8 +33,9 @@ def calls(
 ) -> None:
     """List unknown tool calls with `calls --unknown`, and resolve them.
 
-    A call is unknown if its process died or took too long, so that its tool
-    may have run. At most 1,000 calls are listed.
+    A call is unknown if its time limit has passed and it has no result, for
+    example because its process died. Its tool may have run. At most 1,000
+    calls of live sessions are listed.
 
     In a pipe, each call is one line of tab-separated fields without a
     header: session key, seq of the message that asks for the call,
@@ -56,10 +57,10 @@ def resolve(
     seq: Annotated[int, typer.Argument(help="Seq of the message that asks for the call.")],
     position: Annotated[int, typer.Argument(help="Position of the call in the message, from 0.")],
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The tool has run: its output, a file with JSON.")
+        Path | None, typer.Option(metavar="FILE", help="The tool has run: a file with its output as JSON.")
     ] = None,
     failed: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The tool has failed: the text for the model.")
+        str | None, typer.Option(metavar="TEXT", help="The tool has failed: the error text for the model.")
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="The tool has not run: the call may begin again.")] = False,
     url: UrlOption = None,

@@ -30,7 +30,7 @@ def changes(
 
     In a pipe, each change is one line of tab-separated fields without a
     header: the seq of the change, its kind, the seq that it refers to,
-    its time, and the time until which it can be taken back.
+    its time, and the time until which the removed messages are kept.
     """
     with open_store(url) as store:
         print_items(COLUMNS, [store.conversation(key).changes()], as_json=json_, none="no changes")
@@ -44,8 +44,9 @@ def undo(
 ) -> None:
     """Take back the last cut, edit or compaction of a session.
 
-    The removed messages must be kept: the application does so with
-    `Store(keep_removed=...)`. Exit code 1 if there is nothing to take back.
+    Redactions and changes that were taken back already are skipped. The
+    application must keep removed messages, with `Store(keep_removed=...)`.
+    Exit code 1 if nothing can be taken back.
     """
     with open_store(url) as store:
         conversation = store.conversation(key)

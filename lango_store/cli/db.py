@@ -52,7 +52,9 @@ def downgrade(
 ) -> None:
     """Downgrade the schema to a migration revision.
 
-    This deletes the tables and columns that newer revisions added.
+    This deletes the tables and columns that newer revisions added. The
+    revisions 0100 to 0104 are refused while large strings are stored outside
+    of their messages: run `lango-store payloads move --back` first.
     """
     with open_store(url) as store:
         loss = (
@@ -135,9 +137,9 @@ def sql(
 def distribute(url: UrlOption = None, dry_run: DryRun = False, lock_timeout: LockTimeout = LOCK_TIMEOUT) -> None:
     """Distribute the tables across the nodes of a Citus cluster.
 
-    The session key is the distribution column. Readers and writers wait until
-    the command has finished. If the command is killed, nothing has changed, and
-    you can run it again.
+    The rows of a session are stored on one node. Readers and writers wait
+    until the command has finished. If the command is killed, nothing has
+    changed, and you can run it again.
     """
     _move(schema.distribute, "distributed by session key", url, dry_run, lock_timeout)
 

@@ -41,7 +41,10 @@ CONVERSATION = [
 def demo(
     file: Annotated[str, typer.Option("--file", metavar="FILE", help="SQLite file to write to.")] = "demo.db",
 ) -> None:
-    """Store a conversation with tool calls in a SQLite file, load it and print it."""
+    """Store a conversation with tool calls in a SQLite file, load it and print it.
+
+    An earlier session of the demo is replaced.
+    """
     with Store(f"sqlite:///{file}", migrate=True) as store:
         store.delete(KEY)
         store.create(KEY, agent_id="planner", title="A free Saturday", model="gpt-x", settings={"thinking": "high"})

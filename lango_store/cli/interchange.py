@@ -104,7 +104,7 @@ def export(
     keys: Annotated[list[str] | None, typer.Argument(help="Keys of the sessions to export.")] = None,
     url: UrlOption = None,
     user: User = None,
-    all_: Annotated[bool, typer.Option("--all", help="Export all sessions.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Export all sessions; with jsonl also shared values.")] = False,
     children: ChildrenOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that have different content.")] = False,
     redact: Annotated[
@@ -120,9 +120,10 @@ def export(
 
     The format jsonl is for backups: it writes all chosen sessions,
     including expired ones, to one file. The format openai is for
-    fine-tuning: it writes one file with a line for each live session,
-    without e-mail addresses, telephone numbers, card numbers, IBANs and
-    keys. The other formats write one file for each live session.
+    fine-tuning: it writes one file with a line for each live session. It
+    replaces e-mail addresses, telephone numbers, card numbers, IBANs, API
+    keys and tokens that it recognizes by their form. The other formats
+    write one file for each live session.
 
     Exit code 1 if a session is not exported. Without --force, an existing
     file with different content is an error and is not changed.

@@ -76,10 +76,13 @@ def expire(
 ) -> None:
     """Permanently delete sessions whose TTL has passed, in batches.
 
-    The command does not ask for confirmation: use --dry-run first. Ctrl-C
-    stops the command after the current batch. Exit code 1 if some sessions
-    are kept because rows of another table reference them; the command
-    names these sessions on standard error, and in "held" with --json.
+    Also deletes removed messages that are no longer kept for an undo. The
+    command does not ask for confirmation: use --dry-run first. Ctrl-C
+    stops it after the current batch.
+
+    Exit code 1 if some sessions are kept because rows of another table
+    reference them. The command names these sessions on standard error, or
+    with --json in "held".
     """
     policy: dict[str, Any] = {
         "older_than": older_than,
@@ -146,8 +149,8 @@ def stats(
 ) -> None:
     """Print totals of the store, the largest agents, and when sessions expire.
 
-    Message tokens are the token counts of messages. The line about turns
-    is their usage, which `lango-store usage` prints by groups.
+    Message tokens are the token counts of messages. The usage of turns was
+    saved with the turns; `lango-store usage` prints it by groups.
     """
     if json_ and prometheus:
         raise typer.BadParameter("give one of --json and --prometheus")
@@ -232,7 +235,7 @@ def search(
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of messages to print.")] = 20,
     json_: JsonOption = False,
 ) -> None:
-    """Search archived messages, and print the best matches first.
+    """Search the messages of an archive, and print the best matches first.
 
     Exit code 1 if no message matches.
     """
@@ -272,9 +275,10 @@ def restore(
 
 @archive_app.command(epilog=example("archive forget cold.db --user ann"))
 def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
-    """Delete archived sessions of a user, an agent or a key prefix.
+    """Delete the sessions of a user, an agent or a key prefix from an archive.
 
-    The file is rewritten, so that no deleted text remains in it.
+    With several filters, a session must match all of them. The file is
+    rewritten, so that no deleted text remains in it.
     """
     filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if not any(filters.values()):

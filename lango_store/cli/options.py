@@ -22,7 +22,9 @@ UrlOption = Annotated[
     typer.Option("--url", metavar="URL", help=f"Database URL. Default: ${', then $'.join(URL_VARIABLES)}."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
+]
 ChildrenOption = Annotated[bool, typer.Option("--children", help="Include all descendants of each session.")]
 Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only sessions with this agent id.")]
 User = Annotated[str | None, typer.Option("--user", metavar="ID", help="Only sessions with this user id.")]

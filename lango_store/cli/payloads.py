@@ -22,14 +22,15 @@ def _payloads() -> None:
 @app.command(epilog=example("payloads move --larger-than 4096 --url sqlite:///agent.db"))
 def move(
     larger_than: Annotated[int, typer.Option(min=1, metavar="N", help="Move strings of at least N characters.")] = 4096,
-    back: Annotated[bool, typer.Option("--back", help="Move all payloads back to the rows of messages.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Move all strings back into their messages.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Move large strings of stored messages to payloads.
+    """Move large strings of stored messages to a separate table.
 
-    Appends do this already. Run the command once for messages that were
-    stored by an earlier release. Other processes can append at the same
-    time. A command that was interrupted can be run again.
+    The table has each string once per session. Appends use it already. Run
+    the command once for messages that were stored by an earlier release.
+    Other processes can append at the same time. A command that was
+    interrupted can be run again.
     """
     with open_store(url) as store, progress("moving") as update:
 

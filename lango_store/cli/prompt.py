@@ -24,13 +24,14 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: move the start of the prompt in steps of this many seqs."
         ),
     ] = None,
-    reuse: Annotated[bool, typer.Option("--reuse", help="Print how much of all prompts a cache could reuse.")] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
 
-    With `--reuse`, simulate the prompts of this window, one before each
-    assistant message, and print which share of their characters a cache
-    could reuse. A prompt is reused if the next one begins with all of it.
+    With `--reuse`, simulate the prompts of this window: one before each
+    assistant message, and one at the end. Print which share of their
+    characters a cache could reuse. A prompt is reused if the next one
+    begins with all of it.
     """
     try:
         budget = Budget(last, step=step)

@@ -45,7 +45,7 @@ def render_session(
 
 
 def describe_turn_state(turn: OpenTurn | None, drafts: Sequence[Draft], inbox: Sequence[Message]) -> list[str]:
-    """Return lines about the open turn, the drafts and the inbox of a session, none for what it does not have."""
+    """Return a line for each of these that the session has: an open turn, drafts, and messages in the inbox."""
     lines = []
     if turn is not None:
         ends = "ends" if turn.held else "ended"

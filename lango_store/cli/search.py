@@ -80,9 +80,10 @@ def for_(
     ] = 0,
     json_: JsonOption = False,
 ) -> None:
-    """Search messages, and print the best matches first.
+    """Search the messages of live sessions, and print the best matches first.
 
-    Exit code 1 if no message matches.
+    Requires a search index: see `search enable`. Exit code 1 if no message
+    matches.
 
     `search WORDS` is short for `search for WORDS`. Use the long form if the
     first word is the name of a command, such as `status`.

@@ -104,17 +104,20 @@ def list_(
     expired: Annotated[
         bool, typer.Option("--expired", help="List expired sessions that are not purged yet, instead of live ones.")
     ] = False,
-    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of sessions to list.")] = 50,
+    limit: Annotated[
+        int,
+        typer.Option(metavar="NUMBER", min=1, help="Maximum number of sessions, without the descendants of --tree."),
+    ] = 50,
     tree: Annotated[
         bool,
-        typer.Option("--tree", help="List sessions without a parent, each followed by its descendants, indented."),
+        typer.Option("--tree", help="List sessions whose key has no /, each followed by its descendants."),
     ] = False,
     cursor: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue a list at the cursor that it printed at its end.")
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """List sessions, the most recently updated first.
+    """List live sessions, the most recently updated first.
 
     In a pipe, each session is one line of tab-separated fields without a
     header: key, title, agent, user, number of messages, number of message
@@ -174,7 +177,7 @@ def show(
         typer.Option(
             metavar="NUMBER",
             min=1,
-            help=f"Show only this many of the last messages. Default: {LAST} on a terminal, all elsewhere.",
+            help=f"Show only this many of the last messages and records. Default: {LAST} on a terminal, otherwise all.",
         ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Show all messages on a terminal too.")] = False,
@@ -191,17 +194,20 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long contents.")] = False,
     no_pager: Annotated[bool, typer.Option("--no-pager", help="Never open a pager.")] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the session to this file as an HTML document.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write an HTML document to this file, which is replaced if it exists."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Show a session with its messages, tool calls and total usage.
 
-    The header includes the open turn, the drafts and the number of
-    messages in the inbox.
+    The header includes the open turn, the drafts and the inbox. With
+    --expired or --as-of, it has neither these nor the usage.
 
     With --children, the descendants follow. Their usage is not included
     in the usage of the session.
+
+    Exit code 1 if a part of the session is damaged. The rest is shown.
     """
     if last is None and sys.stdout.isatty() and not (json_ or all_ or html):
         last = LAST
@@ -291,7 +297,8 @@ def delete(
 ) -> None:
     """Delete sessions by key, or all sessions of a user, an agent or a key prefix.
 
-    Expired sessions are deleted too. Exit code 1 if a key does not exist.
+    With several filters, a session must match all of them. Expired
+    sessions are deleted too. Exit code 1 if a key does not exist.
     """
     filters: dict[str, Any] = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
     if bool(keys) == any(filters.values()):

@@ -32,14 +32,14 @@ def suspensions(
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the suspensions that have no answer, the oldest first.
+    """List the suspensions of live sessions that have no answer, oldest first.
 
     Expired suspensions are listed too. They can no longer be answered.
 
     In a pipe, each suspension is one line of tab-separated fields without
-    a header: session key, calls (each as the seq of its message and its
-    position), reason, time of the suspension, and the time until which it
-    can be answered. Control characters are escaped with a backslash.
+    a header: session key, calls (each as the seq of its message, "/" and
+    its position), reason, time of the suspension, and the time until which
+    it can be answered. Control characters are escaped with a backslash.
     """
     if runs_command(context, user, agent, due_before, url, json_):
         return
@@ -65,8 +65,8 @@ def resume(
 ) -> None:
     """Answer a suspension.
 
-    Of several answers, one is stored. The program that suspended its work
-    finds the answer in the session.
+    Only the first answer is stored: exit code 1 if there is one already.
+    The program that suspended its work finds the answer in the session.
     """
     with open_store(url) as store:
         suspension = store.resume(token, json_file(json_, "--json"))

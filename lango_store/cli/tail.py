@@ -20,11 +20,13 @@ LAST: Final = 10
 def tail(
     key: Annotated[str, typer.Argument(help="Session key.")],
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, until the session ends or Ctrl-C is pressed.")
+        bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C or the end of the session.")
     ] = False,
     after: Annotated[
         str | None,
-        typer.Option(metavar="SEQ", help="Start after this seq, or after a cursor of --json. Default: near the end."),
+        typer.Option(
+            metavar="SEQ", help="Start after this seq, or a cursor of --json. Default: 10 seqs before the end."
+        ),
     ] = None,
     url: UrlOption = None,
     json_: JsonOption = False,
@@ -32,8 +34,8 @@ def tail(
     """Print the end of a session's log. With -f, also print what follows.
 
     Answers appear while a turn streams them. Messages are printed as
-    they are stored now; edits and deletions are printed as lines with
-    the seq that they refer to.
+    they are stored now. Each cut, edit, compaction or undo is a line with
+    its own seq, its kind, and the seq that it refers to.
 
     With --json, each event is one line, with its kind and its cursor.
     """

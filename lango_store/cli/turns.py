@@ -23,15 +23,16 @@ _NO_TURN: Final = "no turn is open"
 @app.callback()
 def turns(
     context: typer.Context,
-    open_: Annotated[bool, typer.Option("--open", help="List the turns that have the lease of their session.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="List the open turns of all live sessions.")] = False,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List open turns with `turns --open`, and release their leases.
 
-    A turn whose lease has ended belongs to a process that died or was
-    paused. Another turn of the session can take over at once. At most
-    1,000 turns are listed, those whose leases end first.
+    The lease of a turn ends if the turn writes nothing for some time, by
+    default 2 minutes, for example because its process died. Then another
+    turn of the session can take over. At most 1,000 turns are listed, those
+    whose leases end first.
 
     In a pipe, each turn is one line of tab-separated fields without a
     header: session key, turn id, time at which the lease ends, and
@@ -53,7 +54,7 @@ def release(
     """Release the lease of a session's open turn.
 
     Another turn can begin at once. If the process of the open turn still
-    runs, its next write fails with `LeaseLost`.
+    runs, its next write in the turn fails with `LeaseLost`.
     """
     with open_store(url) as store:
         conversation = store.conversation(key)

@@ -29,11 +29,13 @@ def usage(
     by: Annotated[
         Any,
         typer.Option(
-            parser=_groups, metavar="NAMES", help="Group by any of user, agent, key, root, model, day and month."
+            parser=_groups,
+            metavar="NAMES",
+            help="Group by user, agent, key, root (the topmost parent), model, day or month, or several: user,day.",
         ),
     ] = "user",
     since: Annotated[
-        Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved since this time: 2026-11-21, or 30d.")
+        Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved since this time: 2026-11-21, or 30d ago.")
     ] = None,
     until: Annotated[Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved before this time.")] = None,
     agent: Agent = None,
@@ -45,9 +47,10 @@ def usage(
     """Print the usage of turns by user, day or other groups.
 
     Token counts are recognized by the names that common providers use.
-    The cost is the sum of the costs that are stored with the usage. JSON
-    lines have the sums of all stored fields. In a pipe, each group is one
-    line of tab-separated fields without a header, in the order of --csv.
+    The cost is the sum of the costs that are stored with the usage. With
+    --json, each group is one line with the sums of all stored numbers. In
+    a pipe, each group is one line of tab-separated fields without a
+    header, in the order of --csv.
     """
     with open_store(url) as store:
         rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)

@@ -1,10 +1,10 @@
 """Migrations of the database schema as functions, like the commands `lango-store db` and `lango-store search`.
 
-The migration revisions are part of the package. They use a separate version table and change only the tables of
-lango_store. Only one migration runs at a time.
+The migration revisions are part of the package. They use a separate version table, and change only the tables of
+lango_store. In one database, only one migration runs at a time.
 
-Every function takes a `database`: a URL, an engine or a connection. With a connection, the function joins your
-transaction and you commit. You can call it in a migration of your Alembic environment. Every function raises
+Most functions take a `database`: a URL, an engine or a connection. With a connection, the function joins your
+transaction and you commit, so you can call it in a migration of your Alembic environment. These functions raise
 `DatabaseUnavailable` if the database cannot be reached.
 """
 
@@ -125,13 +125,14 @@ def downgrade(
 ) -> str | None:
     """Downgrade the schema to a migration revision, in one transaction.
 
-    Data that the older schema has no place for is lost.
+    Data that the older schema cannot store is lost.
 
     Args:
         database: A URL, an engine, or a connection whose transaction the downgrade joins.
         revision: The revision to downgrade to. "base" drops all tables of lango_store with their data, and then the
             search index.
-        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use. Default: 5.
+        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use, 0.001 to 2,147,483.
+            Default: 5.
 
     Returns:
         The revision of the database after the downgrade; None after "base".
@@ -150,12 +151,13 @@ def downgrade(
 
 
 def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
-    """Record that the schema is at a migration revision, without changing any other table.
+    """Record that the schema is at a migration revision, without changing the schema.
 
     Args:
         database: A URL, an engine, or a connection whose transaction the call joins.
         revision: The revision to record.
-        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use. Default: 5.
+        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use, 0.001 to 2,147,483.
+            Default: 5.
 
     Returns:
         The recorded revision; None for "base".
@@ -182,7 +184,7 @@ def current(database: Database) -> str | None:
 
 
 def namespace(database: Database) -> str | None:
-    """Return the PostgreSQL schema that has the tables, or that `upgrade` would create them in.
+    """Return the PostgreSQL schema of the tables, also before they exist.
 
     Args:
         database: A URL, an engine or a connection.
@@ -213,7 +215,7 @@ def releases(database: Database) -> dict[str, int]:
 def features(database: Database) -> list[str]:
     """Return the names of the features that a database uses.
 
-    A release that does not know one of them refuses the database with `UnknownFeature`.
+    A release that does not know one of these features refuses the database with `UnknownFeature`.
 
     Args:
         database: A URL, an engine or a connection.

@@ -20,8 +20,8 @@ from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, 
 def enable_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
     """Create the search index and fill it.
 
-    The store can be used while the index is filled. A call that was interrupted can be repeated and continues. If the
-    index exists and is usable, only the waiting changes are indexed.
+    The store can be used while the index is filled. If a call was interrupted, repeat it: the new call continues. If
+    the index exists and is usable, only the waiting changes are indexed.
 
     Args:
         database: A URL, an engine, or a connection. With a connection, everything is one transaction of yours.

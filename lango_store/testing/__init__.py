@@ -43,13 +43,13 @@ class Clock:
         """Move the clock forward, or back by a negative number.
 
         Args:
-            **by: Arguments of `datetime.timedelta`: `move(hours=2)`, `move(days=-1)`.
+            **by: Arguments of `datetime.timedelta`, for example `hours=2` or `days=-1`.
         """
         self.time += timedelta(**by)
 
 
 def make_message(content: Any = "hello", *, role: MessageRole | str = MessageRole.USER, **fields: Any) -> Message:
-    """Create a message with defaults for every field.
+    """Create a message, by default a user message with the content `hello`.
 
     Args:
         content: Any JSON. Default: "hello".
@@ -64,6 +64,6 @@ def make_messages(number: int, **fields: Any) -> list[Message]:
 
     Args:
         number: The number of messages.
-        **fields: The same fields for each message, as in `make_message`.
+        **fields: Fields that all of the messages get, as in `make_message`.
     """
     return [make_message(f"message {n}", **fields) for n in range(number)]
