@@ -69,7 +69,7 @@ class Archive:
             False.
 
     Raises:
-        InvalidFile: `create` is False, and the file does not exist or is not an archive.
+        InvalidFile: The file is a SQLite database without archived sessions or, if `create` is False, does not exist.
         DatabaseUnavailable: The file is not a SQLite file, or cannot be opened or read.
 
     Example:
@@ -110,6 +110,8 @@ class Archive:
     def _create_tables(self) -> None:
         if self._db["messages_fts"].exists() and self._parts().keys() == _PARTS.keys() and not self._missing():
             return
+        if self._db.table_names() and "incarnation" not in self._db["sessions"].columns_dict:
+            raise InvalidFile(self._path, "is a database of another application: give the path of a new file")
         with self._transaction():
             sessions = self._db.table("sessions")
             columns = {"id": int, **_columns(SESSION), "incarnation": int, "archived_at": str}

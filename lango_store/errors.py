@@ -243,7 +243,7 @@ class LeaseLost(Conflict):
 
     def __init__(self, key: str, last_seq: int) -> None:
         message = (
-            f"the turn no longer has the lease of session {quoted(key)}: it ended and another process took over, "
+            f"the turn no longer has the lease of session {quoted(key)}: it ended and another turn took over, "
             "or release_turn() was called; nothing was written, begin the turn again"
         )
         super().__init__(key, expected=last_seq, last_seq=last_seq, message=message)
@@ -284,7 +284,7 @@ class CallInProgress(LangoStoreError):
     """
 
     def __init__(self, key: str, seq: int, position: int, until: datetime) -> None:
-        self._fact = f"{_call(key, seq, position)} is being run until {until} at the latest"
+        self._fact = f"{_call(key, seq, position)} was begun and may be running until {until}"
         super().__init__(f"{self._fact}: try again later, or pass wait= to begin_call()")
         self.key, self.seq, self.position = key, seq, position
         self.until = until

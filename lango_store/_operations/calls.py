@@ -116,7 +116,7 @@ def finish(
     last_seq = sessions.lock(connection, now, place.key).last_seq
     row = _row(connection, place)
     if row is None or row.token != token:
-        fact = f"{place} was resolved, or begun again by another process, or its message was removed"
+        fact = f"{place} was resolved, or begun again, or its message was removed"
         message = f"{fact}: the result of this attempt was not stored"
         raise Conflict(place.key, expected=last_seq, last_seq=last_seq, message=message)
     if (stored := _result(connection, place, row)) is not None:  # an earlier try was committed

@@ -374,8 +374,8 @@ def update(
     """Replace these fields of a live session and no others; `updated_at` changes only with `activity`."""
     check_fields(fields, SessionChanges)
     encoded = encode_session(fields)
-    consolidated = encoded.get("last_consolidated")
-    if consolidated is not None and not (type(consolidated) is int and 0 <= consolidated < 2**63):
+    consolidated = encoded.get("last_consolidated", 0)
+    if not (type(consolidated) is int and 0 <= consolidated < 2**63):
         raise ValueError(f"last_consolidated={quoted(consolidated)} is not a count of messages: give 0 or more")
     statement = _update(tuple(sorted(encoded)), activity, expected.revision is not None)
     values = {f"new_{name}": value for name, value in encoded.items()}
@@ -384,7 +384,7 @@ def update(
     while not (rows := _run_write(connection, statement, values)):
         tries -= 1
         count = row_of(connection, now, key)["message_count"]
-        if consolidated is not None and consolidated > count:
+        if consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
         raise_unmatched(connection, now, key, expected, tries_left=tries)
     return session_value(SessionInfo, decode_session(rows[0]))

@@ -43,9 +43,12 @@ def demo(
 ) -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
 
-    An earlier session of the demo is replaced.
+    An earlier session of the demo is replaced. A file that contains other
+    sessions is refused.
     """
     with Store(f"sqlite:///{file}", migrate=True) as store:
+        if store.count(expired=None) > store.exists(KEY):
+            raise typer.BadParameter(f"{file} contains other sessions: give another file", param_hint="--file")
         store.delete(KEY)
         store.create(KEY, agent_id="planner", title="A free Saturday", model="gpt-x", settings={"thinking": "high"})
         for message in CONVERSATION:

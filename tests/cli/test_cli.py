@@ -123,6 +123,15 @@ def test_demo_prints_and_stores_its_session(tmp_path: Path) -> None:
         assert store.info("telegram:12345678").message_count == 5
 
 
+def test_demo_refuses_a_file_with_other_sessions(tmp_path: Path) -> None:
+    with lango_store.Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
+        store.create("telegram:12345678")
+        store.create("another")
+        done = run("demo", "--file", "agent.db", folder=tmp_path)
+        assert (done.returncode, "agent.db contains other sessions" in done.stderr) == (2, True)
+        assert store.info("telegram:12345678").message_count == 0
+
+
 def test_help_lists_commands_and_suggests_nearest_for_typo() -> None:
     shown = run("--help").stdout
     names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "archive", "db")

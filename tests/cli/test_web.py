@@ -122,7 +122,7 @@ def test_session_page_shows_turns_of_its_messages(browser: TestClient, url: str)
     assert "120 turns" in page
 
 
-def test_session_page_shows_records(browser: TestClient, url: str, make_database: MakeDatabase) -> None:
+def test_session_page_shows_records(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         store.append_message("records", Message(role=MessageRole.RECORD, content={"usd": 1}), create=True)
     assert '<article class="record" id="m1">' in get(browser, "session", key="records")

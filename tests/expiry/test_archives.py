@@ -4,7 +4,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,18 @@ def test_purge_stops_if_archive_cannot_be_written(filled: Store, tmp_path: Path)
     assert filled.count(expired=None) == 10
     with pytest.raises(InvalidFile, match="does not exist"):
         filled.restore(tmp_path / "none.db", "k")
+
+
+def test_archive_refuses_a_database_of_another_application(filled: Store, tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    for name in ("notes", "sessions"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"CREATE TABLE {name} (text)")
+        with pytest.raises(InvalidFile, match="is a database of another application"):
+            filled.expire(archive=path)
+    with closing(sqlite3.connect(path)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+    assert tables == [("notes",), ("sessions",)]
 
 
 def test_purges_in_several_threads_share_one_archive(store: Store, clock: Clock, tmp_path: Path) -> None:

@@ -153,14 +153,14 @@ def test_redaction_removes_words_from_the_file_at_once_and_deletion_at_expire(ma
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA secure_delete = ON"))
     schema.enable_search(engine)
     with Store(engine) as store:
-        for word in ("secretone", "secrettwo", "secretthree"):
-            store.create(word, messages=[*messages(30), message(word)])
+        for key, word in (("one", "secretone"), ("two", "secrettwo"), ("three", "secretthree")):
+            store.create(key, messages=[*messages(30), message(word)])
         store.search("hello")
-        store.conversation("secretone").redact_message(31)
-        assert [is_in_file(path, word) for word in ("secretone31", "secrettwo")] == [False, True]
-        store.conversation("secrettwo").truncate(after=5)
-        store.conversation("secretthree").update_message(31, message("nothing"))
-        for key in ("secretone", "secrettwo", "secretthree"):
+        store.conversation("one").redact_message(31)
+        assert [is_in_file(path, word) for word in ("secretone", "secrettwo")] == [False, True]
+        store.conversation("two").truncate(after=5)
+        store.conversation("three").update_message(31, message("nothing"))
+        for key in ("one", "two", "three"):
             store.touch(key, ttl=timedelta(microseconds=1))
         store.expire()
     assert [is_in_file(path, word) for word in ("secretone", "secrettwo", "secretthree")] == [False] * 3

@@ -117,6 +117,14 @@ def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
             store.conversation("k").update_message(1, "hello")  # type: ignore[arg-type]
 
 
+def test_append_with_one_invalid_message_stores_none(store: Store) -> None:
+    store.create("k")
+    with pytest.raises(InvalidMessage, match="tokens"):
+        store.append_messages("k", [message("valid"), message().model_copy(update={"tokens": -1})])
+    assert store.messages("k") == []
+    assert store.info("k").last_seq == 0
+
+
 def test_token_counter_counts_messages_without_tokens(url: str) -> None:
     with Store(url, token_counter=lambda m: len(str(m.content))) as store:
         store.create("k", messages=[message("four")])

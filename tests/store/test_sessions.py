@@ -161,7 +161,7 @@ def test_update_with_none_clears_fields(store: Store) -> None:
 def test_last_consolidated_is_at_most_the_number_of_messages(store: Store) -> None:
     store.create("k", messages=messages(3))
     assert store.update("k", last_consolidated=3).last_consolidated == 3
-    for invalid in (4, -1, 2**63, 2**70, True, 1.5, "2"):
+    for invalid in (4, -1, 2**63, 2**70, True, 1.5, "2", None):
         with pytest.raises((TypeError, ValueError), match="last_consolidated"):
             store.update("k", last_consolidated=invalid)  # type: ignore[arg-type]
     assert store.info("k").last_consolidated == 3
