@@ -58,7 +58,7 @@ class _Opener(_Twin[S_co], Protocol[S_co]):
 
 
 def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, R]]:
-    """Make a method of a synchronous object a coroutine function with the same arguments and types."""
+    """Turn a method of a synchronous object into a coroutine function with the same arguments and result."""
 
     @functools.wraps(method)
     async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> R:
@@ -127,9 +127,9 @@ class AsyncStore:
 
     A cancelled read raises `CancelledError` at once. A cancelled write first waits until its outcome is known; if the
     write failed, its exception is the cause of the `CancelledError`. A cancelled call of several transactions, such as
-    `expire`, does not start another transaction. The wait ends with the SQL statement: SQLite waits up to 30 seconds
-    for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a cancellation, a message
-    with an `id` can be appended again safely.
+    `expire`, does not start another transaction. The wait is as long as the SQL statement: SQLite waits up to 30
+    seconds for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a cancellation, a
+    message with an `id` can be appended again safely.
 
     To write in the transaction of your own `AsyncSession`, use the synchronous store: `await session.run_sync(lambda s:
     store.store.using(s).append_message(key, message))`.
@@ -273,20 +273,20 @@ class AsyncStore:
     def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Follow a session: yield its stored events after a position, then new events.
 
-        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
+        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
         uses no thread and no connection.
 
         Args:
             key: The session to follow.
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
-                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
-                now.
+                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
+                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
+                another session has the key now.
             follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
             `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other readers in this process may get the same objects.
+            the events: other calls of `tail` in this process may yield the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -387,7 +387,7 @@ class AsyncConversation:
 
     @contextmanager
     def _steps(self, name: str) -> Iterator[Conversation]:
-        """Open a method that makes several calls: it is recorded as one, and its calls of the twin are not."""
+        """Record a method that calls the twin several times as one call; yield a twin whose calls are not recorded."""
         with self._twin._context.telemetry.span(name, self.key):
             yield Conversation(self._twin._context, self.key)
 
@@ -432,8 +432,8 @@ class AsyncConversation:
         Waiting for another turn uses no thread and no connection. This method is not a coroutine.
 
         Args:
-            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If the turn is stored
-                already, the block gets the stored turn. Defaults to a new UUIDv7.
+            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If a turn with this id is
+                already stored, `replayed` is True in the block. Defaults to a new UUIDv7.
             lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
                 may take over. Defaults to 2 minutes.
             wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
@@ -543,19 +543,19 @@ class AsyncConversation:
     def tail(self, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
         """Follow the session: yield its stored events after a position, then new events.
 
-        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
+        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
         uses no thread and no connection.
 
         Args:
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
-                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
-                now.
+                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
+                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
+                another session has the key now.
             follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
             `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other readers in this process may get the same objects.
+            the events: other calls of `tail` in this process may yield the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -647,8 +647,8 @@ class AsyncRunningTurn:
 
         Args:
             message: The stored message that asks for the call, or its `seq`.
-            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`, the
-                position.
+            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`,
+                pass the position.
             limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to the duration of the
                 turn's lease.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors

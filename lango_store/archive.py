@@ -55,7 +55,7 @@ _PARTS: Final = {
     "changes": (CHANGE, "seq", "change {seq}"),
     "session_values": (VALUE, "name", "value {name!r}"),
 }
-"""By table of the archive: the table of the store, the last column of its key, and the name of a row in errors."""
+"""For each table of the archive: the table of the store, the last column of its key, and a row's name in errors."""
 
 
 class Archive:
@@ -69,7 +69,7 @@ class Archive:
             False.
 
     Raises:
-        InvalidFile: The file is a SQLite database without archived sessions or, if `create` is False, does not exist.
+        InvalidFile: The file is a SQLite database but not an archive, or it does not exist and `create` is False.
         DatabaseUnavailable: The file is not a SQLite file, or cannot be opened or read.
 
     Example:
@@ -129,7 +129,7 @@ class Archive:
                 self._db.table("messages").enable_fts(["text"], create_triggers=True)
 
     def _missing(self) -> list[tuple[str, str, type]]:
-        """Return the columns that a file of an earlier release lacks, by table, with their types."""
+        """Return the columns that a file of an earlier release lacks, each as table, name and type."""
         columns = [(name, *column) for name, part in self._parts().items() for column in _columns(part[0]).items()]
         return [each for each in columns if each[1] not in self._db.table(each[0]).columns_dict]
 
@@ -145,7 +145,7 @@ class Archive:
 
     @contextmanager
     def keeping(self, connection: sa.Connection, keys: Sequence[str], now: datetime) -> Iterator[None]:
-        """Copy sessions of a store into the file; `expire(archive=...)` calls it.
+        """Copy sessions of a store into the file; `Store.expire(archive=...)` calls this method.
 
         When the block ends, the copy is on disk. If the block raises an exception, nothing is copied.
 
@@ -308,7 +308,7 @@ class Archive:
     def restore(
         self, connection: sa.Connection, key: str, *, now: datetime, ttl: float | None, children: bool = False
     ) -> None:
-        """Copy the latest incarnation of a session back into a store; `Store.restore` calls it.
+        """Copy the latest incarnation of a session back into a store; `Store.restore` calls this method.
 
         The session also stays in the archive. With `children`, the descendants that were archived after the previous
         incarnation of the session are restored too.

@@ -1,4 +1,4 @@
-"""A handle for one session, which stores only the session's key."""
+"""A handle for one session. It holds only the session's key."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class Conversation:
             expired: Also load the session if it has expired and is not purged yet. The session stays expired.
             records: Also load the records between the messages.
             as_of: Load the window of an earlier moment. A number is the moment at which the session's `last_seq` had
-                this value. An aware datetime is compared with the times of messages and changes. The counters have
-                their values of that moment, and the fields of the session have their current values. Needs
+                this value. An aware datetime is compared with the times of messages and changes. The counters are
+                those of that moment, but the other fields of the session are the current ones. Needs
                 `Store(keep_removed=…)`, unless nothing was removed or edited since. Defaults to now.
 
         Returns:
@@ -165,7 +165,7 @@ class Conversation:
             Conflict: The session's `revision` is not `expect`; nothing was changed.
             InvalidValue: A value cannot be stored losslessly; nothing was changed.
             ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
-            DamagedMessage: Another stored field of the session cannot be read. On PostgreSQL the change is stored.
+            DamagedMessage: A field that you did not pass cannot be read. The change is stored only on PostgreSQL.
         """
         expected = Expected(revision=expect)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
@@ -201,8 +201,8 @@ class Conversation:
             The stored message with its `seq` and `created_at`.
 
         Raises:
-            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
-                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
+            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
+                and no `after` above 0. Nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
@@ -223,10 +223,10 @@ class Conversation:
     ) -> list[Message]:
         """Append messages to the session, all or none.
 
-        With `replace_after`, the new messages may use the ids of deleted ones. If you repeat such a call with the same
-        ids, and the log after `replace_after` consists of exactly its messages, nothing changes, and they are returned
-        with `replayed=True`. If other writers have appended messages since, the repeated call deletes these too, unless
-        you pass `after`: then the call raises `Conflict`.
+        With `replace_after`, the new messages may use the ids of the messages that the call deletes. If you repeat the
+        call with the same messages and ids, and the log after `replace_after` consists of exactly these messages,
+        nothing changes, and they are returned with `replayed=True`. If other writers have appended messages since, the
+        repeated call deletes those too. To prevent this, pass `after`: the repeated call then raises `Conflict`.
 
         Args:
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
@@ -243,8 +243,8 @@ class Conversation:
             The stored messages, in the order of `messages`.
 
         Raises:
-            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
-                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
+            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
+                and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
                 point; nothing was written.
@@ -262,7 +262,7 @@ class Conversation:
 
         Args:
             last: Read at most this many messages, from the end of the window. By default the whole window.
-            records: Also read the records between the messages. They count for `last`.
+            records: Also read the records between the messages. `last` counts them, too.
             payloads: "load" (default) returns messages as they were appended. "reference" returns a `Payload` in the
                 place of each large string, and does not load the string: use it for lists and viewers.
 
@@ -361,19 +361,19 @@ class Conversation:
     def tail(self, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
         """Follow the session: yield its stored events after a position, then new events.
 
-        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
-        blocks its thread, but holds no connection.
+        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
+        blocks the thread, but holds no connection.
 
         Args:
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
-                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
-                now.
+                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
+                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
+                another session has the key now.
             follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
             `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other readers in this process may get the same objects.
+            the events: other calls of `tail` in this process may yield the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -422,8 +422,8 @@ class Conversation:
         """Replace a message of the log.
 
         The new message gets the `seq` and the turn of the old one. It also gets the old `id` and `created_at`, unless
-        you set them. If the id changes, the old id can be stored again, so a late retry of the old append
-        would store the old message again.
+        you set them. If the id changes, the old id can be stored again, so a late retry of the old append would store
+        the old message again.
 
         Args:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to replace.
@@ -474,8 +474,8 @@ class Conversation:
         """Remove the content, `sent`, the tool calls and `extra` of a message.
 
         Its `seq`, role, names, id and times stay, and its `tokens` become 0. The content of a summary becomes the text
-        `(redacted)`, because providers refuse a prompt with an empty message. Forks, summaries, backups and other
-        archives keep their copies.
+        `(redacted)`, because providers refuse a prompt with an empty message. Copies in forks, summaries, backups and
+        archives stay, except in `archive`.
 
         A store with `keep_removed` also keeps earlier versions of messages, and removed messages. The earlier versions
         are redacted too, and a removed message can be redacted.
@@ -485,8 +485,8 @@ class Conversation:
                 messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
             archive: An archive in which to redact the message too. If the store has the message, only the archived copy
-                of the same session is changed. Otherwise, the session with this key that was archived last and has the
-                message is changed.
+                of the same session is redacted. If it has not, the message is redacted only in the archive, in the
+                session with this key that was archived last and has the message.
 
         Returns:
             The redacted message.
@@ -617,8 +617,8 @@ class Conversation:
             The stored turn with its messages.
 
         Raises:
-            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
-                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
+            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
+                and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidValue: `id`, `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
 
@@ -652,7 +652,7 @@ class Conversation:
         """Return the turn with this id, without its messages.
 
         Args:
-            id: The id that was passed to `save_turn`.
+            id: The id that was passed to `save_turn` or `turn`.
 
         Returns:
             The turn, or None if the session has no turn with this id.
@@ -704,8 +704,8 @@ class Conversation:
         lease excludes only other turns: other processes can still read the session, append messages and call `enqueue`.
 
         Args:
-            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If the turn is stored
-                already, the block gets the stored turn. Defaults to a new UUIDv7.
+            id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If a turn with this id is
+                already stored, `replayed` is True in the block. Defaults to a new UUIDv7.
             lease: How long the lease lasts after the last write of the turn, 1 ms to 1 day. After that, another turn
                 may take over. Defaults to 2 minutes. A lease does not keep the session from expiring.
             wait: How long to wait for another turn of the session, or for its lease, to end; up to 1 day. Defaults to
@@ -730,17 +730,18 @@ class Conversation:
         return RunningTurn(self._context, self.key, id, lease, wait, flush)
 
     def open_turn(self) -> OpenTurn | None:
-        """Return the turn of the session that has begun and not ended, or None.
+        """Return the session's turn that has begun and not ended, or None.
 
-        `held` is False if its lease has ended, because its process died, was paused, or wrote nothing for too long.
+        `held` of the turn is False if its lease has ended, because its process died, was paused, or wrote nothing for
+        too long.
         """
         return self._context.on_primary().read(leases.find, self.key)
 
     def release_turn(self) -> OpenTurn | None:
         """Release the lease of the turn in progress, so that another turn can begin at once.
 
-        If the process of the turn still runs, its next write raises `LeaseLost`. The result of a begun call is still
-        stored.
+        If the process of the turn still runs, its next write raises `LeaseLost`. Only the result of a call that it has
+        begun can still be stored.
 
         Returns:
             The turn that had the lease, or None if there was none.
@@ -822,14 +823,14 @@ class Conversation:
     ) -> Effect:
         """Record that a tool call begins, before the tool runs.
 
-        If several processes begin a call at the same time, one succeeds. If the call already has a result, `replayed`
-        of the effect is True and `result` is the stored message: do not run the tool. `RunningTurn.call` does the same
-        in a turn.
+        If several processes begin a call at the same time, one succeeds. If the call already has a result, the returned
+        effect has `replayed=True` and the stored message as its `result`: do not run the tool. `RunningTurn.call` does
+        the same in a turn.
 
         Args:
             seq: The `seq` of the message that asks for the call.
-            position: The position of the call in the `tool_calls` of the message, from 0. Ids of calls do not matter,
-                because they are not unique in a session.
+            position: The position of the call in the `tool_calls` of the message, from 0. It identifies the call,
+                because ids of calls are not unique in a session.
             limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
                 unless the call was resolved or begun again. Defaults to 2 minutes.
             wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
@@ -1083,8 +1084,8 @@ class Conversation:
 
         Raises:
             SessionExists: A session with this key exists, live or expired; nothing was written.
-            InvalidCut: A compaction discarded messages after `upto`, so they cannot be copied without its summary;
-                nothing was written.
+            InvalidCut: A compaction discarded messages up to a `seq` above `upto`, so the log as it was at `upto` no
+                longer exists; nothing was written.
             NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept; nothing was
                 written.
         """
@@ -1223,10 +1224,10 @@ class Conversation:
         nested: bool = True,
         unanswered: Literal["close", "keep"] = "close",
     ) -> list[dict[str, Any]]:
-        """Return the end of the window as dicts, in the form that chat APIs take.
+        """Return the end of the window as a prompt: dicts in the form that chat APIs take.
 
-        Without a summary, the prompt starts with a user message, if it has one, after any leading system messages. The
-        prompt never starts with a tool result whose call is missing. `window.as_prompt` lists what a chat API may still
+        After any leading system messages, a prompt without a summary starts with a user message, if it has one. No
+        prompt starts with a tool result whose call is missing. `window.as_prompt` lists what a chat API may still
         refuse.
 
         Args:
@@ -1235,8 +1236,8 @@ class Conversation:
                 Defaults to no limit.
             step: With `last`: move the start of the prompt only at multiples of this many seqs, so that a provider's
                 cache recognizes the prompt. The prompt then has up to `last + step - 1` messages.
-            step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens, at most
-                `max_tokens`. Needs messages with `tokens`.
+            step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens. May not
+                exceed `max_tokens`. Needs messages with `tokens`.
             from_consolidated: Leave out the first `last_consolidated` messages of the session. Your application sets
                 this number with `update` when a memory outside the store has processed these messages.
             nested: True (default) returns tool calls in OpenAI's nested form, and contents unchanged. With False, tool

@@ -6,8 +6,8 @@ obvious, what to do next. It quotes no stored content, and at most 200 character
 A method that raises one of these exceptions has rolled back its transaction, except in four cases:
 
 - A method that works in batches, such as `expire`, has committed the earlier batches.
-- On PostgreSQL, `update` and `touch` have stored their change when they raise `DamagedMessage` for another field of the
-  session.
+- On PostgreSQL, `update` and `touch` have stored their change if they raise `DamagedMessage` for a field that they do
+  not change.
 - If a write raises `DatabaseUnavailable` because the connection was lost, it may have been committed.
 - In your own transaction (`store.using(connection)`), you decide between commit and rollback.
 """
@@ -134,12 +134,12 @@ class PayloadNotFound(LangoStoreError, LookupError):
 class NotKept(LangoStoreError):
     """An undo, or a read of an earlier log, needs removed messages that are not kept.
 
-    The change was made by a store without `keep_removed=`, or the time of `keep_removed=` has passed. Open the store
-    with `keep_removed=` to keep the messages that later changes remove.
+    The messages were removed by a store without `keep_removed=`, or the time of `keep_removed=` has passed. Open the
+    store with `keep_removed=` to keep the messages that later changes remove.
 
     Attributes:
         key: The key of the session.
-        seq: The `seq` of the change.
+        seq: The `seq` of the change that removed the messages.
     """
 
     def __init__(self, key: str, seq: int, until: datetime | None = None) -> None:
@@ -204,7 +204,7 @@ class Conflict(LangoStoreError):
     - `after=` is not the session's `last_seq`, or `expect=` is not its `revision`. Read the session again, decide
       whether the write is still right, and repeat it with the current number.
     - While `compact` ran the summarizer, the session was compacted, or messages were edited or removed.
-    - The result of a tool call is not stored, because the call was resolved or begun again.
+    - The result of a tool call cannot be stored, because the call was resolved or begun again, or its message removed.
     - `undo` or `redo` would restore a message or a turn whose id was used again.
     - A turn has lost its lease: the subclass `LeaseLost`.
 
@@ -238,7 +238,7 @@ class LeaseLost(Conflict):
     """A turn no longer has the lease of its session; nothing was written.
 
     The lease ended and another turn took over, or `Conversation.release_turn` was called. Begin the turn again with
-    `Conversation.turn` and the same id: if another process has saved the turn, the block gets the stored turn.
+    `Conversation.turn` and the same id. If another process has saved the turn, `replayed` of the new turn is True.
     """
 
     def __init__(self, key: str, last_seq: int) -> None:
@@ -250,7 +250,7 @@ class LeaseLost(Conflict):
 
 
 class TurnInProgress(LangoStoreError):
-    """Another turn has the lease of the session, so it may be running; nothing was written.
+    """Another turn has the lease of the session and may be running; nothing was written.
 
     `keep_draft` and `drop_draft` raise this exception if the turn that writes the draft has the lease. Wait and call
     again, pass `wait=` to `Conversation.turn`, or store the message in the inbox with `Conversation.enqueue`. If the
@@ -293,9 +293,9 @@ class CallInProgress(LangoStoreError):
 class CallUnknown(LangoStoreError):
     """A tool call was begun and has no result, so the tool may have run; nothing was written.
 
-    The time limit of the call has passed, or its result was deleted. Find out with `effect_key` whether the tool ran,
-    and call `Conversation.resolve_call`. For a tool that honors the key, or changes nothing, pass `idempotent=True` to
-    run the call again with the same key.
+    The time limit of the call has passed, or its result was deleted. Find out whether the tool ran, for example by
+    looking for `effect_key` in the service that it calls, and record the outcome with `Conversation.resolve_call`. If
+    the tool honors the key or changes nothing, you can instead begin the call again with `idempotent=True`.
 
     Attributes:
         key: The key of the session.
@@ -345,7 +345,8 @@ class AlreadyResumed(LangoStoreError):
     """The suspension was answered before; nothing was written.
 
     If the program that got the answer may have died, read the suspension with `Conversation.suspensions`, and continue
-    with the stored answer. Run its calls with `Conversation.begin_call`, which does not run a finished call again.
+    with the stored answer. Begin the calls of the suspension with `Conversation.begin_call`: for a finished call, it
+    returns the stored result.
 
     Attributes:
         key: The key of the session.
@@ -414,10 +415,10 @@ class InvalidMessage(InvalidValue):
 
 
 class InvalidCut(LangoStoreError, ValueError):
-    """A session cannot be cut or forked here: a compaction discarded later messages.
+    """A session cannot be cut or forked at this `seq`: a compaction discarded later messages.
 
     Nothing was written. A compaction with `discard=True` deleted the messages that it replaced. A cut at this `seq`
-    would remove a summary whose replaced messages no longer exist.
+    would also remove the summary, the only trace of these messages.
 
     Attributes:
         key: The key of the session.
@@ -450,7 +451,7 @@ class InvalidFile(LangoStoreError, ValueError):
 
 
 class InvalidCursor(LangoStoreError, ValueError):
-    """A `cursor` is not the `next` of a page of the same list, or `after` is not a cursor.
+    """A `cursor` is not the `next` of a page of the same list, or text passed to `tail` is not a cursor.
 
     Pass the `next` of the previous page unchanged, with the same `order`. To `tail`, pass the `cursor` of an event
     unchanged.

@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 class RunningTurn:
     """A turn in progress: a context manager that `Conversation.turn` returns.
 
-    Entering the block takes the lease of the session, or waits for the lease. Leaving the block saves the turn with all
-    messages that were appended in it, and releases the lease. If the block raises an exception, the turn is not saved:
-    its messages stay in the log, text that was streamed and not appended stays a draft, and another attempt can begin
-    at once. A turn has lost its lease if the lease ended and another turn began, or if `Conversation.release_turn` was
-    called.
+    Entering the block takes the lease of the session; with `wait=`, it waits until the lease is free. Leaving the block
+    saves the turn with all messages that were appended in it, and releases the lease. If the block raises an exception,
+    the turn is not saved: its messages stay in the log, text that was streamed and not appended stays a draft, and the
+    turn can be begun again at once. A turn has lost its lease if the lease ended and another turn began, or if
+    `Conversation.release_turn` was called.
 
     Use a turn in one thread at a time. Outside of the block, the methods that write raise `LangoStoreError`.
 
@@ -269,8 +269,8 @@ class RunningTurn:
 
         Args:
             message: The stored message that asks for the call, or its `seq`.
-            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`, the
-                position.
+            call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`,
+                pass the position.
             limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
                 unless the call was resolved or begun again. Defaults to the duration of the turn's lease.
             idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors

@@ -32,7 +32,7 @@ from lango_store.errors import (
 logger = logging.getLogger(__name__)
 
 Authorize = Callable[[Mapping[str, Any], str], bool | Awaitable[bool]]
-"""A function that takes the ASGI scope of a request and a session key, and returns True if the request may read it."""
+"""A function that takes a request's ASGI scope and a session key; returns True if the request may read the session."""
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -59,7 +59,7 @@ class EventStream:
 
     The id of an event is its `cursor`, the type is its class in lower case (`appended`, `changed`, `piece`, `ended`),
     and the data is its other fields as JSON. A browser that reconnects sends the id of the last event, and gets the
-    events after it. A new client can pass `?after=`, the `seq` or the cursor to start after; by default 0.
+    events after it. With `?after=`, a new client can choose the `seq` or cursor to start after; the default is 0.
 
     The status is 403 if the request may not read the session, 404 if there is no such session or path, 410 if the
     session has expired, 400 for an invalid key or cursor, 405 for other methods than GET, and 503 if the database is

@@ -76,10 +76,11 @@ class Store:
             `DatabaseUnavailable`, and may have been committed.
         payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
             stored separately from the message's row, once per session; 1 or more. None stores all strings in the row.
-            Reads return the same messages in both cases. Defaults to 4,096.
+            What reads return does not depend on this option. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
-            `Conversation.undo` can take the change back, and `get(as_of=…)` can read the earlier log. `expire` deletes
-            them when this time has passed. None (default) keeps nothing: changes by such a store cannot be taken back.
+            `Conversation.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When this time
+            has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a store cannot
+            be taken back.
         replica: The URL of a PostgreSQL replica. The store reads sessions, messages, histories and lists from the
             replica if it has everything that this store wrote, otherwise from `database`.
 
@@ -150,8 +151,8 @@ class Store:
 
         Args:
             key: The session's key, 1 to 512 characters. None (default) creates a UUIDv7.
-            ttl: How long the session lives after the last append or `touch`, up to 100 years. None means that it never
-                expires. Defaults to the store's `default_ttl`.
+            ttl: How long the session lives after the last append, `enqueue` or `touch`, up to 100 years. None means
+                that it never expires. Defaults to the store's `default_ttl`.
             messages: The first messages. They are stored in the same transaction.
             **fields: Fields of the session: `agent_id`, `user_id`, `title` and `model` (text), `settings` and
                 `metadata` (dicts of JSON), `tools` (a list of JSON). All are optional.
@@ -172,7 +173,7 @@ class Store:
     ) -> Session:
         """Load a session with the messages of its window.
 
-        The messages always match the fields of the session, also while other processes write.
+        Messages and fields are always read at the same moment, even while other processes write.
 
         Args:
             key: The session to load.
@@ -307,7 +308,7 @@ class Store:
             Conflict: The session's `revision` is not `expect`; nothing was changed.
             InvalidValue: A value cannot be stored losslessly; nothing was changed.
             ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
-            DamagedMessage: Another stored field of the session cannot be read. On PostgreSQL the change is stored.
+            DamagedMessage: A field that you did not pass cannot be read. The change is stored only on PostgreSQL.
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
@@ -326,7 +327,7 @@ class Store:
 
         Raises:
             SessionNotFound: There is no such session.
-            DamagedMessage: A stored field of the session cannot be read. On PostgreSQL the new expiry is stored.
+            DamagedMessage: A field of the session cannot be read. The new expiry is stored only on PostgreSQL.
         """
         return self._context.write(sessions.touch, key, ttl)
 
@@ -344,8 +345,8 @@ class Store:
 
         Raises:
             Conflict: The session's `revision` is not `expect`; nothing was deleted.
-            SessionHeld: A row of another table refers to the session, or to the descendant in `key`, by a foreign key
-                without ON DELETE; nothing was deleted.
+            SessionHeld: A row of another table refers to the session, or to one of the descendants, by a foreign key
+                without ON DELETE; nothing was deleted. `key` of the exception names the session or descendant.
         """
         return lifecycle.delete(self._context, key, Expected(revision=expect), children=children)
 
@@ -385,8 +386,8 @@ class Store:
         Raises:
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
-                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
+            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
+                and no `after` above 0. Nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
@@ -426,8 +427,8 @@ class Store:
         Raises:
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match; or, with `create=True`, the session is missing or expired, and
-                a new session cannot match, because `after` is above 0 or `expect` is given. Nothing was written.
+            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
+                and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
                 point; nothing was written.
@@ -443,7 +444,7 @@ class Store:
         Args:
             key: The session to read.
             last: Read at most this many messages, from the end of the window. By default the whole window.
-            records: Also read the records between the messages. They count for `last`.
+            records: Also read the records between the messages. `last` counts them, too.
 
         Returns:
             The messages in their order. After a compaction, the window begins with the summary.
@@ -453,20 +454,20 @@ class Store:
     def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
         """Follow a session: yield its stored events after a position, then new events.
 
-        New events are those of all processes. Each message is yielded once, in the order of `seq`. A reader that waits
-        blocks its thread, but holds no connection.
+        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
+        blocks the thread, but holds no connection.
 
         Args:
             key: The session to follow.
             after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. A `seq` follows whichever session has the key now. A cursor follows the session that it came
-                from: if that session no longer exists, the only event is `Ended`, even if another session has the key
-                now.
+                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
+                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
+                another session has the key now.
             follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
             `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other readers in this process may get the same objects.
+            the events: other calls of `tail` in this process may yield the same objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
@@ -486,8 +487,8 @@ class Store:
     ) -> Page:
         """List live sessions without their messages, the most recent first.
 
-        In the default order, a session moves to the front when its `updated_at` changes, so a reader of several pages
-        may miss it. Use `iter_sessions` to see each session once.
+        In the default order, a session moves to the front when its `updated_at` changes, so you may miss it between two
+        pages. Use `iter_sessions` to see each session once.
 
         Args:
             order: Sort by `"updated"` (default, `updated_at`) or by `"created"` (`created_at`).
@@ -654,14 +655,14 @@ class Store:
     ) -> ExpiryReport:
         """Purge sessions: permanently delete sessions whose TTL has passed.
 
-        Also deletes, in all sessions, the removed messages that `Store(keep_removed=…)` has kept for long enough.
+        Also deletes, in all sessions, the removed messages whose time in `Store(keep_removed=…)` has passed.
 
         Sessions are purged in batches. Each batch is a separate transaction of about 80 to 200 ms, so an interrupted
         run has purged complete batches. Two kinds of sessions are skipped: those that another transaction has locked,
-        and those that a foreign key of another table refers to, which the report lists in `held`.
+        and those whose deletion a foreign key of another table prevents, which the report lists in `held`.
 
         Args:
-            now: Purge sessions that have expired at this time, an aware datetime. Defaults to the current time.
+            now: Purge sessions that expired at or before this time, an aware datetime. Defaults to the current time.
             older_than: Also purge sessions that have been idle (`updated_at`) for at least this long, up to 100 years.
             created_before: Also purge sessions that were created before this time, an aware datetime.
             agent_id: Purge only sessions of this agent.
@@ -746,7 +747,8 @@ class Store:
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
             children: Also restore the descendants of the session, with the same TTL, in the same transaction.
-                Descendants that were purged with or before an earlier session of the same key are left out.
+                If an earlier session with this key was purged too, descendants that were purged with it or before it
+                are left out.
 
         Returns:
             The restored session with its window.
@@ -772,7 +774,7 @@ class Store:
         savepoint. Calls in the block are never retried; use `transact` for a transaction that the store may repeat.
 
         Raises:
-            LangoStoreError: The returned store was used after the block.
+            LangoStoreError: The yielded store was used after the block.
 
         Example:
             ```python
@@ -787,9 +789,9 @@ class Store:
     def transact(self, function: Callable[[Store], R]) -> R:
         """Run a function in a transaction, commit, and return the function's result.
 
-        The function may run several times, so it should have no other side effects. It is repeated if the database
-        aborted the transaction (a deadlock, a serialization failure), and with `Store(retry=…)` also if the database
-        could not be reached or was busy.
+        The function may run several times, so it should have no effects outside of the transaction. It is repeated if
+        the database aborted the transaction (a deadlock, a serialization failure), and with `Store(retry=…)` also if
+        the database could not be reached or was busy.
 
         Args:
             function: A function that takes a store whose calls all belong to the transaction. If the function raises,
@@ -826,7 +828,7 @@ class Store:
         For a store from `using(connection)`, the isolation level of your transaction determines what the reads see.
 
         Raises:
-            LangoStoreError: The returned store was used to write, or was used after the end of the block.
+            LangoStoreError: The yielded store was used to write, or was used after the end of the block.
 
         Example:
             ```python
@@ -874,10 +876,10 @@ class Store:
     def in_turn(self, turn: RunningTurn) -> Store:
         """Return a store whose appends to the session of a turn need the turn's lease.
 
-        Use the store where other code appends in a turn, such as an agent framework. Each append extends the lease. If
-        the turn has lost the lease, the appends raise `LeaseLost`. Appends to other sessions are not affected. Messages
-        that are appended this way are in the log of the session, but are not part of the turn. Closing the returned
-        store has no effect: close this one.
+        Pass the store to other code that appends during the turn, such as an agent framework. Each append extends the
+        lease. If the turn has lost the lease, the appends raise `LeaseLost`. Appends to other sessions need no lease.
+        Messages that are appended this way are in the log of the session, but are not part of the turn. Closing the
+        returned store has no effect: close this one.
 
         Args:
             turn: A turn in progress, inside its block.
@@ -887,12 +889,12 @@ class Store:
     # Maintenance
 
     def open_turns(self) -> list[OpenTurn]:
-        """List the turns of live sessions that have not ended.
+        """List the turns that have begun and not ended, of all live sessions.
 
         At most 1,000 are listed, in the order in which their leases end.
 
-        `held` is False if the lease has ended, because the process of the turn died, was paused, or wrote nothing for
-        too long. `Conversation.release_turn` releases a lease.
+        `held` of a turn is False if its lease has ended, because its process died, was paused, or wrote nothing for too
+        long. `Conversation.release_turn` releases a lease.
         """
         return self._context.on_primary().read(leases.read)
 
@@ -914,13 +916,13 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
     ) -> SuspensionPage:
-        """List the suspensions of live sessions that have no answer, oldest first.
+        """List the unanswered suspensions of live sessions, oldest first.
 
         Args:
             user_id: Only suspensions of sessions of this user.
             agent_id: Only suspensions of sessions of this agent.
-            due_before: Only suspensions whose `due_at` is before this time, an aware datetime. By default, suspensions
-                without a `due_at` and those whose `due_at` has passed are listed too.
+            due_before: Only suspensions whose `due_at` is before this time, an aware datetime. None (default) also
+                lists suspensions without a `due_at`. In both cases, the `due_at` may have passed already.
             limit: The number of suspensions per page, 1 to 1,000. Defaults to 50.
             cursor: The `next` of the previous page. None (default) reads the first page.
 
@@ -977,7 +979,8 @@ class Store:
             children: Include child sessions. True by default.
             prices: The prices of usage without a stored cost: for each model, the usage fields with their prices in
                 dollars per million units, such as
-                `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. Defaults to none.
+                `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. The negative price is a
+                discount on cached tokens, which `input_tokens` includes. Defaults to none.
 
         Returns:
             One row for each group, in the order of the groups.
@@ -1058,7 +1061,7 @@ class Store:
 
     @property
     def context(self) -> Context:
-        """The store's connections and policy, for the adapters of this package. Not stable."""
+        """The store's connections and settings, for the adapters of this package. It may change in any release."""
         return self._context
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ KNOWN_FEATURES: Final = frozenset({"payloads"})
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
     """The base class of the tables, with a separate `metadata`."""
 
-    __table__: ClassVar[sa.Table]  # set by SQLAlchemy; a host's foreign keys refer to its columns
+    __table__: ClassVar[sa.Table]  # set by SQLAlchemy; an application's foreign keys refer to its columns
 
 
 def _key() -> Any:
@@ -188,8 +188,8 @@ class MessageRow(_MessageColumns, table=True):
 
     Attributes:
         text: The content of the message, if it is text: `MessageRow.text == "hi"`. NULL for any other content.
-        content: Any other content as JSON, and None as JSON `null`. Text with a NUL or a lone surrogate is stored here
-            too, because databases cannot store such text. NULL if the content is in `text`.
+        content: Content that is not text, as JSON; a content of None is the JSON `null`. Text with a NUL or a lone
+            surrogate is stored here too, escaped, because a column of text cannot store it. NULL if `text` is set.
         payloads: References to the large strings of the message, which are stored in `lango_payload`; NULL if there are
             none. Each of these strings is an empty string in the other columns.
     """

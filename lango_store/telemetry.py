@@ -145,7 +145,7 @@ class _Telemetry(Telemetry):
 
 
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
-    """Return a method that runs the method of a plain copy of its object, so that calls within it have no spans."""
+    """Return a method with a span, which runs on an untraced copy of the object, so that inner calls have no spans."""
     operation = f"turn.{name}" if plain is RunningTurn else name
     signature = inspect.signature(method)
 

@@ -2,7 +2,7 @@
 
 - Options of a `Store`: `DefaultTTL`, `Clock`, `TokenCounter`, `Observer` and `Durability`. `StoreOptions` has them all.
 - Fields of a message: `MessageFields`. Fields of a session that `Conversation.save_turn` creates: `OwnFields`.
-- Arguments of `Conversation.compact`: `Summarizer`, a function, and `Summary`, its result.
+- Argument of `Conversation.compact`: `Summarizer`, a function whose result is a `Summary`.
 - Argument of `Conversation.all_messages`: `Damaged`.
 """
 

@@ -71,7 +71,7 @@ def application(
         hosts: The host names that the application answers to. This prevents DNS rebinding: a web page cannot reach the
             application under another name. `("*",)` allows any name. Default: `localhost` and its addresses.
         searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because on
-            SQLite a search first indexes waiting changes.
+            SQLite a search first indexes changes that are not indexed yet.
 
     Raises:
         ValueError: The token has fewer than 16 characters.

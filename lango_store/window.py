@@ -5,7 +5,7 @@ list. They do not change the messages, and do not use a database.
 
 An assistant message that calls tools, together with the results of these calls, is an exchange. `legal_suffix`,
 `plan_eviction` and `fit` keep or remove an exchange as a whole, because providers refuse a result without its call.
-Records are ignored: no function returns them, and in a list of messages they count no tokens.
+Records are ignored, but `close_answers` returns them. In a list of messages they count as 0 tokens.
 """
 
 from collections import defaultdict
@@ -144,8 +144,8 @@ def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None
 
     The plan removes the oldest messages first, in two steps:
 
-    1. whole turns before the last user message: a user message and everything up to its last answer;
-    2. exchanges after the last user message, except the last one.
+    1. before the last user message: whole turns, each a user message and everything up to its last answer;
+    2. after the last user message: exchanges, except the last one.
 
     System and developer messages, and results whose call is missing, are never removed.
 
@@ -279,7 +279,7 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return the number of tokens of the model's context to reserve for the answer.
 
     The share grows with the context, from about one sixth of a small context to three tenths of a context of 160,000
-    tokens or more. The formula is Shepherd's.
+    tokens or more.
 
     Args:
         context: The size of the model's context in tokens, 0 to 10**12.
@@ -316,7 +316,7 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
         messages: The messages in their order.
         nested: True (the default) for OpenAI's nested tool calls: contents are unchanged, outputs are text, and calls
             include the provider's `extra` fields. False for flat tool calls of `id`, `name` and `arguments` as stored:
-            contents and outputs that consist of text blocks only become text.
+            contents and outputs that consist only of text blocks become text.
 
     Returns:
         New dicts, which share no list and no dict with the messages.
@@ -411,8 +411,8 @@ def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]
     """Group the positions of each assistant message and the results of its calls.
 
     A result with ids belongs to the last assistant messages that made calls with these ids, so that one result can join
-    the exchanges of several assistant messages. Otherwise a result belongs to the assistant message before it, even
-    with other results in between.
+    the exchanges of several assistant messages. If the result has no ids, or the assistant message before it made calls
+    without ids, the result also belongs to that assistant message, even if other results are in between.
     """
     heads: dict[int, int] = {}
     asked: dict[str, int] = {}

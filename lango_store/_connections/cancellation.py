@@ -30,7 +30,7 @@ class Cancellation:
         self._pause: threading.Event | None = None
 
     def run(self, call: Callable[[], R]) -> R:
-        """Run the call in this thread, where `begin_write` and `pause` refer to this object."""
+        """Run the call in this thread, in which the module's `begin_write` and `pause` then refer to this object."""
         _CURRENT.cancellation = self
         try:
             return call()

@@ -51,10 +51,10 @@ def utc_now() -> datetime:
 
 
 class Telemetry:
-    """Records calls that take several steps. This class records nothing: see `telemetry.instrument`."""
+    """The interface to record calls of several steps. It records nothing until `telemetry.instrument` replaces it."""
 
     def span(self, name: str, key: str | None, *, is_current: bool = True) -> AbstractContextManager[Any]:
-        """Record a block as one call; `is_current` makes it the parent of the spans in the block."""
+        """Record the block as one span; if `is_current`, it is the parent of the spans that the block opens."""
         return nullcontext()
 
     def each_async(self, name: str, key: str | None, items: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
@@ -142,7 +142,7 @@ class Context:
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
-        """Return one time for several statements: of the store's `clock`, the database or, for SQLite, this machine."""
+        """Return one time for several statements, from the first of these: `clock`, PostgreSQL, this machine."""
         moment = self.moment(connection)
         return sessions.server_time(connection) if moment is None else moment
 
@@ -174,7 +174,7 @@ class Context:
         return Batch([self.counted(message) for message in messages], self.least_payload)
 
     def with_id(self, message: Message) -> Message:
-        """Add an id to a message that has none if a retry could store the message twice."""
+        """Add an id to a message without one if the store retries calls, so that no retry stores the message twice."""
         if not self.gives_ids or not isinstance(message, Message) or message.id is not None:
             return message
         return message.model_copy(update={"id": self.new_id()})

@@ -1,4 +1,4 @@
-"""Each operation gets its connection from a provider: `Pooled` for the engine's pool, `Callers` for the caller's.
+"""Each operation gets its connection from a provider: `Pooled` takes one of the pool, `Callers` uses the caller's.
 
 A provider also translates driver errors, checks the schema and reports statements to the observer.
 """
@@ -27,7 +27,7 @@ class Connections(Protocol):
     """Opens a connection for each operation."""
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads, or for one write, with as few round trips as the database allows.
+        """Open a connection for reads without a snapshot, or for one write, with as few round trips as possible.
 
         With `allow_replica`, reads may use a replica.
         """
@@ -58,7 +58,7 @@ class Pooled:
         return dialect_of(self.engine)
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a driver connection, or a SQLAlchemy connection if the host has listeners on the engine."""
+        """Open a driver connection, or a SQLAlchemy connection if the application listens to events of the engine."""
         if pool.is_listened_to(self.engine):
             return self._open(self.dialect.transaction, writes=writes)
         return _Single(self, writes)
@@ -66,7 +66,7 @@ class Pooled:
     def snapshot(
         self, *, allow_replica: bool = False, before: Callable[[sa.Connection], None] | None = None
     ) -> AbstractContextManager[sa.Connection]:
-        """Open a connection for several reads of one snapshot; call `before` with it first."""
+        """Open a connection for several reads of one snapshot; before it, call `before` with the connection."""
         if before is None:
             return self._open(self.dialect.snapshot)
 

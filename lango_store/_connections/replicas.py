@@ -78,7 +78,7 @@ class Replicated:
         return Replicated(self._primary, self._replica, self._last_write, max(self._least, position))
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads, or for one write."""
+        """Open a connection for reads that need no snapshot, or for one write."""
         if writes:
             return self._recording_position(self._primary.single(writes=True))
         if not allow_replica:

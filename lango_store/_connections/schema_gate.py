@@ -31,7 +31,7 @@ class SchemaGate:
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check the schema on first use, and on later calls only that SQLite's file was not replaced.
+        """Check the schema on first use. Later, check only that the file of a SQLite database was not replaced.
 
         Returns:
             The file, or None for a database without a file. Callers check it again once they hold

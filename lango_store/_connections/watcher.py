@@ -2,8 +2,8 @@
 
 The thread runs while a reader waits. It asks for the states of all sessions with one statement, and reads the new
 events of a session once. A reader takes the batch that begins at its cursor. If there is none, because the reader is
-new or late, it reads from the database until it reaches the head, the cursor of the other readers. The next batch of a
-reader depends on its cursor alone, so the reader gets each event once.
+new or late, the reader reads from the database until it reaches the head, the cursor of the other readers. The next
+batch of a reader depends on its cursor alone, so the reader gets each event once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _DELIVERY_SHARE: Final = 20
 """The shortest pause between polls, as a multiple of the time for which the last events kept a loop's readers busy."""
 
 _QUIET_SHARE: Final = 0.01
-"""The pause between polls, as a share of the time since the last event: 20 ms for 2 s, 100 ms after 10 s."""
+"""The pause between polls, as a share of the time since the last event: 20 ms after 2 s, 100 ms after 10 s."""
 
 _CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that `close` waits for the last poll, whose server may not answer."""
+"""Seconds that `close` waits for a running poll, because the server may not answer."""
 
 _RECENT: Final = 8
-"""The number of batches for late readers of a session."""
+"""The number of batches that are kept for late readers of a session."""
 
 
 class Reads(Protocol):
@@ -45,7 +45,7 @@ class Reads(Protocol):
     engine: sa.Engine
 
     def single_read(self) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for single reads."""
+        """Open a connection for reads that need no snapshot."""
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Open a connection for several reads of one snapshot."""
@@ -58,8 +58,8 @@ class Channel:
     """The state that the readers of one session share.
 
     Attributes:
-        context: The context of the first reader, in which the session is read: a listener of the engine may take the
-            tenant from it.
+        context: The context variables of the first reader, with which the session is read, because a listener of the
+            engine may take the tenant from them.
         readers: The number of readers.
         head: The cursor up to which events were shared; None if each reader has to read from the database.
         state: The state of the session at the head.
@@ -76,7 +76,7 @@ class Channel:
         self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
 
     def share(self, batch: Batch) -> None:
-        """Move the head to the end of a batch that begins there."""
+        """Keep a batch that begins at the head for late readers, and move the head to its end."""
         if self.head is not None and batch.events:
             if any(event.event == "changed" for event in batch.events):
                 self.recent.clear()  # earlier batches may contain what was redacted
@@ -112,7 +112,7 @@ class Watcher:
     def join(self, key: str, batch: Batch, channel: Channel | None) -> Channel:
         """Return the channel of a session for a reader that has just read this batch.
 
-        If the channel has no head and the batch ends at the newest event, its end becomes the head.
+        If the channel has no head and the batch ends at the newest event, the end of the batch becomes the head.
         """
         with self._lock:
             if channel is None:
@@ -159,7 +159,7 @@ class Watcher:
                 self._wake(channel)
 
     def close(self) -> None:
-        """End the waits of all readers and the thread; wait up to 5 seconds for the thread."""
+        """End the waits of all readers, and stop the thread; wait up to 5 seconds for the thread."""
         with self._lock:
             self._is_closed, thread = True, self._thread
             self.interrupt()

@@ -51,7 +51,7 @@ class Now(sa.sql.functions.FunctionElement[datetime]):
 
 
 class NowTogether(Now):
-    """Like `Now`, but with the start of the transaction as the server's time, which all of its statements share."""
+    """Like `Now`, but the server's time is the start of the transaction, so all statements of it share one time."""
 
     inherit_cache = True
 
@@ -88,7 +88,7 @@ def compile_dialect(dialect: sa.Dialect, *, time_is_bound: bool) -> sa.Dialect:
 
 
 def detect_dialect(connection: sa.Connection) -> None:
-    """Detect the dialect of this connection's engine from its tables, which may be distributed, and store it."""
+    """Find out whether the tables are distributed, and store the dialect that fits them for the connection's engine."""
     dialect = _supported_dialect(connection)
     if dialect.is_distributed(connection):
         dialect = _OF_TENANT if is_tenant(connection) else _CITUS

@@ -116,7 +116,7 @@ class Dialect(Protocol):
         return sa.case((next_expiry > session.expires_at, next_expiry), else_=session.expires_at)
 
     def contains_text(self, column: sa.Column[Any], part: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Return a condition that matches texts containing a lower-case part; only A to Z are folded."""
+        """Match texts that contain `part`, which is in lower case; ignore the case of the letters A to Z only."""
 
     def without_index(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
         """Return a column whose index is not used, because another condition has a better index."""
@@ -140,7 +140,7 @@ class Dialect(Protocol):
         """Ensure that the caller's transaction has begun; raise `LangoStoreError` in autocommit mode."""
 
     def append_savepoint(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        """Undo a failed append in the caller's transaction if it takes several statements."""
+        """In the caller's transaction, undo an append that fails, if appends take several statements."""
         return nullcontext()  # an append is one statement, and after an error PostgreSQL commits nothing
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:
@@ -162,7 +162,7 @@ class Dialect(Protocol):
         """Commit or roll back, and restore the driver's connection after `start`."""
 
     def time_limit(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
-        """Raise TimeoutError if a statement takes longer; aiosqlite has no limit. The transaction stays usable."""
+        """Raise TimeoutError if a statement takes longer (never on aiosqlite). The transaction stays usable."""
 
     def short_transaction(self, connection: AnyConnection) -> AbstractContextManager[None]:
         """Commit the statements of a single write together."""
@@ -201,7 +201,7 @@ class Dialect(Protocol):
         return False
 
     def has_unread_answer(self, driver: Any) -> bool:
-        """Return True if a statement's answer was not read completely: the connection cannot even roll back."""
+        """Return True if a statement's answer was not read completely, so that the connection cannot even roll back."""
         return False
 
     def is_undecodable(self, error: BaseException) -> bool:
@@ -209,7 +209,7 @@ class Dialect(Protocol):
         return False
 
     def bytes_for_bad_text(self, connection: AnyConnection) -> AbstractContextManager[None]:
-        """Read text that cannot be decoded as bytes, so that the decoder can name the damaged field."""
+        """Return text that is not valid UTF-8 in the form of bytes, so that the decoder can name the damaged field."""
         return nullcontext()
 
     # The database
@@ -248,9 +248,9 @@ class Dialect(Protocol):
         yield from ()
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
-        """Return the reason why a host's engine cannot be used, with its fix; None if it can be used."""
+        """Return the reason why an application's engine cannot be used, with a remedy; None if it can be used."""
 
 
 def ensure_transaction(connection: sa.Connection) -> sa.RootTransaction:
-    """Return the connection's transaction; begin one unless a host's listener has begun it."""
+    """Return the connection's transaction; begin one unless a listener of the application has begun it."""
     return connection.get_transaction() or connection.begin()

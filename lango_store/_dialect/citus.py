@@ -15,8 +15,8 @@ from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.tables import VERSION_TABLE, Base
 
-# READ COMMITTED is enough, because our statements lock rows and read them again. The driver's own BEGIN would wait
-# for the server's answer.
+# READ COMMITTED is enough, because our statements lock rows and read them again. This text replaces the driver's own
+# BEGIN, which would wait for the server's answer.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _OF_ONE_SERVER: Final = re.compile("not allowed in CASE or COALESCE|cannot be called with column references")
 _LOST_COMMIT: Final = re.compile("could not commit transaction for shard|failure on connection marked as essential")
@@ -120,7 +120,7 @@ def pipelined(driver: Any) -> Iterator[None]:
                 driver.execute(_BEGIN)
                 yield
                 driver.execute("COMMIT")
-            except BaseException as error:  # raised after the pipeline, which would log the errors that follow
+            except BaseException as error:  # raised after the pipeline, which would log the errors that this one causes
                 first = error
     except Exception as error:
         raise first or _interruption(driver, error) or error from None

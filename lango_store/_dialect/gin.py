@@ -50,7 +50,7 @@ WHERE NOT EXISTS (SELECT FROM {QUEUE} q WHERE q.session_key = i.session_key AND 
 AND entry @@ pg_catalog.to_tsquery('simple', :wanted) AND NOT entry @@ pg_catalog.to_tsquery('simple', :unwanted)
 """
 
-# Without this, PostgreSQL's parser would read some words as hosts, paths, compounds or signed numbers.
+# Replaces punctuation, with which PostgreSQL's parser would read some words as hosts, paths, compounds or numbers.
 _AS_SPACES: Final = str.maketrans(string.punctuation, " " * len(string.punctuation))
 
 

@@ -211,7 +211,7 @@ class PostgreSQL(Dialect):
         with self.transaction(connection), without_timeouts(connection):
             # While a migration waits for a table lock, all appends wait behind it.
             self._set_lock_timeout(connection, f"{lock_timeout * 1000:.0f}ms")
-            set_config(connection, "statement_timeout", 0)  # the host's limit is meant for ordinary calls
+            set_config(connection, "statement_timeout", 0)  # the application's limit is meant for ordinary calls
             yield
 
     @contextmanager
@@ -224,7 +224,7 @@ class PostgreSQL(Dialect):
             self._set_lock_timeout(connection, before)
 
     def _wait_for_lock(self, connection: sa.Connection) -> None:
-        # The lock is held until the transaction ends, since its changes are invisible to others before. The lock is
+        # The lock is held until the transaction ends, since others see its changes only then. The lock is
         # polled, because a statement that waits for a lock would hold a snapshot.
         self.reject_worker(connection)
         deadline = time.monotonic() + _MIGRATION_TIMEOUT
@@ -348,7 +348,7 @@ class PostgreSQL(Dialect):
 @contextmanager
 def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = None) -> Iterator[None]:
     """Set the isolation level of the driver's next transaction, unless a listener has begun one already."""
-    # The driver sends its settings with BEGIN: that costs no round trip, and precedes queries of a host's listener.
+    # The driver sends its settings with BEGIN: this costs no round trip, and precedes queries of the application.
     driver: Any = connection.connection.dbapi_connection
     if driver.pgconn.transaction_status:
         yield
@@ -374,7 +374,7 @@ def without_timeouts(connection: sa.Connection) -> Iterator[None]:
 
 @contextmanager
 def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
-    """Change settings of the driver for a block; a closed or interrupted connection is not restored."""
+    """Change settings of the driver for a block; on a closed or interrupted connection, they are not restored."""
     before = {name: getattr(driver, name) for name in settings}
     changes = {name: value for name, value in settings.items() if value != before[name]}
     for name, value in changes.items():

@@ -36,7 +36,7 @@ MessageKey = tuple[str, int]
 
 
 class Matches(NamedTuple):
-    """The matches of a query: select from `source`, where `message` has the columns of the messages."""
+    """The matches of a query: the FROM clause to select from, the messages in that clause, and the rank of a match."""
 
     source: sa.FromClause
     message: sa.FromClause
@@ -64,7 +64,7 @@ class SearchIndex(Protocol):
         """Drop the index even if it is damaged."""
 
     def drain(self, connection: sa.Connection, limit: int) -> int:
-        """Index at most `limit` of the newest queued changes; return their number."""
+        """Index the newest queued changes, at most `limit`; return how many were indexed."""
 
     def purge(self, connection: sa.Connection) -> None:
         """Remove words of deleted messages that are still in the index."""
@@ -74,7 +74,7 @@ class SearchIndex(Protocol):
         """Return True if a damaged index can cause this error of the driver."""
 
     def matches(self, query: SearchQuery) -> Matches:
-        """Return the messages that match a query with at least one wanted term."""
+        """Return the messages that match a query. The query must have at least one wanted term."""
 
     def one_of(self, keys: Sequence[MessageKey]) -> sa.TextClause:
         """Return a condition that matches messages by their keys, each looked up in the primary key."""
@@ -92,7 +92,7 @@ class SearchIndex(Protocol):
         return f"{', '.join(sorted(missing))} is missing: {REBUILD}" if missing else None
 
     def fill_queue(self, connection: sa.Connection) -> None:
-        """Queue all messages, without records."""
+        """Queue all messages except records."""
         connection.exec_driver_sql(
             f"INSERT INTO {QUEUE} ({self.id_columns}) SELECT {self.message_id_columns} FROM lango_message "
             "WHERE role <> 'record' ON CONFLICT DO NOTHING"
@@ -130,7 +130,7 @@ def read_messages(
             selected, stored = row[: -len(_READ)], row[-len(_READ) :]
             texts = (each.decode(errors="replace") if isinstance(each, bytes) else each for each in stored)
             message = dict(zip(_READ, texts, strict=True))
-            # Unchanged if the message was changed since it was read; then it is queued again.
+            # Without payloads if an edit has removed one since the row was read; the edit has queued the message again.
             message = with_searched(message, partial(_bodies, connection, message["session_key"]))
             yield tuple(selected), message["role"], searchable(*(message[name] for name in _SEARCHABLE))
 

@@ -30,7 +30,7 @@ OBSERVER: Final = "lango_store_observer"
 """The execution option that holds a connection's observer, because our cursors bypass SQLAlchemy's events."""
 
 SINGLE_OPERATION: Final = "lango_store_alone"
-"""The execution option that marks a connection as opened for one operation, which may commit."""
+"""The execution option that marks a connection as opened for one operation, which is allowed to commit."""
 
 
 class Statement:
@@ -103,7 +103,7 @@ class Statement:
 
 
 def is_single_operation(connection: AnyConnection) -> bool:
-    """Return True if the connection was opened for one operation, which may commit."""
+    """Return True if the connection was opened for one operation, which is allowed to commit."""
     return SINGLE_OPERATION in connection.get_execution_options()
 
 

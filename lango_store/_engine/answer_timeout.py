@@ -17,7 +17,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_timeout: float | None = None
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-        """Wait for an answer like psycopg, which cancels the statement if the wait is interrupted."""
+        """Wait for an answer; as usual in psycopg, an interruption of the wait cancels the statement."""
         bounded = gen if self.answer_timeout is None else self._bounded(gen, self.answer_timeout)
         return super().wait(bounded, *arguments, **options)
 

@@ -31,14 +31,14 @@ class Checkpoints:
         self._due = _PAGES
 
     def connected(self, driver: Any, info: MutableMapping[str, Any]) -> None:
-        """Switch off automatic checkpoints on a new connection, and remember its file."""
+        """Switch off automatic checkpoints on a new connection, and remember the connection's file."""
         driver.execute("PRAGMA wal_autocheckpoint = 0")
         file = next(path for _, name, path in driver.execute("PRAGMA database_list") if name == "main")
         with suppress(OSError):  # the file has just been deleted
             info[_INFO] = _Connection(self, file)
 
     def make_if_due(self, driver: Any, connection: "_Connection") -> None:
-        """Make a checkpoint if the log has enough pages. If that fails now, a later call tries again."""
+        """Make a checkpoint if the log has enough pages. If the checkpoint fails, a later call tries again."""
         log = f"{connection.file}-wal"
         with suppress(OSError, self._sqlite.Error):
             if os.stat(log).st_size < _HEADER + _PAGES * (_FRAME_HEADER + _SMALLEST_PAGE):  # noqa: PTH116 # Path is slow
@@ -53,7 +53,7 @@ class Checkpoints:
     def _read(self, log: str) -> tuple[bytes, bool]:
         """Return the salts of the log, and True if it is long enough for a checkpoint."""
         # The size of the file is not the size of the log: SQLite restarts the log at the beginning of the file, with
-        # new salts. Closing the file releases no lock of the process, because SQLite locks only the other files.
+        # new salts. Closing the log releases no lock of the process, because SQLite locks only the other two files.
         with open(log, "rb", buffering=0) as file:  # noqa: PTH123
             header = file.read(_HEADER)
             salts = header[16:24]

@@ -65,7 +65,7 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
 
     Raises:
         ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors; or
-            `durability` is not one of these.
+            `durability` is neither `full` nor `normal`.
         LangoStoreError: The client library of the database is not installed.
     """
     if durability not in get_args(Durability):

@@ -1,6 +1,6 @@
 """Listeners on the connection pools of our engines, for lost connections, forks, and deleted or replaced files.
 
-An engine that the host created works without these listeners.
+An engine that the application created works without these listeners.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ def take(engine: sa.Engine) -> PoolProxiedConnection:
 
 
 def is_listened_to(engine: sa.Engine) -> bool:
-    """Return True if the host has listeners for connection checkouts or transactions.
+    """Return True if the application has listeners for connection checkouts or transactions of the engine.
 
     Such a listener may set the tenant for row-level security. Every statement must then run in a SQLAlchemy
     transaction.
@@ -151,8 +151,8 @@ def _readable(descriptor: int, seconds: float = 0) -> bool:
 class DatabaseFile:
     """The file of a SQLite database, which is checked while an engine has it open.
 
-    A connection continues to write to the file that it opened, so an append to a deleted file would be lost. A new
-    connection would open the file that replaced it, together with the write-ahead log of the old file.
+    A connection continues to write to the file that it opened, so an append to a deleted file would be lost. If another
+    file has replaced it, a new connection would open that file together with the write-ahead log of the old one.
     """
 
     def __init__(self, path: str) -> None:
@@ -182,14 +182,14 @@ class DatabaseFile:
 
 
 def watch_file(engine: sa.Engine, path: str) -> DatabaseFile:
-    """Return the file of an engine's database, and check it before each new connection."""
+    """Make an engine check its database file before each new connection; return the `DatabaseFile`."""
     _reject_open_at_fork(Path(path))
     file = _files.get(engine)
     if file is None:
         file = _files[engine] = DatabaseFile(path)
         # Inserted before the engine's listener, which creates a missing file.
         event.listen(engine, "do_connect", lambda *_: file.look(), insert=True)
-        # Our engines have these two listeners already, but engines of the host do not.
+        # Our own engines already do both of the following, but engines of the application do not.
         separate_in_children(engine, Path(path))
         if not engine.dialect.is_async and not event.contains(engine, "close", roll_back):
             event.listen(engine, "close", roll_back)
@@ -260,7 +260,7 @@ def _separate() -> None:
         if file is not None and isinstance(pool, QueuePool) and not engine.dialect.is_async:
             pool._pool.mutex = threading.RLock()  # type: ignore[attr-defined] # another thread may have held it, and checkedout() needs it
             if pool.checkedout() and (identity := _identity(file)):
-                _open_at_fork.add(identity)  # or a thread was about to open it
+                _open_at_fork.add(identity)  # or a thread was about to open the file
         # Closing a connection would close the parent's session on the server, or write the parent's log into the file.
         # The extra reference keeps the connections alive even when the interpreter clears all modules at its end.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))

@@ -81,7 +81,7 @@ def _reject_misplaced(url: sa.URL) -> None:
         if _SECRET_NAME.search(name):
             raise ValueError(_ODD_PLACE)
         texts += [value] if isinstance(value, str) else value
-    # A password with an unquoted "?", followed by an @, would include the parameters.
+    # If a password has an unquoted "?" and an @ follows, everything up to the @ would become the password.
     if "@" in "".join(texts) or "?" in (url.username or "") or re.search(r"[?&](ssl)?password=", url.password or ""):
         raise ValueError(_UNQUOTED)
     if any(_ASSIGNED_SECRET.search(text) for text in (url.username or "", *texts)):

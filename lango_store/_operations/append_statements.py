@@ -46,10 +46,10 @@ _IS_EXPECTED: Final = tuple(
     SESSION.c[name] == sa.func.coalesce(number(bound), SESSION.c[name])
     for name, bound in (("last_seq", "after"), ("revision", "expect"))
 )
-"""Conditions for `after` and `expect`. NULL matches every session, so all calls use the same statement."""
+"""Conditions for `after` and `expect`. A bound NULL matches every session, so calls without them use the same SQL."""
 
 _HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
-"""The condition of an append under a lease. Only statements for such appends contain it, so others cost no more."""
+"""The condition of an append under a lease. Only statements for such appends contain it; other appends cost no more."""
 
 _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn_no)
 """The only columns that an append returns, so that damage in another column does not fail the append."""
@@ -68,7 +68,7 @@ def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool 
 
 
 def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.ColumnElement[datetime]:
-    """Return the new end of a lease: `lease_until` if `now` is bound, else the server's time plus `lease_seconds`."""
+    """Return a lease's new end: the bound `lease_until` if `now` is bound, else server time plus `lease_seconds`."""
     seconds: sa.BindParameter[float] = sa.bindparam("lease_seconds", type_=sa.Double(), required=True)
     return IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))
 
@@ -113,7 +113,7 @@ def _insert_messages(
     *,
     one: bool,
 ) -> sa.Insert:
-    """Insert the bound messages; the last one gets `last_seq`. One message is bound as values, several as arrays."""
+    """Insert the bound messages; the last one gets `last_seq`. With `one`, values are bound, otherwise arrays."""
     source = session
     if one:  # arrays with one value would cost 20% more
         row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS} | {"seq": last_seq}
@@ -188,7 +188,7 @@ count: Final = {leased: Statement(functools.partial(_count, leased=leased)) for 
 
 @functools.cache
 def insert_messages(*names: str) -> Statement:
-    """Return the statement that inserts messages; of `MESSAGE_INPUT_FIELDS`, it sets only these columns."""
+    """Return the statement that inserts messages and sets, of `MESSAGE_INPUT_FIELDS`, only the columns `names`."""
     row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *names)}
     row["created_at"] = column(MESSAGE.c.created_at, "stored_at")
     return Statement(lambda _: sa.insert(MESSAGE).values(row))
@@ -234,7 +234,7 @@ def _count_last(dialect: Dialect, *, has_messages: bool, leased: bool) -> sa.Exe
 
 @functools.cache
 def pipeline(messages: int, *, turn: bool, leased: bool, payloads: bool) -> Sequence[Statement]:
-    """Return the statements that together append on Citus; the last one returns counters.
+    """Return the statements that together append on Citus; the last one returns the session's counters.
 
     Args:
         messages: The number of messages: 0, 1, or 2 for any larger number.

@@ -124,7 +124,7 @@ def append(
 def append_new_ids(
     connection: sa.Connection, now: Moment, key: str, new: Batch, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Append messages except those whose ids are stored; return all of them as stored.
+    """Append the messages whose ids are not stored yet; return all messages of the batch as stored.
 
     Needs a transaction.
     """
@@ -139,7 +139,7 @@ def append_new_ids(
 
 
 def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
-    """Return the batch without messages whose id is stored or repeats the id of an earlier message."""
+    """Return the batch without messages whose id is stored, or is the id of an earlier message of the batch."""
     seen: set[str | None] = set(stored)
     positions: list[int] = []
     for position, message in enumerate(new.messages):
@@ -183,7 +183,7 @@ def write(
     """Write messages, optionally as a turn, at the end of a live session.
 
     If an id is already stored, the database refuses the write. With `create`, a missing
-    session is created. For an expired session, `SessionExpired` is raised even then.
+    session is created, but an expired session still raises `SessionExpired`.
     """
     checked_key(key)
     dialect = dialect_of(connection)
@@ -230,7 +230,7 @@ def write(
 Row = dict[str, Any]
 
 _Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
-"""Writes messages and returns the session's counters. Without a matching session, writes nothing and returns None."""
+"""Writes messages and returns the session's counters; if no session matches, writes nothing and returns None."""
 
 
 def _by_statement(
@@ -294,7 +294,7 @@ def _by_pipeline(
         counters = run_together(connection, pipeline, params)
         if counters or create is None:
             return counters[0] if counters else None
-    # The server's now() returns the start of the transaction, which may be long ago.
+    # Bind the time: the server's now() returns the start of the transaction, which may be long ago.
     now = now or sessions.server_time(connection)
     params["now"] = now
     if "lease_token" in params:
@@ -323,11 +323,11 @@ _METHODS: Final[Mapping[AppendMethod, _Method]] = {
 def replace(
     connection: sa.Connection, now: datetime, key: str, new: Batch, *, after: int, expected: Expected = ANYTHING
 ) -> list[Message]:
-    """Replace the messages after a seq in one transaction.
+    """Replace the messages after the seq `after` in one transaction.
 
-    The new messages may reuse the ids of deleted ones. A new message whose id belongs to
-    a message before the cut is not stored again. If all messages have ids, a repeated
-    call changes nothing.
+    The new messages may reuse the ids of deleted ones. If a message that stays has the id
+    of a new one, the new one is not stored. If all new messages have ids, a repeated call
+    changes nothing.
     """
     check_seq("replace_after", after)
     session = sessions.lock(connection, now, key)
@@ -345,7 +345,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return True if the log after a seq equals the batch, apart from messages that are stored before the seq."""
+    """Return True if the log after a seq has the ids of the batch in order, apart from ids stored up to the seq."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))

@@ -109,9 +109,9 @@ def begin(
 def finish(
     connection: sa.Connection, now: datetime, place: Place, token: int, result: Batch, lease: Lease | None
 ) -> Message:
-    """Append the result of a call, and record it; raise `Conflict` if the call no longer belongs to this attempt.
+    """Append the result of a call, which ends it; raise `Conflict` if the call no longer belongs to this attempt.
 
-    The lease of a turn is extended, but not required: the tool has run, and its result must not be lost.
+    A lease is extended if the session still has it. Otherwise the result is stored too: the tool has already run.
     """
     last_seq = sessions.lock(connection, now, place.key).last_seq
     row = _row(connection, place)
@@ -140,13 +140,13 @@ def _record(
 
 
 def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Update) -> None:
-    """Write the row of a call; raise `NotPermitted` if nothing was written, since the tool could run twice."""
+    """Write the row of a call; raise `NotPermitted` if no row was written, since the tool could then run twice."""
     if connection.execute(statement.returning(CALL.c.effect_key)).first() is None:
         raise sessions.not_permitted(place.key)
 
 
 def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
-    """Mark a call of this attempt that has no result as unknown, before its time limit passes."""
+    """If the call still belongs to this attempt and has no result, end its time limit now, so that it is unknown."""
     is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
     connection.execute(sa.update(CALL).where(*is_running).values(until=now))
 
@@ -209,7 +209,7 @@ _state: Final = sa.case(
 _PLACE: Final = (CALL.c.session_key, CALL.c.message_seq, CALL.c.position)
 _TIMES: Final = (as_stored(CALL.c.begun_at), as_stored(CALL.c.until))
 _FIELDS: Final = (*_PLACE, as_stored(_ASKING.c.tool_calls), CALL.c.effect_key, _state, *_TIMES, CALL.c.result_seq)
-"""The fields of `BegunCall`, with all tool calls of the message in place of the name."""
+"""The fields of `BegunCall`, but with all tool calls of the message in place of the call's name."""
 
 _IS_ASKING: Final = sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq)
 _IS_RESULT: Final = sa.and_(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)

@@ -28,7 +28,7 @@ _insert: Final = Statement(lambda _: numbered_insert(DRAFT, "token", "turn_id", 
 
 
 def write(connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool) -> None:
-    """Store a piece of a draft or, with `whole`, replace the draft. The session must be locked."""
+    """Add `text` to a draft or, with `whole`, replace the draft with it. The session must be locked."""
     if whole:
         delete(connection, key, DRAFT.c.token == token)
     row = {"token": token, "turn_id": turn_id, "piece": encode_json(text, "text")}
@@ -65,14 +65,14 @@ def joined(pieces: Iterable[str]) -> str:
 def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Callable[[Message], Batch]) -> Message:
     """Append the draft of an ended attempt as an interrupted answer, and delete the draft.
 
-    If an earlier call has done this, return the stored answer.
+    If an earlier call has appended the answer, return the stored answer.
 
     Raises:
         TurnInProgress: The attempt has the lease of the session, and the lease has not ended.
         LangoStoreError: There is no such draft.
     """
     token, message_id = _checked(connection, now, key, id), f"draft-{id}"
-    for stored in messages.read_by_ids(connection, key, frozenset([message_id])).values():  # by an earlier try
+    for stored in messages.read_by_ids(connection, key, frozenset([message_id])).values():  # by an earlier call
         return stored.model_copy(update={"replayed": True})
     for draft in read(connection, now, key):
         if draft.id == id:
@@ -83,12 +83,12 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Ca
 
 
 def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
-    """Delete the draft of an ended attempt; False if it does not exist."""
+    """Delete the draft of an ended attempt; return False if there is no such draft."""
     return delete(connection, key, DRAFT.c.token == _checked(connection, now, key, id)) > 0
 
 
 def _checked(connection: sa.Connection, now: datetime, key: str, id: str) -> int:
-    """Lock the session, and return the token of a draft; raise `TurnInProgress` if its lease has not ended."""
+    """Lock the session, and return the token of a draft; raise `TurnInProgress` if the draft's lease has not ended."""
     sessions.lock(connection, now, key)
     if not (isinstance(id, str) and _ID.fullmatch(id)):
         raise ValueError(f"id={quoted(id)} is not the id of a draft: give Draft.id")

@@ -64,7 +64,7 @@ def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
 def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) -> Message | None:
     """Delete and return the last message of the window, or with `records` the last row of the log; None if empty.
 
-    If the message was the last row of its turn, the turn becomes shorter, or is deleted if it began with the message.
+    If the message was the last row of its turn, the turn becomes shorter; a turn that began with it is deleted.
     A compaction whose summary has no messages left is removed, unless it discarded the messages that it replaced.
     """
     edit = _Edit(connection, now, key)
@@ -82,8 +82,8 @@ def delete(
 ) -> None:
     """Delete a message of a live session.
 
-    The turn of the message does not change. Exception: a compaction whose summary has no messages left is removed,
-    unless it discarded the messages that it replaced.
+    The turn of the message does not change, with one exception: a compaction whose summary has no messages left is
+    removed, unless it discarded the messages that it replaced.
     """
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
@@ -153,7 +153,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
 
 
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
-    """Delete the `sent` of the messages of a live session before a seq; return the number of messages."""
+    """Delete `sent` from a live session's messages with a seq below `before`; return how many messages had one."""
     check_seq("before", before)
     last_seq = sessions.lock(connection, now, key).last_seq
     those = (of_session(MESSAGE, key), MESSAGE.c.seq < before, MESSAGE.c.sent.is_not(None))
@@ -206,7 +206,7 @@ class _Edit:
         self.rows = MESSAGE
 
     def choose(self, seq_or_id: SeqOrId, rows: sa.Table = MESSAGE) -> None:
-        """Read the message from `rows`, the newest of several copies; raise `MessageNotFound` if there is none."""
+        """Read the message from `rows`, of several copies the newest one; raise `MessageNotFound` if there is none."""
         value = checked_seq_or_id(seq_or_id)
         chosen = rows.c.id == value if isinstance(value, str) else rows.c.seq == value
         columns = [as_stored(rows.c[name]) for name in MESSAGE_FIELDS]
@@ -237,7 +237,7 @@ class _Edit:
         return self._connection.execute(last).scalar() if later is None else later
 
     def is_in_summary(self) -> bool:
-        """Return True if the message belongs to a summary, or belonged to one when it was removed."""
+        """Return True if the message belongs to a summary or, for a removed message, belonged to one."""
         for turns in (TURN, REMOVED_TURN):
             is_turn = (of_session(turns, self._key), turns.c.turn_no == self.row["turn_no"])
             query = sa.select(turns.c.kind).where(*is_turn, turns.c.kind == "compaction").limit(1)

@@ -181,7 +181,7 @@ def _damaged(
 ) -> list[DamagedMessage]:
     """Decode all rows of a table, and return the errors in the order of the rows' keys.
 
-    The query has no ORDER BY, because it could use a damaged index. Text that is not UTF-8 is read as bytes.
+    The query has no ORDER BY, because sorting could use a damaged index. Text that is not UTF-8 is read as bytes.
     """
     errors: list[DamagedMessage] = []
     with dialect_of(connection).bytes_for_bad_text(connection):

@@ -21,11 +21,11 @@ MAX_BATCH: Final = 10_000
 _ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
 ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
-"""Copies the sessions of a batch to an archive; leaving the context commits the copy, an error rolls it back."""
+"""Copies the sessions of a batch to an archive. Leaving its block commits the copy; an error in it rolls it back."""
 
 
 class Purged(NamedTuple):
-    """The numbers of deleted sessions and messages, and of the sessions that count towards the limit of the purge."""
+    """How many sessions and messages were deleted, and how many sessions count towards the limit of the purge."""
 
     sessions: int
     messages: int
@@ -141,7 +141,7 @@ def keys(
 def _chosen(
     connection: sa.Connection, due: sa.Select[Any], reason: Reason, max_sessions: int, max_rows: int
 ) -> list[str]:
-    """Return the keys of the first due sessions: at least one, then more within both limits."""
+    """Return the keys of the first due sessions: at least one if any is due, then more until a limit is reached."""
     keys: list[str] = []
     for key, size in connection.execute(due.add_columns(_ROWS).order_by(reason.order).limit(max_sessions)):
         max_rows -= size

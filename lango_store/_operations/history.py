@@ -63,7 +63,7 @@ def load(
     *,
     records: bool = False,
 ) -> Session:
-    """Load a live session with the window that it had when this seq was its last one, or at this time.
+    """Load a live session with the window that it had at the time `as_of`, or when `as_of` was its last seq.
 
     `clock` returns the current time, which decides whether removed rows are still kept. To read an expired session,
     callers pass an earlier time as `now`.
@@ -122,7 +122,7 @@ def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | dateti
     else:
         check_seq("as_of", as_of)
         at = min(as_of, last_seq)
-    # The messages that a change added belong to it: there was no state between the two.
+    # A change and the messages that it added are one step: the session had no state between them.
     within = (of_session(CHANGE, key), CHANGE.c.seq <= at, CHANGE.c.added_upto > at)
     at = connection.execute(sa.select(CHANGE.c.added_upto).where(*within)).scalar() or at
     now = now or sessions.server_time(connection)
@@ -154,7 +154,7 @@ def diff(connection: sa.Connection, now: Moment, key: str, a: int | datetime, b:
 
 
 def undo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
-    """Take back the last change that was not taken back; return None if there is none.
+    """Take back the last change that is not taken back yet; return None if there is none.
 
     Redactions, `drop_sent` and forks cannot be taken back, and are passed over.
 
@@ -187,7 +187,7 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
     change = waiting[-1]
     if change.undo_until is None or not _is_kept(change, now):
         raise NotKept(key, change.seq, change.undo_until)
-    # An undo can be taken back too, also if the store keeps nothing.
+    # Even if the store keeps no removed rows, keep those of an undo, so that it can be taken back.
     keep = None if removed.is_on(connection) else change.undo_until - now
     try:
         with removed.keeping(connection, keep), connection.begin_nested():
@@ -203,7 +203,7 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
 
 
 def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
-    """Return the changes that undo takes back, and the undos that redo takes back, the next one last."""
+    """Return the changes for `undo` to take back, and those for `redo`; the last one in a list is taken back next."""
     undoable: list[Change] = []
     redoable: list[Change] = []
     for change in log:
@@ -224,8 +224,8 @@ def _invert(
 ) -> Undone:
     """Remove the rows that a change added, and restore those that it removed or replaced.
 
-    A load detects a change by the difference between `last_seq` and the numbers of rows, so the difference must grow.
-    Therefore an undo uses up one seq for each message that it restores, and one more.
+    A load detects a change because the difference between `last_seq` and the numbers of rows grows. A restored message
+    would decrease the difference, so an undo uses up one seq for each restored message, and one more.
     """
     copies = sa.select(sa.func.count()).select_from(_copied_at(MESSAGE, key, change.seq).subquery())
     sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + copies.scalar_subquery()})
@@ -251,7 +251,7 @@ def _invert(
 
 
 def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:
-    """Delete the calls and suspensions of messages whose restored version asks for other calls."""
+    """Delete the calls and suspensions of a message if its restored version asks for different calls."""
     for table in (CALL, SUSPENSION):
         begun = sa.select(table.c.message_seq).where(
             of_session(table, key), table.c.message_seq.in_(_copied_at(MESSAGE, key, seq))

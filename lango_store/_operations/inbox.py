@@ -35,7 +35,7 @@ _insert: Final = Statement(lambda _: numbered_insert(INBOX, *_FIELDS))
 def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
     """Store one message in the inbox, and restart the session's TTL.
 
-    If the inbox or the log already has the id, return that message and change nothing.
+    If a message in the inbox or the log already has the id, return that message and change nothing.
     """
     sessions.lock(connection, now, key)
     (row,), (message,) = new.rows, new.messages

@@ -39,7 +39,7 @@ _IS_FREE: Final = sa.or_(SESSION.c.lease_token.is_(None), _IS_OURS, SESSION.c.le
 
 
 def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.ColumnElement[bool]) -> Statement:
-    """Return a statement that locks the session's row and changes its lease if the conditions hold."""
+    """Return a statement that, if the conditions hold, locks the session's row and changes its lease."""
     update = sa.update(SESSION).where(of_session(SESSION), *conditions).returning(SESSION.c.key)
     return Statement(lambda dialect: update.values(values(dialect)))
 
@@ -63,13 +63,13 @@ def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease
     """Take the lease of a live session for a turn, and lock the session's row.
 
     Returns False if the session is not live, or if another owner has the lease and the lease has not ended. Also
-    returns False if the turn is already stored, because its replay must not take over from a turn whose lease ended.
+    returns False if the turn is already stored: replaying it must not take the lease from another turn.
     """
     return _run(_take, connection, now, key, lease, turn_id=turn_id)
 
 
 def release(connection: AnyConnection, key: str, token: int) -> bool:
-    """Release a lease; False if the session does not have it."""
+    """Release a lease; return False if the session does not have it."""
     return bool(_release.run(connection, {"key": key, "lease_token": token}))
 
 
@@ -95,7 +95,7 @@ _all: Final = Statement(lambda _: sa.select(*_OPEN).where(_IS_OPEN).order_by(SES
 
 
 def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
-    """Return the turn in progress of a live session, even if its lease has ended, or None."""
+    """Return the turn in progress of a live session, even if its lease has ended; None if there is none."""
     rows = _find.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
     if not rows:
         sessions.raise_unmatched(connection, now, key)
@@ -107,7 +107,7 @@ _blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSIO
 
 
 def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> None:
-    """Raise `TurnInProgress` if the lease of a live session has not ended, unless the turn is stored."""
+    """Raise `TurnInProgress` if the session is live and its lease has not ended, unless `turn_id` is stored."""
     for row in _blocking.run(connection, {"key": key, "now": dialect_of(connection).time(now), "turn_id": turn_id}):
         current = _decoded(row)
         raise TurnInProgress(key, current.id, current.until)

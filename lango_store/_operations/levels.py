@@ -43,9 +43,9 @@ def families(connection: sa.Connection, query: sa.Select[Any], keys: Sequence[st
 
 
 def first_families(keys: Iterable[str], limit: int | None) -> tuple[list[str], int]:
-    """Return the first keys that form at most `limit` families, and the number of families.
+    """Return the first keys that form at most `limit` families, and the number of these families.
 
-    A key below an earlier key belongs to the family of that key.
+    A family is a session with its descendants among the keys: a descendant of an earlier key joins its family.
     """
     taken: dict[str, None] = {}
     count = 0

@@ -22,7 +22,7 @@ from lango_store.errors import InvalidCursor, quoted
 from lango_store.tables import expired_at
 
 MAX_PAGE: Final = 1_000
-_MAX_CURSOR: Final = 10_000  # a key of 512 characters takes 8,300
+_MAX_CURSOR: Final = 10_000  # characters; a cursor with the longest key has 8,300
 _CURSOR: Final = re.compile(r'\["\w+", "[^"\\]+", "(?:[^"\\]|\\.)+"\]')
 
 Order = Literal["updated", "created"]
@@ -104,7 +104,7 @@ LIMIT: Final = number("limit")
 def conditions(dialect: Dialect, names: Sequence[str]) -> list[sa.ColumnElement[bool]]:
     """Return the conditions with these names; `Filter.values` has the values to bind."""
     by_name = _CONDITIONS | {"title": dialect.contains_text(SESSION.c.title, text("title"))}
-    if "user_id" in names:  # a user has fewer sessions than an agent
+    if "user_id" in names:  # use that index: a user has fewer sessions than an agent
         by_name["agent_id"] = dialect.without_index(SESSION.c.agent_id) == text("agent_id")
     return [by_name[name] for name in names]
 
@@ -208,7 +208,7 @@ def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:
 
 
 def cursor_after(name: str, moment: datetime, key: str) -> str:
-    """Return the cursor of the page after an item; `name` is the order of the list, or the id of the item."""
+    """Return the cursor for the page after an item; `name` is the list's order or, for suspensions, the item's id."""
     text = json.dumps([name, moment.isoformat(), key])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

@@ -30,7 +30,7 @@ from lango_store.errors import DatabaseBusy, quoted
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
 ALL: Final = 2**62
-"""A limit above any number of messages; it leaves room to add the length of a summary."""
+"""A limit above any number of messages, to which the length of a summary can be added without overflow."""
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
@@ -143,7 +143,7 @@ def _removed(row: Mapping[str, Any]) -> int:
 
 def check_seq(name: str, seq: int | None) -> None:
     """Raise ValueError for a value that cannot be a seq."""
-    if seq is not None and (type(seq) is not int or not 0 <= seq <= MAX_SEQ):  # SQLite stores 1.5
+    if seq is not None and (type(seq) is not int or not 0 <= seq <= MAX_SEQ):  # SQLite accepts 1.5
         raise ValueError(f"{name}={quoted(seq)} is not a seq: give 0 for the start of the session")
 
 
@@ -251,7 +251,7 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
 
 
 def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return the last message of a live session, optionally with a role; summaries and records do not count."""
+    """Return a live session's last message or, with `role`, its last one of that role; skip summaries and records."""
     sessions.row_of(connection, now, key)
     conditions = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
     if role is not None:
@@ -273,7 +273,8 @@ def _build_tail(_: Dialect, *, records: bool) -> sa.Executable:
     in_summary = sa.select(TURN.c.last_seq - TURN.c.first_seq + sa.literal_column("1", sa.BigInteger())).where(
         of_session(TURN), TURN.c.turn_no == summary_turn
     )
-    # A summary precedes messages with a lower seq: with its length added, the limit covers the last messages as well.
+    # In the window, a summary precedes messages with a lower seq. Its length is added to the limit, so that the rows
+    # with the highest seqs include the last messages of the window.
     limit = number("limit") + sa.func.coalesce(in_summary.scalar_subquery(), sa.literal_column("0", sa.BigInteger()))
     return (
         sa.select(*MESSAGE_COLUMNS, summary_turn)
@@ -296,9 +297,9 @@ def tail(
     records: bool = False,
     mode: PayloadMode = "load",
 ) -> tuple[list[Message], int | None]:
-    """Read the last messages of a live session's window, and the turn of its summary.
+    """Read the last messages of a live session's window, and the turn number of the window's summary.
 
-    With `newest`, only that many of the messages with the highest seqs are used.
+    With `newest`, only the `newest` messages with the highest seqs are considered.
     """
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, ALL)}
     decode = _decoder(connection, key, mode)

@@ -49,7 +49,7 @@ class Pages:
         bounds = {"key": key, "bytes": BYTES}
         while page_rows := self._statement.run(connection, bounds | {"after": after, "rows": rows}, max_chars=BYTES):
             after = next_start(after, page_rows[-1][self._order_index])
-            # A character has at most 4 bytes, so a page with fewer than BYTES / 4 characters was not cut by that limit.
+            # A character has at most 4 bytes, so a page with fewer than BYTES / 4 characters did not reach BYTES.
             complete = len(page_rows) < rows and 4 * sum(map(size_of, page_rows)) < BYTES
             rows = min(ROWS, 2 * len(page_rows))  # if rows are large, the next query computes the size of fewer rows
             page = [page_rows]

@@ -50,7 +50,7 @@ _bodies: Final = Statement(
 
 
 def read(connection: AnyConnection, key: str, digests: set[str]) -> dict[str, str]:
-    """Read the payloads of a session with these digests, by digest."""
+    """Return a session's payloads with these digests, as a dict by digest."""
     return dict(_bodies.run(connection, {"key": key, "digests": json.dumps([*digests])})) if digests else {}
 
 
@@ -170,7 +170,7 @@ def missing(connection: sa.Connection) -> Iterator[tuple[str, int, str]]:
 
 
 def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
-    """Yield each session key with payloads that no message or copy refers to, and their number."""
+    """Yield the key of each session with unused payloads, and how many of its payloads no message or copy refers to."""
     keys = sa.select(PAYLOAD.c.session_key).distinct().order_by(PAYLOAD.c.session_key)
     for key in connection.execute(keys.execution_options(yield_per=1_000)).scalars():
         if digests := _unused(connection, key):
@@ -197,7 +197,7 @@ _update: Final = Statement(
 
 
 def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, least: int | None) -> list[Position]:
-    """Return the next messages without payloads that may have strings this long; with None, those with payloads."""
+    """Return the next messages to move: long ones without payloads or, if `least` is None, those with payloads."""
     size: sa.ColumnElement[int] = sa.literal_column("0")
     for each in _COLUMNS[:-1]:
         size += sa.func.coalesce(sa.func.length(each), sa.literal_column("0"))
@@ -207,7 +207,7 @@ def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, le
 
 
 def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], least: int | None) -> int:
-    """Move strings of messages to payloads or, with None, back to the rows; return the number of changed messages."""
+    """Move strings of messages to payloads or, if `least` is None, back to the rows; return how many changed."""
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
         sessions.lock_any(connection, key)
@@ -218,7 +218,7 @@ def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position]
 
 
 def move_row(connection: sa.Connection, key: str, seq: int, least: int | None, *, fills_missing: bool = False) -> bool:
-    """Move strings of a message to payloads or, with None, back; return True if it changed.
+    """Move strings of a message to payloads or, if `least` is None, back to its row; return True if it changed.
 
     The session must be locked. With `fills_missing`, a missing payload becomes empty text.
     """

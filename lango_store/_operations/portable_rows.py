@@ -75,7 +75,7 @@ _TIMES: Final = {
 
 
 class RowEncoder:
-    """Validates, encodes and counts the rows of one session. The session row comes first."""
+    """Validates, encodes and counts the rows of one session. The session row must be the first."""
 
     def __init__(self) -> None:
         self._session: Fields = {}

@@ -78,7 +78,7 @@ def history(
 
 
 def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
-    """Yield the prompts of a window: one before each assistant message, and one after the last message.
+    """Yield the prompts that a model would have got for a window: before each assistant message, and after the last.
 
     Token budgets are not supported.
     """
@@ -105,11 +105,10 @@ def _prompt(
 
 
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
-    """Return the last messages; with a step, start at the multiple of `step` that precedes them.
+    """Return the last `budget.last` messages; with a step, also the messages since the latest multiple of `step`.
 
-    The start is a multiple of `step` in the numbering by seq, so that appends and removals elsewhere do not move it.
-    With a step, a summary does not count towards the limit. If the window exceeds the limit, the whole summary is left
-    out.
+    Multiples are counted by seq, so appends and removals elsewhere do not move the start. With a step, a summary does
+    not count towards the limit; if the window exceeds the limit, the whole summary is left out.
     """
     last = budget.last
     if last is None or len(messages) <= last:
@@ -122,7 +121,10 @@ def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget
 
 
 def _from_token_step(messages: Sequence[Message], stored_tokens: int, step: int) -> Sequence[Message]:
-    """Drop messages up to a multiple of `step` tokens of the session, so that most prompts have the same start."""
+    """Drop messages up to the next multiple of `step` tokens, counted from the session's start.
+
+    This way, most appends do not move the start of the prompt.
+    """
     end = stored_tokens - sum(_stored_count(message) for message in messages)
     start = -(-end // step) * step
     for position, message in enumerate(messages):
@@ -149,7 +151,7 @@ def _legal(messages: Sequence[Message], summary_turn: int | None) -> list[Messag
     """Remove leading messages that a model would refuse or misunderstand, such as results without their tool calls."""
     summary = [message for message in messages if summary_turn is not None and message.turn_no == summary_turn]
     later = messages[len(summary) :]
-    if summary:  # it covers all messages before `later`
+    if summary:  # which covers all messages before `later`
         asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
         called = {call.id for message in asking for call in message.tool_calls}
         return [*window.without_orphans(summary), *window.without_orphans(later, called)]

@@ -75,7 +75,7 @@ def has_discarded(key: str, turn_no: int, metadata: str | None) -> bool:
 
 
 def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq: int) -> int:
-    """Delete the log after a seq of a locked session, by the rule of the module; return the number of messages."""
+    """Delete the log after a seq of a locked session, by the module's rules; return the number of deleted messages."""
     if after > last_seq:
         return 0
     deleted = delete_messages(connection, key, is_after(after))
@@ -130,7 +130,7 @@ def delete_messages(connection: sa.Connection, key: str, condition: sa.ColumnEle
     removed.keep(connection, key, MESSAGE, condition)
     statement = sa.delete(MESSAGE).where(of_session(MESSAGE, key), condition)
     deleted = connection.execute(statement.returning(sa.case((IS_RECORD, 1), else_=0), MESSAGE.c.tokens)).all()
-    tokens = [tokens for is_record, tokens in deleted if not is_record]  # one item per message, perhaps None
+    tokens = [tokens for is_record, tokens in deleted if not is_record]  # one item per message, None without a count
     return Removed(len(tokens), sum(each for each in tokens if isinstance(each, int)), len(deleted) - len(tokens))
 
 
@@ -170,7 +170,7 @@ def decrease_counters(connection: sa.Connection, now: datetime, key: str, delete
 
 
 def delete_unasked(connection: sa.Connection, key: str) -> None:
-    """Delete the calls and suspensions of a locked session whose message does not exist."""
+    """Delete those calls and suspensions of a locked session whose message no longer exists."""
     for table in (CALL, SUSPENSION):
         asking = sa.exists().where(of_session(MESSAGE, key), MESSAGE.c.seq == table.c.message_seq)
         gone = (of_session(table, key), table.c.message_seq.is_not(None), ~asking)
@@ -194,8 +194,8 @@ def insert_change(
 ) -> None:
     """Insert the row that explains the seq of a change. Call this before the session's counters change.
 
-    The meaning of `after_seq` depends on the kind of change. With `moves_consolidated`, an undo restores the current
-    `last_consolidated`.
+    The meaning of `after_seq` depends on the kind of change. With `moves_consolidated`, an undo of the change also
+    restores the `last_consolidated` that the session has now.
     """
     row: dict[str, Any] = {"session_key": key, "seq": seq, "kind": kind, "after_seq": after_seq, "changed_at": now}
     until = removed.keep_until(connection, now)
@@ -211,7 +211,7 @@ def insert_change(
 
 
 def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
-    """Record that a change added the messages after it up to a seq, if the store keeps removed rows."""
+    """Note in the row of the change `seq` that it added the messages up to `upto`, if the store keeps removed rows."""
     if not removed.is_on(connection):
         return
     is_change = (of_session(CHANGE, key), CHANGE.c.seq == seq)

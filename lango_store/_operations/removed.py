@@ -1,7 +1,8 @@
 """Copies of the messages and turns that a change removes or replaces, so that it can be taken back.
 
-A copy is valid until its `removed_at`, the `seq` of the change. If the row has a later version, because the change
-replaced the row or a later change restored it, `next_at` is the `seq` from which that version is valid.
+A copy is a version of the row that was in the log until `removed_at`, the `seq` of the change. If the row has a later
+version, because the change replaced the row or a later change restored it, `next_at` is the `seq` from which that
+version is in the log.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ _AT_ONCE: Final = 200
 
 @contextmanager
 def keeping(connection: sa.Connection, duration: timedelta | None) -> Iterator[None]:
-    """Keep the rows that the block removes for this time; with None, change nothing."""
+    """While the block runs, keep removed rows for `duration`; None leaves the current setting unchanged."""
     if duration is None:
         yield
         return
@@ -84,7 +85,7 @@ def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no:
 
 
 def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int, at: int) -> int:
-    """Restore the rows that a change removed or replaced, valid from the change `at`; return how many."""
+    """Restore the rows that the change `removed_at` removed or replaced, from the seq `at` on; return how many."""
     copies = COPY_OF[rows]
     is_chosen = (of_session(copies, key), copies.c.removed_at == removed_at)
     restored = copy_rows(connection, copies, rows, {}, *is_chosen)
@@ -93,7 +94,7 @@ def restore(connection: sa.Connection, key: str, rows: sa.Table, removed_at: int
 
 
 def valid(rows: sa.Table, key: str, at: int) -> sa.ColumnElement[bool]:
-    """Match the stored rows, or the copies of rows, of a session that were in its log when `at` was the last seq."""
+    """Match the session's rows in `rows`, stored or copied, that were in its log when `at` was the last seq."""
     copies = COPY_OF.get(rows, rows)
     number = "turn_no" if copies is REMOVED_TURN else "seq"
     earlier = copies.alias("earlier")

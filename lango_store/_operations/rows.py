@@ -217,9 +217,9 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 
 
 def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None) -> list[Message]:
-    """Decode rows of `MESSAGE_COLUMNS` in one validation; raise `DamagedMessage` for a damaged row.
+    """Decode rows of `MESSAGE_COLUMNS`, validated together; raise `DamagedMessage` for a damaged row.
 
-    `bodies` holds the payloads by digest. Without it, a message has `Payload`s in their places.
+    `bodies` holds the payloads by digest. Without `bodies`, messages have a `Payload` in the place of each.
     """
     values: list[dict[str, Any]] = []
     if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
@@ -313,7 +313,7 @@ _TURN_JSON: Final = ("usage", "metadata")
 
 
 def encode_object(value: Mapping[str, Any] | None, field: str) -> str | None:
-    """Encode a dict, an empty dict as NULL; raise `InvalidValue` for any other type."""
+    """Encode a dict; None and an empty dict become NULL. Raise `InvalidValue` for any other type."""
     if value is not None and not isinstance(value, dict):
         raise InvalidValue(field, f"is {type(value).__name__}, not a dict: convert it, for example with model_dump()")
     return encode_json(value, field) if value else None

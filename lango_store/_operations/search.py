@@ -238,10 +238,10 @@ def status(connection: sa.Connection) -> SearchStatus:
 
 
 def faults(connection: sa.Connection) -> list[str]:
-    """Return descriptions of index faults.
+    """Return descriptions of the index's faults.
 
-    The index is unusable, differs from the messages that are not queued, or does not
-    find some messages of a random sample.
+    Faults are an unusable index, a difference from the messages that are not queued, and
+    messages of a random sample that the index does not find.
     """
     index = dialect_of(connection).search_index
     if (fault := index.fault(connection)) is not None:

@@ -243,7 +243,7 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
 def lock_any(connection: sa.Connection, key: str) -> None:
     """Lock a session, live or expired, for a change of its rows that its counters do not show.
 
-    The update makes a transaction with an earlier snapshot fail when it writes to the session too.
+    The lock is an update of the row, so another transaction with an earlier snapshot fails if it writes to the session.
     """
     unchanged = {"revision": SESSION.c.revision}
     connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(unchanged))
@@ -261,7 +261,7 @@ _BOUND: Final = ("key", *_NULL_FIELDS, "ttl_seconds", "incarnation", "revision")
 
 
 def insertion(dialect: Dialect, counts: Mapping[str, Any]) -> Any:
-    """Build the insert of a new session with these counters; its parameters include `New.row` and `new_incarnation()`.
+    """Build the insert of a new session with these counters; bind the items of `New.row` and `new_incarnation()`.
 
     All other columns get the table's defaults, which are cheaper than bound values.
     """
@@ -391,7 +391,7 @@ def update(
 
 
 def _run_write(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
-    with dialect_of(connection).bytes_for_bad_text(connection):  # the returned row cannot be read a second time
+    with dialect_of(connection).bytes_for_bad_text(connection):  # a row that a write returns cannot be read again
         return statement.run(connection, values)
 
 
@@ -426,7 +426,7 @@ _delete_at_revision = Statement(lambda _: _any.where(SESSION.c.revision == numbe
 
 
 def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -> bool:
-    """Delete a session with all its rows; False if it did not exist. Raise `Conflict` for another revision."""
+    """Delete a session with all its rows; return False if there is none. Raise `Conflict` for another revision."""
     statement = _delete_any if expected.revision is None else _delete_at_revision
     if statement.run(connection, {"key": checked_key(key), "expect": expected.revision}):
         return True

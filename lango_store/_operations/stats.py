@@ -21,7 +21,7 @@ _SPANS: Final = {
 
 
 def sum_up(connection: sa.Connection, now: datetime) -> Stats:
-    """Return sessions, messages and tokens per agent, and these and other numbers in total."""
+    """Return the numbers of sessions, messages and tokens per agent, and totals of the whole store."""
     counters = (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count, SESSION.c.turn_count)
     sums = (sa.func.sum(each) for each in counters)
     rows = connection.execute(sa.select(SESSION.c.agent_id, sa.func.count(), *sums).group_by(SESSION.c.agent_id)).all()

@@ -104,7 +104,7 @@ _changes: Final = Statement(
 def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Batch:
     """Read the next events of a session, at most a page. Needs a snapshot.
 
-    If the session does not exist, a plain seq raises `SessionNotFound` or `SessionExpired`; a cursor returns `Ended`.
+    If the session is not live, a plain seq raises `SessionNotFound` or `SessionExpired`, but a cursor returns `Ended`.
     """
     rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
     state = tuple(rows[0]) if rows else None

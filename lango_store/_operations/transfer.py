@@ -107,7 +107,7 @@ def exists(connection: sa.Connection, key: str) -> bool:
 
 
 def heads(connection: sa.Connection, after: str, limit: int) -> list[tuple[str, int]]:
-    """List sessions with higher keys: each key, and the number of rows according to the session's counters."""
+    """List the sessions after a key: each key, and the number of rows according to the session's counters."""
     counted = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count
     query = sa.select(SESSION.c.key, counted).where(SESSION.c.key > after).order_by(SESSION.c.key).limit(limit)
     return [(key, rows) for key, rows in connection.execute(query)]

@@ -23,8 +23,8 @@ def begin(
     """Take the lease of a live session for a turn.
 
     Returns:
-        The stored turn and no messages, if the turn was saved before; then the lease is
-        not taken. Otherwise None and the messages that unfinished attempts have appended.
+        If the turn was saved before, the stored turn and no messages; the lease is then not
+        taken. Otherwise None, and the messages that unfinished attempts have appended.
 
     Raises:
         TurnInProgress: The session has a lease that has not ended.
@@ -87,7 +87,7 @@ def finish(
 def abandon(
     connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool
 ) -> None:
-    """Release the lease of an attempt, and store the rest of its draft, if it still has the lease."""
+    """If an attempt still has the lease, release the lease and store the rest of the attempt's draft."""
     if leases.release(connection, key, token) and text:
         drafts.write(connection, now, key, turn_id, token, text, whole)
 

@@ -38,7 +38,7 @@ class _Sum:
         self.turns = 0
         self.keys: set[str] = set()
         self.parts: defaultdict[tuple[str | None, tuple[str, ...]], dict[str, Any]] = defaultdict(dict)
-        """The sum of the usages of each model that have the same fields."""
+        """Sums of usages, one for each combination of a model and the names of the usage's fields."""
 
     def add(self, key: str, model: str | None, usages: Sequence[dict[str, Any]]) -> None:
         """Add the usages of turns of a session."""
@@ -71,7 +71,7 @@ def report(
     until: datetime | None,
     prices: Prices | None,
 ) -> list[UsageRow]:
-    """Add up the usage of the chosen sessions' turns by groups, sorted by group; skip turns that forks copied."""
+    """Return the usage of the chosen sessions' turns, summed up by group and sorted; skip turns that forks copied."""
     if unknown := [name for name in by if name not in GROUPS]:
         raise ValueError(f"by={quoted(unknown[0])}: give some of {', '.join(GROUPS)}")
     query = _query(connection, chosen, since, until, set(by) if prices is None else {*by, "model"})
@@ -121,7 +121,7 @@ def _query(
         sa.func.count().label("turns"),
         sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "{}"), _COMMA).label("usages"),
     ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
-    # A fork has copies of turns, whose usage was spent once.
+    # Leave out the copies of turns in a fork, because their usage was spent only once.
     query = query.where(sa.or_(SESSION.c.forked_from.is_(None), TURN.c.created_at >= SESSION.c.created_at))
     if since is not None:
         query = query.where(TURN.c.created_at >= aware(since))

@@ -151,7 +151,7 @@ def drop(
 
 
 def _drop(connection: sa.Connection, table: sa.Table, owner: str, condition: sa.ColumnElement[bool]) -> int:
-    # Rows are locked in the order in which writers set them, so that the two never deadlock.
+    # Rows are locked in the order in which writers set them, so that a delete and a write never deadlock.
     wanted = sa.select(table.c.name).where(of_session(table, owner), condition).order_by(table.c.name)
     locked = wanted.with_for_update().cte("locked")
     delete = sa.delete(table).where(of_session(table, owner), table.c.name.in_(sa.select(locked.c.name)))

@@ -12,7 +12,7 @@ from lango_store.errors import InvalidKey, InvalidValue, quoted
 
 MAX_KEY_LENGTH: Final = 512
 MAX_ID_BYTES: Final = 512  # with the longest key, an index row of PostgreSQL can still hold it (2,704 bytes)
-MAX_NAME_BYTES: Final = 2_600  # of a value's name and its key or scope, for the same reason
+MAX_NAME_BYTES: Final = 2_600  # of a value's name plus its session key or scope, for the same reason
 MAX_LEVELS: Final = 200
 NO_CONTENT: Final = "null"
 _TEXT_REMEDY: Final = "a database cannot store it in text: remove it, or store the text in `extra`"
@@ -96,7 +96,7 @@ def json_of_content(text: str | None, content: str | None) -> str | None:
 
 
 def content_fault(text: object, content: object) -> tuple[str, str] | None:
-    """Return which of the columns `text` and `content` is damaged, and its fault; None if neither is."""
+    """Return which of the columns `text` and `content` is damaged, and why; None if both are sound."""
     if text is None:
         return ("content", "is NULL, and so is text") if content is None else None
     if content is not None:
@@ -173,7 +173,7 @@ def reject_constant(word: str) -> Any:
 
 
 def _described(stored: object) -> str:
-    """Describe a stored value that should be text: SQLite's columns accept values of any type."""
+    """Describe a stored value that should be text but is not: SQLite's columns accept values of any type."""
     if not isinstance(stored, bytes):
         return type(stored).__name__
     try:

@@ -1,4 +1,4 @@
-"""An append is one write if possible. If the database refuses an id, it is a transaction that looks for stored ids."""
+"""An append is one write. If the database refuses an id, it is repeated in a transaction that looks for stored ids."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset
 def missing(
     context: Context, key: str, create: bool, ttl: timedelta | None | Unset, fields: SessionFields
 ) -> New | None:
-    """Return the session that a write with `create` creates if it is missing; None without `create`."""
+    """Return the session to create if a write with `create` finds none; return None without `create`."""
     if create:
         return new_session(context, key, ttl, fields)
     if ttl is not UNSET or any(value is not None for value in fields.values()):
@@ -86,11 +86,11 @@ def append_with_retry(
     *,
     has_ids: bool = False,
 ) -> R:
-    """Append in a single write; if the database refuses an id, in a transaction that looks for stored ids.
+    """Append in a single write; if the database refuses an id, append in a transaction that looks for stored ids.
 
     `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.appends`.
-    `new_if_missing`, if set, replaces a missing or expired session. If `expected` requires an existing session,
-    `Conflict` is raised instead.
+    `new_if_missing`, if set, is created in place of a missing or expired session. But if `expected` requires an
+    existing session, `Conflict` is raised.
     """
     has_ids = has_ids or bool(new.ids)
     create = None if new_if_missing is None or expected.needs_session else new_if_missing

@@ -26,7 +26,7 @@ from lango_store._values.session import Session
 from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound
 
 _SHOWN: Final = 10
-_MAX_HELD: Final = 10_000  # the key of each held session is a parameter of the next batch
+_MAX_HELD: Final = 10_000  # the key of each protected session is a parameter of the next batch
 
 R = TypeVar("R")
 Find = Callable[[AnyConnection, Moment, str], R]
@@ -152,7 +152,7 @@ def delete(context: Context, key: str, expected: Expected, *, children: bool) ->
     """Delete a session and everything that belongs to it; with `children`, also delete its descendants.
 
     Raises:
-        SessionHeld: A foreign key of the host protects a session. The error names the
+        SessionHeld: A foreign key of the application protects a session. The error names the
             session and the foreign key.
         Conflict: The session has another revision than expected.
     """

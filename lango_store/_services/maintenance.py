@@ -58,7 +58,7 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
 
 
 def move_payloads(context: Context, least: int | None, on_batch: Callable[[int], None] | None) -> int:
-    """Move large strings of stored messages to payloads, or with None back to the rows, in many transactions."""
+    """Move large strings of stored messages to payloads or, if `least` is None, back to the rows; commit in batches."""
     after, moved = ("", 0), 0
     pace = Pace(dialect_of(context.engine))
     while chosen := context.read_together(payloads.choose, after, pace.rows, least):

@@ -34,16 +34,16 @@ class Reader:
         self._follows = follow
 
     def next_shared(self, loop: asyncio.AbstractEventLoop | None = None) -> tuple[Any, Batch | None]:
-        """Return the signal that ends a wait, and the next batch of the watcher, which is empty if nothing is new.
+        """Return the signal that ends a wait, and the watcher's next batch, which is empty if nothing is new.
 
-        Before the reader has joined, there is no signal. The batch is None if the reader has to call `read`.
+        The batch is None if the reader has to call `read`. Before the reader has joined the watcher, both are None.
         """
         if self._channel is None:
             return None, None
         return self._context.watcher.next(self._channel, self._cursor, loop)
 
     def read(self) -> Batch:
-        """Read the next batch from the database, but do not move: the caller may be cancelled before this ends."""
+        """Read the next batch from the database; do not move the cursor, because the caller may be cancelled."""
         try:
             return self._context.read_together(tailing.read, self._key, self._cursor)
         except (DatabaseBusy, DatabaseUnavailable):
@@ -52,7 +52,7 @@ class Reader:
             return Batch([], self._cursor)
 
     def advance(self, batch: Batch) -> bool:
-        """Move to the end of a batch, join the watcher at the last stored event, and return False at the end."""
+        """Move the cursor past a batch, and join the watcher after the last stored event; False if nothing follows."""
         self._cursor = batch.end
         if batch.is_over or not (batch.events or self._follows):
             return False

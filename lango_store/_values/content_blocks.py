@@ -7,7 +7,7 @@ _WITHOUT_TYPE: Final = frozenset({"text", "thoughtSignature", "thought_signature
 
 
 def parts_of(content: Any) -> list[str | dict[str, Any]] | None:
-    """Return the blocks of a content, text blocks as plain text; None unless it is a list of blocks with some text."""
+    """Return the blocks of a content, text blocks as plain text; None if it is not a list with a text block."""
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         return None
     texts = [_text(block) for block in content]
@@ -17,7 +17,7 @@ def parts_of(content: Any) -> list[str | dict[str, Any]] | None:
 
 
 def text_of(content: Any) -> str | None:
-    """Return the text of a content, one paragraph per block; None if the content has anything but text."""
+    """Return the text of a content, one paragraph per block; None if it is not, or not only, text."""
     if isinstance(content, str):
         return content
     parts = parts_of(content) or []

@@ -1,4 +1,4 @@
-"""The events of a session, for readers that follow it while it is written."""
+"""The events that `tail` yields while it follows a session."""
 
 from functools import cached_property
 from typing import Literal
@@ -10,7 +10,7 @@ from lango_store._values.value import Value
 class Event(Value):
     """The base class of the events that `tail` yields.
 
-    All readers of a session in a process may get the same object. Do not change it.
+    All calls of `tail` for one session in a process may yield the same object. Do not change it.
 
     Attributes:
         event: The kind of event: "appended", "changed", "piece" or "ended".
@@ -23,7 +23,7 @@ class Event(Value):
 
     @cached_property
     def data(self) -> str:
-        """The other fields as JSON on one line."""
+        """All fields except `event` and `cursor`, as JSON on one line."""
         return self.model_dump_json(exclude={"event", "cursor"})
 
 
@@ -40,7 +40,7 @@ class Appended(Event):
 
 
 class Changed(Event):
-    """A change of the log, which may affect messages that the reader has received.
+    """A change of the log, which may affect messages that you have received.
 
     Each row of `lango_change` is one event.
 
@@ -61,9 +61,8 @@ class Piece(Event):
 
     Attributes:
         turn_id: The id of the turn; None if the draft ended.
-        n: The number of characters of the draft before this piece: the number of characters that the reader has
-            received, or 0. If it is 0, discard the received characters, because another draft began, or the draft
-            ended.
+        n: The number of characters of the draft before this piece: as many as you have received in earlier pieces, or
+            0. If it is 0, discard what you have received, because another draft began or the draft ended.
         text: The text; empty if the draft ended, because the answer was stored or the turn failed.
     """
 

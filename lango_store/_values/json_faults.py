@@ -50,7 +50,7 @@ def _shortened(text: str) -> str:
 
 
 def levels_within(value: Any, limit: int) -> bool:
-    """Check that lists and dicts are nested at most `limit` levels deep."""
+    """Return True if lists and dicts are nested at most `limit` levels deep."""
     level = [value]
     for _ in range(limit):
         nested = {  # by id, so that a value that contains another value many times is not counted many times

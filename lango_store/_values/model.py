@@ -107,7 +107,7 @@ class ToolCall(Value):
 
         Returns:
             `{"id": …, "type": "function", "function": {"name": …, "arguments": …}}` and the fields of `extra`.
-            Arguments that are not text become JSON text, and None becomes `{}`. A call with the type `custom` is
+            Arguments that are not text become JSON text, and None becomes `{}`. If `extra` has the type `custom`:
             `{"id": …, "type": "custom", "custom": {"name": …, "input": …}}`.
         """
         extra = dict(self.extra)
@@ -138,7 +138,7 @@ class Change(Value):
     """One change of a session's log: a cut, an edit, a compaction, an undo or a redo.
 
     Attributes:
-        seq: The `seq` that the change used up; the last one of an undo or a redo.
+        seq: The `seq` that the change used up. If an undo or redo used up several, the last of them.
         kind: "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard" (a compaction
             with `discard=True`), "undo", "redo" or, in a fork, "fork".
         after_seq: The `seq` that the change refers to. Its meaning depends on `kind`; the documentation of
@@ -381,7 +381,7 @@ def as_asked(message: Message) -> dict[str, Any]:
 
 
 def as_text(output: Any) -> str:
-    """Return the output of a tool as text for a model: the text of text blocks, otherwise JSON."""
+    """Return the output of a tool as text for a model: text and text blocks as they are, anything else as JSON."""
     text = text_of(output)
     return json.dumps(output, ensure_ascii=False) if text is None else text
 
@@ -478,8 +478,8 @@ class SessionInfo(Value):
         updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo, `enqueue`,
             or `update(activity=True)`. By default, lists are sorted by this time.
         expires_at: The time at which the session expires; None for a session that never expires.
-        ttl_seconds: The TTL in seconds; None for a session that never expires. An append sets `expires_at` to this long
-            from now, but never to an earlier time than before.
+        ttl_seconds: The TTL in seconds; None for a session that never expires. An append sets `expires_at` to the time
+            when this TTL has passed, but never moves it to an earlier time.
         last_seq: The highest `seq` used so far, by messages or by changes. It never decreases.
         message_count: The number of messages in the log, without records.
         record_count: The number of records in the log.
@@ -597,7 +597,7 @@ class BegunCall(Value):
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
         state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
-            without a result, or if the result was deleted; or `retry`, if the call was resolved to run again.
+            without a result, or if the result was deleted; or `retry`, if `resolve_call` allowed the call to run again.
         begun_at: The time at which the call was last begun, in UTC.
         until: The time limit of the call, in UTC.
         result_seq: The `seq` of the message with the result, or None.
@@ -619,7 +619,7 @@ class Suspension(Value):
 
     Attributes:
         key: The key of the session.
-        id: The id of the suspension, for `Conversation.resume`. It is not secret: `Store.resume` needs the token.
+        id: The id of the suspension, for `Conversation.resume`. It is not secret, unlike the `token`.
         calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.
@@ -627,8 +627,8 @@ class Suspension(Value):
         due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
         answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
         answered_at: The time of the answer, in UTC; None without an answer.
-        token: The secret text to pass to `Store.resume`, for one answer. Only `Conversation.suspend` returns the token;
-            the database has only a digest of it. Otherwise None.
+        token: The secret text to pass to `Store.resume`, for one answer. Only the result of `Conversation.suspend` has
+            it, because the database stores only a digest; otherwise None.
     """
 
     key: str

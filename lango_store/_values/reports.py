@@ -71,9 +71,9 @@ class SearchPage(Value):
     Attributes:
         items: The hits.
         next: The offset to pass to `search` for the next page; None on the last page.
-        waiting: The number of changes that are not indexed yet, so that this search did not find them. A search first
-            indexes waiting changes, so the number is 0, except if more than 5,000 changes wait, if the database is
-            read-only, or in your own transaction.
+        waiting: The number of writes to messages that are not indexed yet, so that this search did not see them. A
+            search first indexes what waits, so the number is 0, except if more than 5,000 writes wait, if the database
+            is read-only, or in your own transaction.
         newest: None if all messages were searched. If too many messages match to rank them in time, the number of
             newest messages that were searched instead. The hits are then sorted by the last activity of their session,
             and have the rank 0.
@@ -91,7 +91,7 @@ class SearchStatus(Value):
     Attributes:
         state: `disabled` without an index, `ready`, or `unusable` if the index is incomplete or damaged.
         indexed: The number of messages in the index.
-        waiting: The number of changes that are not indexed yet.
+        waiting: The number of writes to messages that are not indexed yet.
         reason: The reason for the state `unusable`; otherwise None.
     """
 
@@ -154,7 +154,7 @@ class UsageRow(Value):
     """The usage of one group of turns.
 
     Attributes:
-        key: The key of the session. This field and the next six are None unless the report is grouped by them.
+        key: The key of the session. Each field from `key` to `month` is None unless the report is grouped by it.
         root: The key of the session, or of its topmost parent.
         user_id: The user of the session.
         agent_id: The agent of the session.

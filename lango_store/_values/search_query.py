@@ -32,7 +32,7 @@ class Term:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A parsed query: messages that contain all of `wanted` and none of `unwanted`."""
+    """A parsed query. A message matches if it contains all of `wanted` and none of `unwanted`."""
 
     wanted: Sequence[Term]
     unwanted: Sequence[Term]
@@ -90,7 +90,7 @@ def _parsed(stored: Any) -> Any:
 
 
 def _strings(value: Any, only: str | None = None) -> Iterator[str]:
-    """Yield the strings in a JSON value in their order; with `only`, those that are the value of that key."""
+    """Yield the strings in a JSON value in their order; with `only`, just the values of the key of that name."""
     stack = [(None, value)]
     while stack:
         key, item = stack.pop()
@@ -123,7 +123,7 @@ def finder(query: SearchQuery) -> Callable[[str], Places]:
 
 
 def matcher(query: SearchQuery) -> Callable[[Sequence[str]], bool]:
-    """Return a function that matches the texts of a message with a query, ignoring case and accents."""
+    """Return a function that tells whether the texts of a message match a query, ignoring case and accents."""
 
     def needle(term: Term) -> str:
         return f"{_spaced(term.words).rstrip()}{'' if term.prefix else ' '}"

@@ -8,7 +8,7 @@ from lango_store._values.model import Message
 
 Summary = Message | Sequence[Message]
 Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
-"""A function that takes the messages of a window and returns one or more messages as their summary, or an awaitable."""
+"""A function, plain or async, that takes the messages of a window and returns one or more messages as a summary."""
 
 
 def summarize(summarizer: Summarizer, window: list[Message]) -> Summary:

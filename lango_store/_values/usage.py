@@ -33,7 +33,7 @@ _NUMBERS: Final = {int, float}
 
 
 def numbers_of(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a usage without the fields that are not numbers, including those in nested fields."""
+    """Return only the fields of a usage that are numbers, also of nested fields."""
     return {
         name: numbers_of(value) if type(value) is dict else value
         for name, value in usage.items()
@@ -77,7 +77,7 @@ _SPELLINGS: Final = {
         "thoughtsTokenCount",
     ),
 }
-"""The names that OpenAI, Anthropic, Google and pydantic-ai use, by our name."""
+"""For each name of ours, the names that OpenAI, Anthropic, Google and pydantic-ai use."""
 
 TOKENS: Final = tuple(_SPELLINGS)
 
@@ -85,7 +85,7 @@ _COSTS: Final = ("cost_usd", "total_cost_usd")
 
 
 def tokens(numbers: Mapping[str, int | float]) -> list[int]:
-    """Return the count of each kind in `TOKENS`, from the numbers of a usage, or of usages with the same fields."""
+    """Return the count of each kind in `TOKENS`; `numbers` may be sums of usages with the same field names."""
     return [int(next((numbers[name] for name in names if name in numbers), 0)) for names in _SPELLINGS.values()]
 
 

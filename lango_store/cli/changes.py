@@ -44,9 +44,9 @@ def undo(
 ) -> None:
     """Take back the last cut, edit or compaction of a session.
 
-    Redactions and changes that were taken back already are skipped. The
-    application must keep removed messages, with `Store(keep_removed=...)`.
-    Exit code 1 if nothing can be taken back.
+    Redactions, drop_sent, and changes that were taken back already are
+    skipped. The application must have kept the removed messages, with
+    `Store(keep_removed=...)`. Exit code 1 if nothing can be taken back.
     """
     with open_store(url) as store:
         conversation = store.conversation(key)

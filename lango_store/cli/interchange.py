@@ -110,7 +110,9 @@ def export(
     redact: Annotated[
         Any,
         typer.Option(
-            parser=_function, metavar="MODULE:FUNCTION", help="With openai: redact texts with this function instead."
+            parser=_function,
+            metavar="MODULE:FUNCTION",
+            help="With openai: redact texts with this function, not with the built-in one.",
         ),
     ] = None,
     no_redact: Annotated[bool, typer.Option("--no-redact", help="With openai: write texts unchanged.")] = False,

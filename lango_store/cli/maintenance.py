@@ -149,8 +149,9 @@ def stats(
 ) -> None:
     """Print totals of the store, the largest agents, and when sessions expire.
 
-    Message tokens are the token counts of messages. The usage of turns was
-    saved with the turns; `lango-store usage` prints it by groups.
+    "Message tokens" is the sum of the messages' token counts. "Usage of
+    turns" is the usage that model providers reported, which `lango-store
+    usage` prints by groups.
     """
     if json_ and prometheus:
         raise typer.BadParameter("give one of --json and --prometheus")

@@ -24,12 +24,12 @@ _USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_to
 
 
 def tokens_and_cost(row: UsageRow) -> dict[str, int | float]:
-    """Return the usage of all turns by common names, without those that are zero."""
+    """Return the token counts and the cost of a row by their names, without zeros."""
     return {name: number for name in _USAGE if (number := getattr(row, name))}
 
 
 def print_metrics(totals: Stats, rows: Sequence[UsageRow]) -> None:
-    """Print gauges with their help; all numbers can decrease, because purges delete sessions with their turns."""
+    """Print each metric with its help as a gauge, because a purge, which deletes turns, can decrease it."""
     used = dict.fromkeys(_USAGE, 0) | (tokens_and_cost(rows[0]) if rows else {})
     for name, text in _HELP.items():
         metric = f"lango_store_usage_{name}" if name in used else f"lango_store_{name}"

@@ -47,7 +47,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def example(command: str) -> str:
-    """Return the text that ends the help of a command. In a separate paragraph the command is not wrapped."""
+    """Return the example at the end of a command's help, in a separate paragraph so that it is not wrapped."""
     return f"Example:\n\nlango-store {command}"
 
 
@@ -119,7 +119,7 @@ def open_store(url: str | None, announcement: str | None = None) -> Iterator[Sto
 
 
 def confirm(action: str, *, yes: bool) -> None:
-    """Print the destructive action. Ask for confirmation on a terminal; require `--yes` elsewhere."""
+    """Print a destructive action. Without `--yes`, ask for confirmation on a terminal, and refuse elsewhere."""
     if yes:
         say(action)
     elif sys.stdin.isatty():

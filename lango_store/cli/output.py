@@ -28,7 +28,7 @@ Columns = Mapping[str, Callable[[Item], str | int | datetime | None]]
 NOTHING_FOUND = "nothing found"
 
 _MIN_BAR, _MAX_BAR, _MIN_NAME = 6, 30, 8
-"""The widths of the bars of a table, which has no bars without room for them, and the least width of its names."""
+"""The least and greatest width of a table's bars, and the least of its names. Without room, a table has no bars."""
 
 _NARROW, _WHOLE = 120, 16
 """Terminals narrower than `_NARROW` omit the wide columns of a table. Values up to `_WHOLE` wide are never cut."""
@@ -65,7 +65,7 @@ def console() -> Console:
 
 
 def captured(out: Console, *, no_pager: bool = False) -> AbstractContextManager[Capture | None]:
-    """Collect the output of the console for `page` on a terminal; otherwise print it at once.
+    """On a terminal, collect the output of the console for `page`; elsewhere, print it at once.
 
     The pager opens after all output is collected, so that the database is closed while a person reads.
     """
@@ -169,7 +169,7 @@ def print_bars(
 
 
 def _formatted(numbers: Sequence[int | float | None]) -> list[str]:
-    """Format a column of numbers, fractions with as many decimals as the smallest needs for two digits, at most six."""
+    """Format a column of numbers. Fractions get 2 to 6 decimals, so that the smallest one shows two digits."""
     decimals = 0
     if fractions := [abs(number) for number in numbers if isinstance(number, float)]:
         least = min(filter(None, fractions), default=1)

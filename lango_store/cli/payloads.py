@@ -27,10 +27,10 @@ def move(
 ) -> None:
     """Move large strings of stored messages to a separate table.
 
-    The table has each string once per session. Appends use it already. Run
-    the command once for messages that were stored by an earlier release.
-    Other processes can append at the same time. A command that was
-    interrupted can be run again.
+    The table has each string once per session. Appends store large strings
+    there by default, so run this command once, for the messages that an
+    earlier release stored. Other processes can append at the same time. If
+    the command is interrupted, run it again.
     """
     with open_store(url) as store, progress("moving") as update:
 

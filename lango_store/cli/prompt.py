@@ -28,10 +28,10 @@ def prompt(
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
 
-    With `--reuse`, simulate the prompts of this window: one before each
-    assistant message, and one at the end. Print which share of their
-    characters a cache could reuse. A prompt is reused if the next one
-    begins with all of it.
+    With `--reuse`, simulate the prompts that led to the session's window:
+    one before each assistant message, and one at the end. Print which share
+    of their characters a cache could reuse. A prompt is reused if the next
+    one begins with all of it.
     """
     try:
         budget = Budget(last, step=step)

@@ -106,7 +106,9 @@ def list_(
     ] = False,
     limit: Annotated[
         int,
-        typer.Option(metavar="NUMBER", min=1, help="Maximum number of sessions, without the descendants of --tree."),
+        typer.Option(
+            metavar="NUMBER", min=1, help="Maximum number of sessions. Descendants listed by --tree do not count."
+        ),
     ] = 50,
     tree: Annotated[
         bool,

@@ -32,7 +32,7 @@ def suspensions(
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the suspensions of live sessions that have no answer, oldest first.
+    """List the unanswered suspensions of live sessions, oldest first.
 
     Expired suspensions are listed too. They can no longer be answered.
 

@@ -14,7 +14,7 @@ from lango_store.cli.rendering import render_message
 from lango_store.errors import quoted
 
 LAST: Final = 10
-"""The number of seqs before the end at which the output begins by default."""
+"""By default, the output begins this many seqs before the end."""
 
 
 def tail(
@@ -25,7 +25,8 @@ def tail(
     after: Annotated[
         str | None,
         typer.Option(
-            metavar="SEQ", help="Start after this seq, or a cursor of --json. Default: 10 seqs before the end."
+            metavar="SEQ",
+            help="Start after this seq, or after the event with this cursor. Default: 10 seqs before the end.",
         ),
     ] = None,
     url: UrlOption = None,

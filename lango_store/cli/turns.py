@@ -35,8 +35,9 @@ def turns(
     whose leases end first.
 
     In a pipe, each turn is one line of tab-separated fields without a
-    header: session key, turn id, time at which the lease ends, and
-    `running` or `ended`. Control characters are escaped with a backslash.
+    header: session key, turn id, time at which the lease ends, and state of
+    the lease, `running` or `ended`. Control characters are escaped with a
+    backslash.
     """
     if runs_command(context, open_, url, json_):
         return

@@ -48,9 +48,9 @@ def usage(
 
     Token counts are recognized by the names that common providers use.
     The cost is the sum of the costs that are stored with the usage. With
-    --json, each group is one line with the sums of all stored numbers. In
-    a pipe, each group is one line of tab-separated fields without a
-    header, in the order of --csv.
+    --json, each group is one line with the sums of all numbers in the
+    usage. In a pipe, each group is one line of tab-separated fields without a
+    header, in the column order of --csv.
     """
     with open_store(url) as store:
         rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)

@@ -34,7 +34,7 @@ def storable_id(value: Any) -> str | None:
 
 
 def turn_metadata(models: Iterable[Any]) -> dict[str, Any] | None:
-    """Return metadata with the last model of a turn's responses, for `Store.usage`; None if no model is known."""
+    """Return a turn's metadata, with the last of these models for `Store.usage`; None if no model is known."""
     names = [name for name in map(storable_text, models) if name]
     return {"model": names[-1]} if names else None
 

@@ -71,7 +71,7 @@ class LangoSessionStore:
     def __init__(self, store: Store, *, on_conflict: Callable[[str], None] | None = None) -> None:
         self.on_conflict = on_conflict
         self._store = store
-        # By the identity of the session in memory: sessions are mutable and not hashable.
+        # The keys are `id(session)`, because nanobot's sessions are mutable and not hashable.
         self._synced: dict[int, tuple[weakref.ref[Session], _Synced]] = {}
 
     def load(self, key: str) -> Session | None:
@@ -268,7 +268,7 @@ class _Synced:
     metadata: dict[str, str]
 
     def same_lines(self, state: _State) -> int:
-        """Count the unchanged lines at the start, without a message of which only the first lines are unchanged."""
+        """Count the unchanged lines at the start, leaving out a message if any of its lines has changed."""
         pairs = enumerate(zip(self.state.lines, state.lines, strict=False))
         same = next((index for index, (old, new) in pairs if old != new), min(len(self.seqs), len(state.lines)))
         while 0 < same < len(self.seqs) and self.seqs[same] == self.seqs[same - 1]:
@@ -341,7 +341,7 @@ class _Stored:
 
 
 def _base(stored: _Stored, state: _State, synced: _Synced | None) -> _Synced:
-    """Return the state that a save starts from. Raises `Conflict` if it would overwrite another writer's messages."""
+    """Return the state that a save starts from. Raises `Conflict` if the save would overwrite others' messages."""
     if synced is not None and synced.revision == stored.info.revision:
         return synced
     current, before = stored.synced(), synced or _NOTHING
@@ -357,7 +357,7 @@ def _base(stored: _Stored, state: _State, synced: _Synced | None) -> _Synced:
 def _write(session: Session, state: _State, base: _Synced, metadata: Line, expect: int | None, tx: Store) -> _Synced:
     """Write the differences from the stored session, or create it. Returns the state to remember."""
     key, seqs, same = session.key, base.seqs, base.same_lines(state)
-    is_current = base.revision == expect  # otherwise another writer's messages must not be changed
+    is_current = base.revision == expect  # if not, another writer has written, and its messages must not be changed
     if expect is None:
         create_session(tx, key)
     if not same == len(seqs) == len(state.lines):
@@ -392,7 +392,7 @@ def _value(key: str, raw: Line) -> Line:
 
 
 def _time(text: object, stored: datetime) -> datetime:
-    """Return a time as nanobot wrote it, or else the stored time in nanobot's form, local without a zone."""
+    """Return a time as nanobot wrote it or, if that is not a time, the stored time as local time without a zone."""
     if isinstance(text, str) and moment(text, local=True) is not None:
         return datetime.fromisoformat(text)
     return stored.astimezone().replace(tzinfo=None)
@@ -427,5 +427,5 @@ def _text_of(lines: Sequence[Line], role: str) -> str:
 
 
 def _texts(metadata: Line) -> dict[str, str]:
-    """Return each value as text, for later comparison."""
+    """Return each value of the metadata as text, for later comparison."""
     return {name: json.dumps(value) for name, value in metadata.items()}

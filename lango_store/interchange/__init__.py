@@ -74,7 +74,7 @@ def files_of(source: str | Path, *, format: str | None = None) -> list[tuple[Pat
     Args:
         source: A file, or a folder. Subfolders are not searched.
         format: Return only the files of a folder that have this format. By default, all files are returned, except
-            hidden files of an unknown format. Unfinished files of a killed export are left out.
+            hidden files of an unknown format. Unfinished files of a killed export are never returned.
 
     Returns:
         The path and the format of each file, in the order of import. The format is None if it is unknown.
@@ -113,7 +113,7 @@ def import_path(
     batches, so that other writers do not wait long. If an import is interrupted, run it again.
 
     An import of `jsonl` needs memory for the longest line of the file. The other formats need memory for the whole
-    file. A line of more than 256 MiB is refused, and in the format `shepherd` a file of this size.
+    file. A line of more than 256 MiB is refused. In the format `shepherd`, a file of more than 256 MiB is refused.
 
     Args:
         store: The store to import into.
@@ -197,8 +197,8 @@ def export(
 
     Raises:
         InvalidFile: With `jsonl` and `openai`: the file exists with different content, or cannot be written.
-        ValueError: The choice is not exactly one of `keys`, `user_id` and `everything`; or `format` cannot be written;
-            or `to` is an open file, or `redact` a function of yours, and the format does not support that.
+        ValueError: The choice is not exactly one of `keys`, `user_id` and `everything`; or `format` cannot be written,
+            or does not support an open file as `to` or a function of yours as `redact`.
         DatabaseBusy: The database is busy.
         DatabaseUnavailable: The database cannot be reached.
     """

@@ -160,7 +160,7 @@ class _File:
             raise self.fault(str(error)) from None
 
     def check_unique(self, kind: str, row: Row, seen: set[object]) -> None:
-        """Raise `InvalidFile` if an earlier row of the session has the same position or id, as the database would."""
+        """Raise `InvalidFile` if an earlier row has the same position or id, which the database would refuse."""
         for names in _UNIQUE[kind]:
             unique = (kind, *(row[name] for name in names))
             if unique in seen:

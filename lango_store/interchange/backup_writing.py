@@ -132,7 +132,7 @@ def _write(file: IO[bytes], line: bytes) -> None:
 
 
 def first_line() -> bytes:
-    """Return the first line of a file."""
+    """Return the first line of every backup."""
     return json_line({"lango_store": VERSION, "schema": SCHEMA_REVISION})
 
 
@@ -173,5 +173,5 @@ def shared_lines(connection: sa.Connection, unread: list[DamagedMessage]) -> Ite
 
 
 def last_line(sessions: int) -> bytes:
-    """Return the last line of a file with this number of sessions."""
+    """Return the last line of a backup with this number of sessions."""
     return json_line({"sessions": sessions})

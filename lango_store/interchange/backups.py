@@ -50,7 +50,7 @@ class Backups:
         at a time are committed, so that other writers do not wait long. An interrupted import continues when it is run
         again.
 
-        `planned` is for a dry run, in which nothing is written: the keys that earlier files would have created.
+        A dry run writes nothing, and `planned` has the keys that earlier files would have created.
         """
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)

@@ -65,7 +65,7 @@ class CopyReport(Value):
 
     @property
     def sessions(self) -> int:
-        """The number of sessions read, and of shared values that could not be copied."""
+        """The number of sessions that were read, plus the number of shared values that could not be copied."""
         return self.copied + self.already_there + len(self.differing) + len(self.failed)
 
     @property

@@ -165,7 +165,7 @@ def _bytes_of(line_type: str, data: dict[str, Any]) -> bytes:
 
 
 def _events(part: Part) -> Iterator[Part]:
-    """Yield a turn or a compaction unchanged, and each other message as a separate event."""
+    """Yield a turn or a compaction unchanged; yield each message of any other part as a separate event."""
     if part.kind is not None:
         yield part
         return

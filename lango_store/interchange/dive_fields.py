@@ -53,7 +53,7 @@ def id_fault(id: object) -> str | None:
 
 
 def columns(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of an original header that have columns of ours."""
+    """Return those values of an original header for which we have a column."""
     header = mapping(raw.get("header"))
     return {
         "id": _as_key(header.get("id")),

@@ -51,7 +51,7 @@ def log(connection: sa.Connection, key: str) -> Iterator[Message]:
 
 
 def _parts(connection: sa.Connection, key: str) -> list[Part]:
-    """Return each turn with the messages of its range, and each other message as a separate part."""
+    """Return each turn with the messages from its first to its last seq, and each other message as a separate part."""
     remaining = deque(log(connection, key))
 
     def take(upto: int) -> list[Message]:

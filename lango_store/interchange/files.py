@@ -72,8 +72,8 @@ def state(path: Path) -> object:
 def atomic_writer(path: Path, *, replace: bool = False) -> Iterator[BinaryIO]:
     """Write a file under a temporary name, and rename it when it is on disk. A `.gz` file is compressed.
 
-    Only the owner may read the file. Without `replace`, an existing file is not changed. If it has other bytes,
-    `InvalidFile` is raised.
+    Only the owner may read the file. Without `replace`, an existing file is not changed, and `InvalidFile` is raised
+    if its content differs.
     """
     temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
     try:

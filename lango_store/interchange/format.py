@@ -40,8 +40,8 @@ class FileReport(Value):
         collided: The keys of existing sessions with different messages. They were not changed.
         skipped: Lines that could not be read, or could not be stored unchanged, with the reasons; and shared values
             that exist with another value.
-        error: The reason why the file could not be imported, None if it could. Only the sessions in `keys` were
-            imported.
+        error: The reason why the file could not be imported, None if it could. With an `error`, only the sessions in
+            `keys` were imported.
         dry_run: True if nothing was written.
     """
 
@@ -67,7 +67,7 @@ class Exported(Value):
     """The result of exporting a session.
 
     Attributes:
-        key: The key of the session; or the scope of a shared value that cannot be read, with an `error`.
+        key: The key of the session. For a shared value that cannot be read, its scope; `error` is then set.
         path: The file, None if there is an `error` or the target is an open file.
         records: The number of records that were left out, because the format does not support records.
         unchanged: True if the file already existed with the same content, so nothing was written.

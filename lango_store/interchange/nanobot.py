@@ -73,7 +73,7 @@ def recognizes(path: Path) -> bool:
 
 
 def rank(path: Path) -> int:
-    """Rank files with a name of the current generation first: an older file of the same session is outdated."""
+    """Rank files with a name of the current generation first, because an older file of the same session is outdated."""
     return int(decoded(path.stem) is None)
 
 

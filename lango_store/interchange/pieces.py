@@ -114,7 +114,7 @@ class Pieces:
 class Writer:
     """Writes pieces in one transaction. Existing sessions and shared values are compared and never changed.
 
-    With `planned`, the keys that earlier pieces would have created, nothing is written.
+    `planned` is for a dry run, in which nothing is written: the keys that earlier pieces would have created.
     """
 
     def __init__(self, connection: sa.Connection, planned: set[str] | None = None) -> None:
@@ -127,7 +127,7 @@ class Writer:
     ) -> Iterator[Outcome | SharedValue]:
         """Write a piece. Yields a result for each session that ends in the piece and for each shared value.
 
-        An existing session is compared by its closing line. `closings` computes these lines if the piece has none.
+        An existing session is compared by its closing line. If the piece has no such lines, `closings` computes them.
         """
         self._new |= self._insert_sessions(piece.rows.get(SESSION.name, []))
         if self._planned is None:
@@ -216,7 +216,7 @@ class Pause:
         self._paused_at = monotonic()
 
     def after_batch(self) -> None:
-        """Pause if the last pause was half a second ago, but not in the caller's transaction, which keeps its locks."""
+        """Pause if the last pause was half a second ago; never in a caller's transaction, which keeps its locks."""
         if monotonic() - self._paused_at > self._EVERY and not self._context.in_callers_transaction:
             sleep(dialect_of(self._context.engine).batch_rest)
             self._paused_at = monotonic()

@@ -146,7 +146,7 @@ class _Salvage:
             self._report(key, f"its row is lost, with title, settings and TTL; missing messages: {_gaps(to, key)}")
 
     def _revision(self) -> str:
-        """Return the revision of the file's schema, or of this release if it is lost."""
+        """Return the revision of the file's schema; if it is lost, the revision of this release."""
         try:
             return str(self._source.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()[0])
         except (sqlite3.Error, TypeError):

@@ -1,4 +1,4 @@
-"""Migrations of the database schema as functions, like the commands `lango-store db` and `lango-store search`.
+"""Migrations of the database schema: the commands `lango-store db` and `lango-store search` as functions.
 
 The migration revisions are part of the package. They use a separate version table, and change only the tables of
 lango_store. In one database, only one migration runs at a time.
@@ -111,7 +111,7 @@ def upgrade(
 
 
 def _is_current(revision: Any) -> bool:
-    """Return True if a revision, or the only one in a tuple, is at least the newest one of this release."""
+    """Return True if a revision, or the one revision in a tuple, is the newest of this release or newer."""
     if isinstance(revision, tuple):
         (revision,) = revision or (None,)
     return revision is not None and revision >= head()
@@ -184,7 +184,7 @@ def current(database: Database) -> str | None:
 
 
 def namespace(database: Database) -> str | None:
-    """Return the PostgreSQL schema of the tables, also before they exist.
+    """Return the PostgreSQL schema of the tables, even if the tables do not exist yet.
 
     Args:
         database: A URL, an engine or a connection.

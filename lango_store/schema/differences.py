@@ -20,7 +20,7 @@ _TABLES: Final = Base.metadata.tables
 
 
 def is_ours(name: str | None, type_: str, parents: Mapping[str, Any]) -> bool:
-    """Return False for the tables of the host, which Alembic must ignore."""
+    """Return False for the tables of the host application, which Alembic must ignore."""
     return type_ != "table" or name in _TABLES
 
 
@@ -64,7 +64,7 @@ def differences(connection: sa.Connection) -> Iterator[str]:
 
 
 def _conditions(connection: sa.Connection) -> Iterator[str]:
-    """Compare the predicates of partial indexes and the CHECKs of tables, which Alembic does not."""
+    """Yield the differences that Alembic does not find: predicates of partial indexes, and CHECKs of tables."""
     inspector, where = sa.inspect(connection), f"{dialect_of(connection).name}_where"
     indexes = inspector.get_multi_indexes(filter_names=[*_TABLES]).values()
     stored = {index["name"]: index.get("dialect_options", {}).get(where) for index in chain(*indexes)}

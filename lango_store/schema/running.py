@@ -27,7 +27,7 @@ Database = str | sa.URL | sa.Engine | sa.Connection
 """A database: a URL, an engine, or a connection whose transaction the functions of this package join."""
 
 Steps = Callable[["ScriptDirectory", Any], Iterable[Any]]
-"""A function that returns Alembic's steps, from the revisions of this release and the current ones of the database."""
+"""A function that takes this release's revisions and the database's current ones, and returns Alembic's steps."""
 
 LOCK_TIMEOUT: Final = 5.0
 """The default number of seconds to wait for a table that is in use, on PostgreSQL."""
@@ -66,7 +66,7 @@ def connected(database: Database) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reading(database: Database) -> Iterator[sa.Connection]:
-    """Open a connection with a snapshot, or yield the caller's connection, which sees what its transaction sees."""
+    """Open a connection with a snapshot, or yield the caller's connection, whose transaction stays as it is."""
     with (
         connected(database) as connection,
         nullcontext() if connection is database else dialect_of(connection).snapshot(connection),
@@ -76,7 +76,7 @@ def reading(database: Database) -> Iterator[sa.Connection]:
 
 @contextmanager
 def known_revisions() -> Iterator[None]:
-    """Translate Alembic's error for an unknown revision to the store's."""
+    """Raise `LangoStoreError` in place of Alembic's error for an unknown revision."""
     from alembic.util import CommandError
 
     try:
@@ -86,7 +86,7 @@ def known_revisions() -> Iterator[None]:
 
 
 def migrate(steps: Steps, database: Database, lock_timeout: float, **options: Any) -> str | None:
-    """Run steps on a database with options of Alembic's context, and return the revision after them."""
+    """Run Alembic's steps on a database, with options of its context, and return the revision that is reached."""
     with connected(database) as connection, known_revisions():
         return run_steps(connection, options_of(steps, **options), lock_timeout, callers=connection is database)
 
@@ -133,7 +133,7 @@ def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
 
 
 def run_revisions(context: MigrationContext) -> None:
-    """Run revisions without the global `alembic.context` and `alembic.op`, which a host may be using.
+    """Run revisions without the global `alembic.context` and `alembic.op`, which the application may be using.
 
     The modules of the revisions were loaded for this run only, so a separate `op` can be set in each of them.
     """
@@ -147,7 +147,7 @@ def run_revisions(context: MigrationContext) -> None:
 
 
 def run_from_env(context: Any) -> None:
-    """Run the command of Alembic's command line in a checkout of lango_store; `migrations/env.py` calls it.
+    """Run a command of Alembic's own command line in a checkout of lango_store, as `migrations/env.py` does.
 
     Args:
         context: Alembic's `context`.

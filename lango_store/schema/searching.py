@@ -21,10 +21,10 @@ def enable_search(database: Database, *, on_progress: OnProgress | None = None) 
     """Create the search index and fill it.
 
     The store can be used while the index is filled. If a call was interrupted, repeat it: the new call continues. If
-    the index exists and is usable, only the waiting changes are indexed.
+    the index exists and is usable, only changes that are not indexed yet are indexed.
 
     Args:
-        database: A URL, an engine, or a connection. With a connection, everything is one transaction of yours.
+        database: A URL, an engine, or a connection. With a connection, the call joins your transaction.
         on_progress: A function that is called after each batch. Default: None.
 
     Returns:
@@ -41,7 +41,7 @@ def rebuild_search(database: Database, *, on_progress: OnProgress | None = None)
     """Drop the search index, even if it is damaged, and create and fill it again.
 
     Args:
-        database: A URL, an engine, or a connection. With a connection, everything is one transaction of yours.
+        database: A URL, an engine, or a connection. With a connection, the call joins your transaction.
         on_progress: A function that is called after each batch. Default: None.
 
     Returns:

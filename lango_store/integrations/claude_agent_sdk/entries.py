@@ -103,7 +103,7 @@ def _parts_of(entry: dict[str, Any]) -> Parts | None:
 
 
 def _typed(fields: dict[str, Any]) -> tuple[str | None, datetime | None]:
-    """Remove id and time from an entry's fields, unless the conversion would not restore them exactly."""
+    """Take id and time out of an entry's fields; leave one there if the conversion would not restore it exactly."""
     id, timestamp = storable_id(fields.get("uuid")), fields.get("timestamp")
     if id is not None:
         del fields["uuid"]
@@ -161,7 +161,7 @@ def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
 
 
 def _text(blocks: list[Any], rest: dict[str, Any]) -> Any:
-    """Return the text of a single text block, and store its other fields in `rest`. Return other blocks unchanged."""
+    """Return the text of a single text block, and store its other fields in `rest`; else return `blocks` unchanged."""
     block = blocks[0] if len(blocks) == 1 else None
     if isinstance(block, dict) and block.get("type") == "text" and type(block.get("text")) is str:
         rest["block"] = _others(block, "text")

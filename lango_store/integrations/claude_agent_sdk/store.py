@@ -118,7 +118,7 @@ class LangoSessionStore(Adapter):
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries of the live sessions of a project.
 
-        Summaries are stored. Each call adds the entries that were appended since the previous call.
+        Summaries are stored. Each call updates them with the entries that were appended since the previous call.
 
         Args:
             project_key: The project.

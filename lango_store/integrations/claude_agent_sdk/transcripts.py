@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLDED: Final = f"{NAME}.summary"
-"""The name of the session value that holds the summary, and the position up to which entries are included."""
+"""The name of the session value that holds the summary, with the position up to which it includes entries."""
 
 _WEIGHTS: Final = {"customTitle": 3, "aiTitle": 2, "summary": 1}
 """The fields of entries that contain a title of the session. The field with the highest number takes precedence."""

@@ -96,7 +96,7 @@ def state_delta(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(data: Mapping[str, Any], rest: dict[str, Any], **fields: Any) -> Message:
-    """Return a message with id, author and time of an event. Values that no column can hold are added to `extra`."""
+    """Return a message with id, author and time of an event; `extra` gets `rest`, and values that fit no column."""
     author = storable_text(data["author"])
     others = {} if author == data["author"] else {"author": data["author"]}
     created_at = _created_at(data["timestamp"])
@@ -265,7 +265,7 @@ def values_by_prefix(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def keyed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values as a part of a state, with a prefix before each key."""
+    """Return values as entries of a state, with a prefix before each key."""
     return {
         prefix + ("" if name == _EMPTY else unquote(name, errors="surrogatepass")): value
         for name, value in values.items()
@@ -273,7 +273,7 @@ def keyed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON. Other values are converted by pydantic, or replaced with their text and a warning."""
+    """Return a value as JSON: unchanged, or converted by pydantic, or else as text, which logs a warning."""
     kind = type(value)  # pydantic alone would replace a lone surrogate in a key, and write NaN as null
     if value is None or kind in (str, bool, int):
         return value

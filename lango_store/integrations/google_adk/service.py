@@ -72,7 +72,7 @@ class Ids(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The agent id and the user id of the session in the store; None for a text that cannot be stored."""
+        """The `agent_id` and `user_id` of the session in the store; None for an id that cannot be stored."""
         return {"agent_id": storable_text(self.app_name), "user_id": storable_text(self.user_id)}
 
     @property
@@ -218,7 +218,7 @@ class LangoSessionService(Adapter, BaseSessionService):
 
         Raises:
             SessionNotFoundError: The session does not exist.
-            StaleSessionError: With `check_stale`: the last event is not the one that was read, or another writer
+            StaleSessionError: With `check_stale`: the last stored event is not the one that was read, or another writer
                 changed the session during this call. Nothing was written.
             InvalidMessage: The event cannot be written as JSON, or a different event has its id. Nothing was written.
         """
@@ -276,7 +276,7 @@ def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]
 
 
 def _session_of(store: Store, ids: Ids, info: SessionInfo, messages: Sequence[Message], events: list[Event]) -> Session:
-    """Return a session with its state and some events. The time of its last message is the time of its update."""
+    """Return a session with its state and these events. Its update time is the time of the last of `messages`."""
     app_name, user_id, id = ids
     state = keyed(store.values(info.key))
     for prefix, scope in ids.scopes.items():
@@ -328,7 +328,7 @@ def _checked_revision(tx: Store, ids: Ids, new: NewEvent, session: Session) -> i
 
 
 def _put(conversation: Conversation, new: NewEvent, **options: Any) -> bool:
-    """Append an event; return True if it was already stored. Raises `InvalidMessage` if another event has its id."""
+    """Append an event; return True if it was already stored. Raises `InvalidMessage` if its id is another event's."""
     if new.usage is None:
         message = conversation.append_message(new.message, **options)
         replayed = message.replayed

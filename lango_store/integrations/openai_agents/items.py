@@ -30,7 +30,7 @@ _TEXT_BLOCKS: Final = {"input_text", "output_text", "text"}
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
-    """Convert items to messages; consecutive calls become one. Raises `InvalidMessage` if an item is not JSON."""
+    """Convert items to messages, consecutive calls to one. Raises `InvalidMessage` if an item is not JSON."""
     messages: list[Message] = []
     calls: list[Item] = []
     names: dict[str, str] = {}
@@ -47,14 +47,14 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
 
 
 def models_of(messages: Sequence[Message]) -> Iterator[Any]:
-    """Yield the model of each item that names it, as those of Chat Completions, LiteLLM and any-llm do."""
+    """Yield the model of each item that names its model, as items of Chat Completions, LiteLLM and any-llm do."""
     for message in messages:
         for rest in message.extra.get(NAME) or ():
             yield mapping(rest.get("provider_data")).get("model")
 
 
 def _as_json(item: Item, field: str) -> Item:
-    """Return an item as its JSON would be read: tuples become lists, and keys become texts."""
+    """Return an item as it would be after a trip through JSON: tuples become lists, and keys become texts."""
     try:
         return json.loads(json.dumps(item, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

@@ -118,7 +118,7 @@ def replace_window(store: Store, window: Window, output: Sequence[Item]) -> None
 
 
 def replace_end(store: Store, window: Window, start: int, output: Sequence[Item]) -> None:
-    """Replace the items of a window from position `start`. Raises `Conflict` if the session has changed since."""
+    """Replace a window's items from position `start`. Raises `Conflict` if the session has changed after the read."""
     remaining = list(window.rows)
     while len(remaining) > 1 and start >= len(remaining[0].items):
         start -= len(remaining.pop(0).items)
@@ -128,7 +128,7 @@ def replace_end(store: Store, window: Window, start: int, output: Sequence[Item]
 
 
 def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequence[Item], info: SessionInfo) -> None:
-    """Replace the last rows with items, in a transaction. Raises `Conflict` if the session has changed since `info`."""
+    """Replace the last rows with items, in a transaction. Raises `Conflict` if `info` is outdated."""
     expect: int | None = info.revision
     for row in rows:
         conversation.delete_message(row.seq, expect=expect)

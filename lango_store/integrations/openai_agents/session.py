@@ -108,7 +108,7 @@ class LangoSession(Adapter):
 
     @property
     def engine(self) -> AsyncEngine:
-        """The `AsyncEngine` of the constructor; with a URL, a new engine for your own queries.
+        """The `AsyncEngine` passed to the constructor; with a URL, a new engine for your own queries.
 
         Raises:
             LangoStoreError: The session was created with a store. Use `session.store.engine`.
@@ -217,7 +217,7 @@ class LangoSession(Adapter):
     # OpenAIResponsesCompactionSession requires these methods of the session that it wraps
 
     async def _get_compaction_snapshot(self, limit: int, **_: Any) -> SimpleNamespace | None:
-        """Return the last items, and a function that replaces them in one transaction."""
+        """Return the last `limit` messages as items, and a function that replaces them; None for an empty window."""
         seen = await self._awaited.run_sync(rows.read_window, self._key)
         if seen is None:
             return None
@@ -249,7 +249,7 @@ class LangoSession(Adapter):
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
         """Replace the window that this compaction has read or, if it has read none, the current window.
 
-        Raises `Conflict` if the session was compacted, or its items were changed or removed, since then.
+        Raises `Conflict` if the session was compacted, or its items were changed or removed, since that read.
         """
         reader, seen = _last_read.get()
         _last_read.set((None, None))

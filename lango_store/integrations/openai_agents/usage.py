@@ -14,13 +14,13 @@ Counts = Counter[str]
 
 
 class RunUsage:
-    """The usage of each run that is already stored. An entry exists as long as the run."""
+    """For each run, the usage that is already stored. An entry exists as long as its run."""
 
     def __init__(self) -> None:
         self._stored: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
 
     def register(self, wrapper: Any, turns: Callable[[], Sequence[Turn]]) -> None:
-        """Set the stored usage of a new run: its usage so far, or the sum of the last turns if these belong to it."""
+        """Set the stored usage of a new run: the sum of the last turns if they belong to it, else its usage so far."""
         if wrapper not in self._stored:
             usage = to_jsonable_python(wrapper.usage)
             counts = _counts(usage)
@@ -36,7 +36,7 @@ class RunUsage:
 
 
 def _stored_before(usage: Mapping[str, Any], turns: Sequence[Turn], default: Counts) -> Counts:
-    """Return the sum of the last turns if it equals the usage of the first requests of the run, else the default."""
+    """Return the sum of the last turns that add up to the usage of the run's first requests; if none do, `default`."""
     steps = [_counts(step) + Counter(requests=1) for step in usage.get("request_usage_entries", ())]
     stored, result = Counter[str](), default
     for turn in reversed(turns):

@@ -77,7 +77,7 @@ def _message_of(item: Json, id: str) -> Message:
 
 
 def _take(part: Json, text_part: str, texts: list[Any], calls: list[ToolCall], *, only: bool) -> Json:
-    """Add the text or the call of a part to `texts` or `calls`, and return the rest of the part."""
+    """Add a part's text to `texts`, or its call to `calls`; return the rest of the part."""
     kind, content, call_id, name = (part.get(each) for each in ("part_kind", "content", "tool_call_id", "tool_name"))
     request = next((call for call in calls if call.id == call_id), None)
     taken: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def _role_of(item: Json) -> MessageRole:
 
 
 def model_messages(key: str, messages: Sequence[Message]) -> list[ModelMessage]:
-    """Convert stored messages to messages of the framework. Raises `DamagedMessage` if one is not valid there."""
+    """Convert stored messages to those of the framework. Raises `DamagedMessage` for one that it would reject."""
     items = []
     for message in messages:
         try:
@@ -196,7 +196,7 @@ def _block(part: Any) -> Any:
 
 
 def _text(block: Any) -> Any:
-    """Return the text of a block with no other data; return other blocks unchanged."""
+    """Return the text of a block that has nothing else; return any other block unchanged."""
     is_text = isinstance(block, dict) and block.keys() == {"type", "text"} and block["type"] == "text"
     return block["text"] if is_text and isinstance(block["text"], str) else block
 

@@ -49,7 +49,7 @@ class EntryId(str):
 
 
 def entry_id(key: str, message: Message) -> str:
-    """Return the id of an entry: the message id, or an id made of the seq if another writer stored no id."""
+    """Return the id of an entry: the message id or, for another writer's message without id, one made of its seq."""
     return message.id or f"{key}#{message.seq}"
 
 
@@ -69,7 +69,7 @@ class Log:
         self._lines = {each.seq: (line, index) for line in (self.window, summarized) for index, each in enumerate(line)}
 
     def path(self, id: str) -> list[Message]:
-        """Return the messages from the first one to an entry. Raises KeyError if one of them does not exist."""
+        """Return the path to an entry, from its first ancestor. Raises KeyError if a message of the path is missing."""
         message = self.by_id[id]
         branch: list[Message] = []
         while message.seq not in self._lines:
@@ -84,7 +84,7 @@ class Log:
         return line[: index + 1] + branch[::-1]
 
     def moved(self, history: Collection[str]) -> list[Message]:
-        """Return the entries that a new history no longer has, as records, and the records that it has, as messages."""
+        """Return the entries that a new history drops, as records, and the records that it takes up, as messages."""
         parents = [0, *(each.seq for each in self.window)]
         pairs = zip(self.window, parents, strict=False)
         removed = [as_left(each, parent) for each, parent in pairs if entry_id(self.key, each) not in history]
@@ -93,13 +93,13 @@ class Log:
 
 
 def as_left(message: Message, parent: int) -> Message:
-    """Convert an entry of an abandoned branch to a record."""
+    """Convert an entry of an abandoned branch to a record that holds the seq of its parent."""
     extra = _extra(message) | {_LEFT: message.role.value, _PARENT: parent}
     return message.model_copy(update={"role": MessageRole.RECORD, "extra": message.extra | {NAME: extra}})
 
 
 def as_shown(message: Message) -> Message:
-    """Return an entry with the role that it has in a history."""
+    """Return an entry as a message: one of an abandoned branch gets its original role and `extra` back."""
     own_extra = _extra(message)
     if _LEFT not in own_extra:
         return message
@@ -127,7 +127,7 @@ def history(view: Store, prefix: str, id: str, limit: int | None) -> list[Conver
 
 
 def path_to(view: Store, prefix: str, id: str) -> tuple[str, list[Message]]:
-    """Return the key of a live session with an entry, and the path to the entry. Raises KeyError if there is none."""
+    """Return the key of a live session with an entry, and the path to the entry. Raises KeyError if none has it."""
     if isinstance(id, EntryId):
         keys = [id.key]
     else:
@@ -163,7 +163,7 @@ def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, Sessio
 
 
 def is_unused(view: Store, info: SessionInfo) -> bool:
-    """Return True for a session without a record that never had messages: it was only opened, such as for a turn."""
+    """Return True for a session without a record that never had messages: it was only opened, perhaps for a turn."""
     return info.last_seq == 0 and not _value(view, info.key)
 
 
@@ -184,7 +184,7 @@ def read_many(view: Store, prefix: str, scope: str | None, limit: int | None) ->
 
 
 def _sessions(view: Store, prefix: str, **filters: Any) -> Iterator[SessionInfo]:
-    """Yield the live sessions whose key is the prefix and one id."""
+    """Yield the live sessions whose key is the prefix followed by one id, without their descendants."""
     return (info for info in view.iter_sessions(key_prefix=prefix, **filters) if level_id(info.key, prefix) is not None)
 
 

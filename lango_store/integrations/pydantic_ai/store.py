@@ -195,7 +195,7 @@ def _save(
 
 
 def _create(tx: Store, key: str, scope: str | None) -> None:
-    """Create the session of a conversation, or use a session that was opened for a turn."""
+    """Create the session of a conversation, or use it if it was opened for a turn and is still empty."""
     if not (tx.exists(key) and records.is_unused(tx, tx.update(key, user_id=scope))):
         create_session(tx, key, user_id=scope)
 
