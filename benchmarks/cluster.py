@@ -1,7 +1,7 @@
 """Appends per second of many writers, each to its own session: `python -m benchmarks.cluster URL [URL …]`.
 
-Each URL is that of a server or of a cluster's coordinator, with a database that has our tables. On a cluster, the
-single statement for one server is measured too.
+Each URL names a database with our tables, on a server or on a cluster's coordinator. On a cluster, the single
+statement by which a store appends on one server is measured too.
 """
 
 from __future__ import annotations

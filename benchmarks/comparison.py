@@ -25,7 +25,7 @@ class Measured:
     wrong: dict[str, str]
 
     def ahead(self) -> str:
-        """Return the name of the fastest side except the floors, and its lead."""
+        """Return the name of the fastest side except the floors, and how far it is ahead."""
         first, *others = sorted(
             (each for each in self.ratios.items() if each[0] not in FLOORS), key=lambda each: each[1]
         )
@@ -66,7 +66,7 @@ def compare(console: Console, database: str, url: str, *, fsync: str, rounds: in
 
 
 def measured(key: str, workers: list[Worker], rounds: int) -> Measured:
-    """Run a line of the table in turns, and count only contenders that read back what was written."""
+    """Run the contenders of a line in turns, and count only those that read back what was written."""
     for worker in workers:
         worker.say(line=key)
     found = in_turns(workers, rounds)

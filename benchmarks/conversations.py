@@ -32,7 +32,7 @@ def timed(work: Work) -> float:
 
 
 def ratio(rounds: int, ours: Work, other: Work, after: Work) -> tuple[float, float]:
-    """Run both in turns, and return the medians of their ratios and of our seconds; `after` is not measured."""
+    """Return the medians of `ours / other` and of the seconds of `ours`; `after` cleans up, and is not measured."""
     found: list[tuple[float, float]] = []
     for number in range(rounds + 2):
         first, second = (ours, other) if number % 2 else (other, ours)
@@ -56,7 +56,7 @@ def filled(store: Store, key: str, number: int) -> Conversation:
 
 
 def copied_by_hand(engine: sa.Engine, source: str) -> None:
-    """Copy a session with two statements, as in a shell."""
+    """Copy a session with two statements, as a person would in a database shell."""
     new = f"copy:{next(_numbers)}"
     with engine.begin() as connection:
         for table, key in (("lango_session", "key"), ("lango_message", "session_key")):

@@ -1,6 +1,6 @@
 """`python -m benchmarks.leases [--rounds 30]`: what an append in a turn costs, compared with a plain append.
 
-Plain appends and appends under a lease alternate in one process. Each has an id or none.
+Plain appends and appends under a lease alternate in one process, first of messages without an id, then with one.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def last_fifty(sessions: Sessions) -> Prepared:
 
 @dataclass(frozen=True)
 class Line:
-    """A line: its title, the bars of our ratio to the strict floor on SQLite and PostgreSQL, and its rounds.
+    """A line: its title, the limits of our ratio to the strict floor on SQLite and PostgreSQL, and its rounds.
 
     With `batches`, stores that append one message at a time are left out: they would need minutes.
     """

@@ -58,7 +58,7 @@ def messages(number: int, start: int = 0) -> list[dict[str, Any]]:
 
 
 def texts(number: int, start: int = 0) -> list[dict[str, Any]]:
-    """Make that many messages of text, 2.3 kB on average: a tool's output is JSON, as text, of 1 to 14 kB."""
+    """Make that many messages of text, 2.3 kB on average; the text of a tool's output is JSON of 1 to 14 kB."""
     made = messages(number, start)
     for place, each in enumerate(made, start):
         if each["role"] == "tool":

@@ -69,7 +69,7 @@ def cost(texts: Sequence[str], source: random.Random) -> float:
 
 
 def read_ratio(conversation: Conversation, rounds: int = 201) -> float:
-    """Return the median time of a stepped history of 120, as a multiple of the plain one."""
+    """Return the median time of `history(last=120, step=32)`, as a multiple of that without `step`."""
     ratios: list[float] = []
     for number in range(rounds):
         times: dict[int, float] = {}

@@ -46,7 +46,7 @@ class Worker:
 
 
 def in_turns(workers: list[Worker], rounds: int) -> dict[str, list[float]]:
-    """Run the prepared work in turns, so that a machine whose speed drifts does so for all of them."""
+    """Run the prepared work of the workers in turns, so that a drift of the machine's speed affects all of them."""
     found: dict[str, list[float]] = {worker.name: [] for worker in workers}
     for worker in workers:
         worker.say(run=0)  # not counted
@@ -65,8 +65,8 @@ def ratio(of: list[float], to: list[float]) -> float:
 def databases(chosen: Collection[str], without_fsync: Collection[str] = ()) -> Iterator[dict[str, str]]:
     """Make the databases, equally durable for all: on a disk with fsync, or without what an fsync costs.
 
-    SQLite's file is then in memory, where an fsync has nothing to do, whichever library calls it. PostgreSQL has a
-    setting for it, and is in memory too.
+    Without fsync, the files are in memory, where an fsync has nothing to do, whichever library calls it. PostgreSQL
+    also has a setting for it.
     """
     where = fast_folder() if "sqlite" in without_fsync else None
     with tempfile.TemporaryDirectory(prefix="lango-bench-", dir=where) as folder:

@@ -88,7 +88,7 @@ def add(total: dict[str, Any], usage: dict[str, Any]) -> None:
 
 
 def measure(store: Store, turns: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Return the seconds of each round by report, and those of this process; the rest is spent by the server."""
+    """Return for each report the seconds of each round, and the processor seconds of this process in it."""
     reports: dict[str, Callable[[], Collection[Any]]] = {
         ", ".join(by) or "all turns": partial(store.usage, by) for by in (("user_id", "day"), ("day",), ("key",), ())
     }

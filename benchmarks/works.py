@@ -203,7 +203,7 @@ def disk(contender: Contender, url: str) -> Run:
 
 @dataclass(frozen=True)
 class Work:
-    """One line of the table: its title, its unit, the bars of its ratio to the floor, and its rounds."""
+    """One line of the table: its title, its unit, the limits of its ratio to the floor, and its rounds."""
 
     title: str
     prepare: Callable[[Contender, str], Run]
@@ -239,7 +239,7 @@ CURVES: dict[str, Callable[[int], Callable[[Contender, str], Run]]] = {
 
 
 def contents_agree(url: str) -> int:
-    """Check that each contender reads the messages of each other, field by field; return how many were compared."""
+    """Check that each contender reads what each one wrote, field by field; return the number of compared messages."""
     compared = 0
     expected = payload.messages(100)
     made = {name: make(url) for name, make in CONTENDERS.items()}

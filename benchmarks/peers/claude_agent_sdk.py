@@ -14,7 +14,7 @@ Item = dict[str, Any]
 
 
 class Entries(Awaited):
-    """A session store; a single appended entry is a new one."""
+    """A session store; each entry that is appended singly gets a new uuid."""
 
     store: Any
 

@@ -46,20 +46,20 @@ OPEN_ALL = "document.querySelectorAll('details').forEach(each => each.open = tru
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_document_passes_axe(html: str, run_script: RunScript, dark: bool) -> None:
+def test_document_passes_the_accessibility_checks_of_axe(html: str, run_script: RunScript, dark: bool) -> None:
     violations = "(await axe.run()).violations.map(each => [each.id, each.nodes[0].html])"
     script = f"{AXE};{OPEN_ALL} return JSON.stringify({violations})"
     assert json.loads(run_script(html, script.replace("</script", "<\\/script"), dark=dark)) == []
 
 
-def test_style_follows_light_and_dark_mode(html: str, run_script: RunScript) -> None:
+def test_document_has_another_background_in_dark_mode(html: str, run_script: RunScript) -> None:
     colors = {
         run_script(html, "return getComputedStyle(document.body).backgroundColor", dark=dark) for dark in (False, True)
     }
     assert len(colors) == 2
 
 
-def test_stored_scripts_do_not_run(html: str, run_script: RunScript) -> None:
+def test_scripts_in_stored_messages_do_not_run(html: str, run_script: RunScript) -> None:
     title, images, scripts = json.loads(
         run_script(html, "return JSON.stringify([document.title, document.images.length, document.scripts.length])")
     )

@@ -39,7 +39,9 @@ def ask(tab: Tab, text: str) -> None:
     tab.run(f'document.getElementById("text").value = "{text}"; document.getElementById("form").requestSubmit()')
 
 
-def test_two_tabs_show_an_answer_while_one_is_reloaded(address: str, model: StreamingModel, tmp_path: Path) -> None:
+def test_two_tabs_show_the_whole_answer_even_if_one_tab_is_reloaded_meanwhile(
+    address: str, model: StreamingModel, tmp_path: Path
+) -> None:
     model.hold()
     with open_browser(tmp_path / "profile") as browser:
         first, second = browser.open_tab(address), browser.open_tab(address)

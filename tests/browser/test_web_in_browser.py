@@ -34,7 +34,9 @@ def get_page(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
 @pytest.mark.parametrize("path", ["", "?cursor=bogus", "session?key=telegram:7&before=200", "search?words=hello"])
 @pytest.mark.parametrize("dark", [False, True])
-def test_page_passes_axe(get_page: Callable[[str], str], run_script: RunScript, path: str, dark: bool) -> None:
+def test_page_passes_the_accessibility_checks_of_axe(
+    get_page: Callable[[str], str], run_script: RunScript, path: str, dark: bool
+) -> None:
     violations = "(await axe.run()).violations.map(each => [each.id, each.nodes[0].html])"
     assert json.loads(run_script(get_page(path), f"{AXE}; return JSON.stringify({violations})", dark=dark)) == []
 
@@ -57,7 +59,7 @@ def test_session_list_on_a_phone_wraps_no_key(get_page: Callable[[str], str], ru
 
 
 @pytest.mark.parametrize(("path", "width"), [("", "1152px"), ("session?key=telegram:7", "832px")])
-def test_content_security_policy_allows_the_style(
+def test_content_security_policy_of_a_page_allows_the_style_of_the_page(
     get_page: Callable[[str], str], run_script: RunScript, path: str, width: str
 ) -> None:
     page = get_page(path)

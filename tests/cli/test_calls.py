@@ -29,7 +29,7 @@ def call_of(url: str) -> BegunCall:
     return call
 
 
-def test_unknown_calls_in_pipe_are_tab_separated_lines(url: str, unknown: BegunCall) -> None:
+def test_unknown_calls_are_written_to_a_pipe_as_tab_separated_lines(url: str, unknown: BegunCall) -> None:
     done = run("calls", "--unknown", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"tab\\tkey\t1\t0\tpay\t{unknown.effect_key}\t{unknown.begun_at.isoformat()}\n"
@@ -40,14 +40,14 @@ def test_unknown_calls_are_printed_as_json_lines(url: str, unknown: BegunCall) -
     assert BegunCall.model_validate_json(done.stdout) == unknown
 
 
-def test_unknown_calls_on_terminal_are_a_table(url: str, unknown: BegunCall) -> None:
+def test_unknown_calls_are_shown_on_a_terminal_as_a_table(url: str, unknown: BegunCall) -> None:
     shown, code = run_on_terminal("calls", "--unknown", "--url", url)
     header, line = shown.splitlines()
     assert (code, header.split()[:4]) == (0, ["key", "seq", "position", "tool"])
     assert line.split()[:4] == ["tab␉key", "1", "0", "pay"]
 
 
-def test_calls_unknown_reports_that_there_are_no_unknown_calls(url: str) -> None:
+def test_calls_command_reports_that_no_call_is_unknown(url: str) -> None:
     done = run("calls", "--unknown", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no call is unknown\n")
 
@@ -55,7 +55,7 @@ def test_calls_unknown_reports_that_there_are_no_unknown_calls(url: str) -> None
 @pytest.mark.parametrize(
     "words", [("--output", "FILE"), ("--failed", "refused"), ("--retry",)], ids=lambda words: words[0]
 )
-def test_resolve_stores_the_outcome_of_the_call(
+def test_resolve_command_stores_the_given_outcome_of_the_call(
     url: str, unknown: BegunCall, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     file = tmp_path / "result.json"
@@ -77,7 +77,9 @@ def test_resolve_stores_the_outcome_of_the_call(
 
 
 @pytest.mark.parametrize("words", [(), ("--retry", "--failed", "x")])
-def test_resolve_needs_exactly_one_resolution(url: str, unknown: BegunCall, words: tuple[str, ...]) -> None:
+def test_resolve_command_needs_exactly_one_of_output_failed_and_retry(
+    url: str, unknown: BegunCall, words: tuple[str, ...]
+) -> None:
     done = run("calls", "resolve", unknown.key, "1", "0", *words, "--url", url)
     assert done.returncode == 2
     assert "exactly one of --output, --failed and --retry" in done.stderr
@@ -85,7 +87,7 @@ def test_resolve_needs_exactly_one_resolution(url: str, unknown: BegunCall, word
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", "NaN", '{"a":1,"a":2}', None])
-def test_resolve_refuses_missing_or_invalid_output_file(
+def test_resolve_command_refuses_a_missing_or_invalid_output_file(
     url: str, unknown: BegunCall, tmp_path: Path, text: str | None
 ) -> None:
     file = tmp_path / "result.json"
@@ -97,7 +99,7 @@ def test_resolve_refuses_missing_or_invalid_output_file(
     assert call_of(url).state == "unknown"
 
 
-def test_resolve_of_call_that_was_never_begun_exits_1(url: str, unknown: BegunCall) -> None:
+def test_resolve_command_exits_1_if_the_call_was_never_begun(url: str, unknown: BegunCall) -> None:
     done = run("calls", "resolve", unknown.key, "1", "5", "--retry", "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: there is no call 5 of message 1")
@@ -115,7 +117,7 @@ def suspended(url: str) -> Suspension:
         return conversation.suspend([(1, 0)], state=[1], reason="Pay 40 €?", ttl=HOUR)
 
 
-def test_suspensions_in_pipe_are_tab_separated_lines(url: str, suspended: Suspension) -> None:
+def test_suspensions_are_written_to_a_pipe_as_tab_separated_lines(url: str, suspended: Suspension) -> None:
     done = run("suspensions", "--user", "ann", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
     times = [each.isoformat() for each in (suspended.created_at, suspended.due_at) if each is not None]
@@ -129,12 +131,14 @@ def test_suspensions_are_printed_as_json_lines_without_tokens(url: str, suspende
     assert str(suspended.token) not in done.stdout
 
 
-def test_suspensions_prints_nothing_for_an_agent_without_suspensions(url: str, suspended: Suspension) -> None:
+def test_suspensions_command_prints_nothing_for_an_agent_without_suspensions(url: str, suspended: Suspension) -> None:
     done = run("suspensions", "--agent", "nobody", "--url", url)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_resume_stores_the_answer_once(url: str, suspended: Suspension, tmp_path: Path) -> None:
+def test_resume_command_refuses_a_second_answer_and_keeps_the_first(
+    url: str, suspended: Suspension, tmp_path: Path
+) -> None:
     file = tmp_path / "answer.json"
     file.write_text(json.dumps({"approved": True}))
     words = ("suspensions", "resume", str(suspended.token), "--json", str(file), "--url", url)
@@ -148,7 +152,7 @@ def test_resume_stores_the_answer_once(url: str, suspended: Suspension, tmp_path
     assert raised.value.answer == {"approved": True}
 
 
-def test_resume_of_unknown_token_exits_1(url: str, tmp_path: Path) -> None:
+def test_resume_command_with_an_unknown_token_exits_1(url: str, tmp_path: Path) -> None:
     file = tmp_path / "answer.json"
     file.write_text("true")
     done = run("suspensions", "resume", "nothing", "--json", str(file), "--url", url)

@@ -31,7 +31,7 @@ def shown(url: str) -> list[str]:
         return contents(store.messages("k\t1"))
 
 
-def test_changes_in_pipe_are_tab_separated_lines(url_of_changed: str) -> None:
+def test_changes_are_written_to_a_pipe_as_tab_separated_lines(url_of_changed: str) -> None:
     done = run("sessions", "changes", "k\t1", "--url", url_of_changed)
     assert (done.returncode, done.stderr) == (0, "")
     fields = [line.split("\t") for line in done.stdout.splitlines()]
@@ -47,14 +47,14 @@ def test_changes_are_printed_as_json_lines(url_of_changed: str) -> None:
     assert [(each.seq, each.kind, each.after_seq) for each in changes] == [(4, "pop", 3), (5, "update", 1)]
 
 
-def test_changes_on_terminal_are_a_table(url_of_changed: str) -> None:
+def test_changes_are_shown_on_a_terminal_as_a_table(url_of_changed: str) -> None:
     text, code = run_on_terminal("sessions", "changes", "k\t1", "--url", url_of_changed, columns=120)
     header, *lines = text.splitlines()
     assert (code, header.split()[:4]) == (0, ["seq", "change", "of", "seq"])
     assert [line.split()[:3] for line in lines] == [["4", "pop", "3"], ["5", "update", "1"]]
 
 
-def test_changes_reports_that_a_session_has_no_changes(url: str) -> None:
+def test_changes_command_reports_that_a_session_has_no_changes(url: str) -> None:
     with Store(url) as store:
         store.create("k")
     done = run("sessions", "changes", "k", "--url", url)
@@ -62,7 +62,7 @@ def test_changes_reports_that_a_session_has_no_changes(url: str) -> None:
     assert run("sessions", "changes", "unknown", "--url", url).returncode == 1
 
 
-def test_undo_and_redo_print_what_they_did(url_of_changed: str) -> None:
+def test_undo_and_redo_commands_print_which_change_was_taken_back(url_of_changed: str) -> None:
     at = ("k\t1", "--url", url_of_changed)
     assert run("sessions", "undo", *at).stdout == "took back update (change 5): restored 1 message, removed 1 message\n"
     assert shown(url_of_changed) == ["a", "b"]
@@ -76,7 +76,7 @@ def test_undo_and_redo_print_what_they_did(url_of_changed: str) -> None:
     assert shown(url_of_changed) == ["a", "b"]
 
 
-def test_undo_of_a_change_without_kept_messages_exits_1(url: str) -> None:
+def test_undo_command_exits_1_if_the_removed_messages_were_not_kept(url: str) -> None:
     with Store(url) as store:
         store.open("k", messages=[message("a")]).pop_message()
     done = run("sessions", "undo", "k", "--url", url)
@@ -104,7 +104,7 @@ def test_show_as_of_a_time_prints_the_earlier_window(url_of_changed: str) -> Non
     assert (done.returncode, [word in done.stdout.split() for word in "abcA"]) == (0, [True, True, True, False])
 
 
-def test_show_as_of_counts_omitted_messages_of_the_window(url: str) -> None:
+def test_show_as_of_counts_only_messages_of_the_earlier_window_as_omitted(url: str) -> None:
     with Store(url, keep_removed=timedelta(days=1)) as store:
         conversation = store.open("k", messages=[message(text) for text in "abcde"])
         conversation.compact(lambda _: summary())
@@ -115,14 +115,14 @@ def test_show_as_of_counts_omitted_messages_of_the_window(url: str) -> None:
     assert "4 earlier" in run("sessions", "show", "k", "--as-of", "5", "--last", "1", "--url", url).stdout
 
 
-def test_show_as_of_writes_html(url_of_changed: str, tmp_path: Path) -> None:
+def test_show_as_of_writes_the_earlier_window_as_html(url_of_changed: str, tmp_path: Path) -> None:
     file = tmp_path / "session.html"
     done = run("sessions", "show", "k\t1", "--as-of", "3", "--html", str(file), "--url", url_of_changed)
     assert (done.returncode, done.stdout) == (0, f"written: {file}\n")
     assert file.read_text().count("<article") == 3
 
 
-def test_show_refuses_invalid_as_of_and_as_of_with_children(url_of_changed: str) -> None:
+def test_show_refuses_as_of_with_an_invalid_time_or_with_children(url_of_changed: str) -> None:
     at = ("sessions", "show", "k\t1", "--url", url_of_changed)
     done = run(*at, "--as-of", "yesterday")
     assert (done.returncode, "is not a time" in done.stderr) == (2, True)

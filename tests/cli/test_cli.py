@@ -53,7 +53,7 @@ def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> Non
     assert "lango_session" in str(json.loads(drifted.stdout)["differences"])
 
 
-def test_db_status_counts_connections_by_release(url: str) -> None:
+def test_db_status_counts_the_connections_of_each_release(url: str) -> None:
     named = sa.make_url(url)
     if named.get_backend_name() == "postgresql":
         named = named.update_query_dict({"application_name": "a program"})
@@ -68,7 +68,7 @@ def test_db_status_counts_connections_by_release(url: str) -> None:
     assert lines[1:] == ["feature payloads", *(["release 0.1.0: 1 connected"] if is_server else [])]
 
 
-def test_url_comes_from_option_then_environment(tmp_path: Path) -> None:
+def test_url_option_overrides_lango_store_url_which_overrides_database_url(tmp_path: Path) -> None:
     def current(*words: str, **environment: str) -> str:
         return run("db", "current", *words, environment=environment).stdout
 
@@ -99,7 +99,7 @@ def test_unreachable_database_exits_3_without_showing_password(tmp_path: Path) -
         assert "hunter2" not in done.stdout + done.stderr
 
 
-def test_usage_error_exits_2() -> None:
+def test_command_with_invalid_arguments_exits_2() -> None:
     for words in (
         ("db", "upgrade", "--url", "mysql://x/y"),
         ("db", "upgrade", "--url", "nonsense"),
@@ -111,7 +111,7 @@ def test_usage_error_exits_2() -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_demo_prints_and_stores_its_session(tmp_path: Path) -> None:
+def test_demo_command_prints_and_stores_one_session(tmp_path: Path) -> None:
     for _ in range(2):
         done = run("demo", folder=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_demo_prints_and_stores_its_session(tmp_path: Path) -> None:
         assert store.info("telegram:12345678").message_count == 5
 
 
-def test_demo_refuses_a_file_with_other_sessions(tmp_path: Path) -> None:
+def test_demo_command_refuses_a_file_that_contains_other_sessions(tmp_path: Path) -> None:
     with lango_store.Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("telegram:12345678")
         store.create("another")
@@ -132,7 +132,7 @@ def test_demo_refuses_a_file_with_other_sessions(tmp_path: Path) -> None:
         assert store.info("telegram:12345678").message_count == 0
 
 
-def test_help_lists_commands_and_suggests_nearest_for_typo() -> None:
+def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> None:
     shown = run("--help").stdout
     names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "archive", "db")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
@@ -150,7 +150,7 @@ def test_help_lists_commands_and_suggests_nearest_for_typo() -> None:
     ],
     ids=["import", "help", "stats"],
 )
-def test_command_imports_only_modules_it_needs(
+def test_command_imports_only_the_modules_that_it_needs(
     words: list[str] | None, light: list[str], make_sqlite: MakeDatabase
 ) -> None:
     program = f"""

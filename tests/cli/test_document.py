@@ -70,7 +70,7 @@ anything |= st.sampled_from(
 
 
 @given(anything, json_values(anything), anything, json_values(anything))
-def test_stored_text_never_becomes_markup(text: str, content: Any, name: str, value: Any) -> None:
+def test_document_never_contains_stored_text_as_markup(text: str, content: Any, name: str, value: Any) -> None:
     call = ToolCall(id=text, name=name, arguments=content, output=value)
     found = read(
         Message.user(text, author=name),
@@ -134,7 +134,7 @@ def test_document_shows_each_content_block() -> None:
     assert "Look:" in found.text
 
 
-def test_document_shows_turn_and_usage_before_its_messages(store: Store) -> None:
+def test_document_shows_a_turn_and_its_usage_before_the_messages_of_the_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("one"), message("two")], {"input_tokens": 10}, id="request-1")
     conversation.save_turn([], {"input_tokens": 7}, id="empty")
@@ -146,7 +146,7 @@ def test_document_shows_turn_and_usage_before_its_messages(store: Store) -> None
     assert "input_tokens 10" in html
 
 
-def test_document_shows_model_and_usage_of_turn(store: Store) -> None:
+def test_document_shows_the_model_and_usage_of_a_turn_on_one_line(store: Store) -> None:
     usage = {"input_tokens": 12_345, "details": {"cached": 1_000}, "cost_usd": 0.25, "steps": [0] * 200}
     conversation = store.open("k")
     conversation.save_turn([message()], usage, id="request-1", metadata={"model": "large"})

@@ -25,7 +25,7 @@ GROUPS = ["lango-store", *(f"lango-store {name}" for name in ("archive", "db", "
 
 
 @pytest.mark.parametrize("name", [*GROUPS, *COMMANDS])
-def test_help_prints_the_example_unwrapped(name: str) -> None:
+def test_help_prints_the_example_on_one_line(name: str) -> None:
     shown = run(*name.split()[1:], "--help", environment={"COLUMNS": "80"}).stdout
     _, _, example = shown.partition("Example:")
     assert example.strip().startswith("lango-store ")
@@ -33,7 +33,7 @@ def test_help_prints_the_example_unwrapped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_names_every_value_and_explains_every_parameter(name: str) -> None:
+def test_help_explains_every_parameter_and_names_the_value_of_every_option(name: str) -> None:
     shown = run(*name.split()[1:], "--help").stdout
     assert "Any" not in shown
     for _, meaning in command_pages.options(COMMANDS[name]):
@@ -47,10 +47,10 @@ def test_help_names_every_value_and_explains_every_parameter(name: str) -> None:
     ("count", "noun", "text"),
     [(0, "turn", "0 turns"), (1, "turn", "1 turn"), (2_000, "turn", "2,000 turns"), (2, "batch", "2 batches")],
 )
-def test_quantity_uses_singular_only_for_one(count: int, noun: str, text: str) -> None:
+def test_quantity_has_a_singular_noun_only_if_the_count_is_1(count: int, noun: str, text: str) -> None:
     assert quantity(count, noun) == text
 
 
-def test_help_names_option_to_install_completion() -> None:
+def test_help_names_the_option_that_installs_shell_completion() -> None:
     options: list[Any] = run("--help").stdout.split()
     assert "--install-completion" in options

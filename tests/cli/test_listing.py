@@ -33,7 +33,7 @@ def url(make_sqlite: MakeDatabase) -> str:
 
 
 @pytest.mark.parametrize("columns", [80, 130])
-def test_list_on_terminal_fits_and_shows_every_key(url: str, columns: int) -> None:
+def test_list_fits_the_width_of_the_terminal_and_shows_every_key(url: str, columns: int) -> None:
     shown, code = run_on_terminal("sessions", "list", "--url", url, columns=columns)
     assert code == 0, shown
     for key in ("telegram:12345678", UUID, "漢字:🎉キー", "tab␉here␊and a line\\", "turned\\u202eround"):
@@ -49,7 +49,7 @@ def test_list_on_narrow_terminal_leaves_out_wide_columns(url: str) -> None:
     assert ("an-agent" in wide, "expires" in wide) == (True, True)
 
 
-def test_list_in_pipe_prints_tab_separated_lines(url: str) -> None:
+def test_list_prints_tab_separated_lines_to_a_pipe(url: str) -> None:
     done = run("sessions", "list", "--url", url, environment={"COLUMNS": "40"})
     assert done.returncode == 0, done.stderr
     lines = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
@@ -77,7 +77,7 @@ def test_expire_dry_run_shows_full_keys_in_pipe_and_on_terminal(make_sqlite: Mak
         assert UUID in out
 
 
-def test_list_continues_at_its_cursor(url: str) -> None:
+def test_list_continues_at_the_cursor_that_it_printed(url: str) -> None:
     seen: list[str] = []
     more: list[str] = []
     for _ in range(3):
@@ -153,7 +153,7 @@ def test_show_uses_pager_only_for_long_output(long: str, pager: dict[str, str], 
         assert ("the pager:" in shown, "message 120." in shown, code) == (False, True, 0)
 
 
-def test_show_on_terminal_pages_the_last_messages(long: str, pager: dict[str, str]) -> None:
+def test_show_prints_only_the_last_50_messages_through_a_pager(long: str, pager: dict[str, str]) -> None:
     shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment=pager)
     assert (shown.startswith("the pager:"), code) == (True, 0)
     assert "\x1b" not in shown  # NO_COLOR is set
@@ -165,7 +165,7 @@ def test_show_on_terminal_pages_the_last_messages(long: str, pager: dict[str, st
     assert "earlier messages" not in everything
 
 
-def test_closed_pipe_ends_show_quietly(long: str) -> None:
+def test_show_exits_0_if_the_pager_closes_the_pipe(long: str) -> None:
     shown, code = run_on_terminal(
         "sessions", "show", "long", "--all", "--full", "--url", long, environment={"PAGER": "head -n 3"}
     )
@@ -177,13 +177,13 @@ def test_show_with_empty_pager_variable_prints_without_a_pager(long: str) -> Non
     assert ("message 120." in shown, code) == (True, 0)
 
 
-def test_show_in_pipe_prints_all_messages(long: str) -> None:
+def test_show_prints_all_messages_to_a_pipe(long: str) -> None:
     out = run("sessions", "show", "long", "--url", long).stdout
     assert "message 1." in out
     assert "message 120." in out
 
 
-def test_show_sums_usage_of_turns_and_names_tokens_of_messages(url: str) -> None:
+def test_show_prints_the_total_usage_of_turns_and_the_total_tokens_of_messages(url: str) -> None:
     with Store(url) as store:
         for n in range(2):
             store.open("turns").save_turn([message(tokens=500)], {"input_tokens": 600, "cost": {"usd": n / 10}})
@@ -198,7 +198,7 @@ def test_show_sums_usage_of_turns_and_names_tokens_of_messages(url: str) -> None
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_characters_missing_in_output_encoding_are_escaped(url: str, encoding: str) -> None:
+def test_characters_that_the_output_encoding_lacks_are_escaped(url: str, encoding: str) -> None:
     with Store(url) as store:
         store.create("snow", title="☃ Ä", messages=[message("☃ 漢字 🎉 Ä")])
     for words in (
@@ -227,7 +227,7 @@ def test_bidirectional_control_characters_are_made_visible(url: str) -> None:
             assert "202e" in text
 
 
-def test_json_escapes_terminal_control_characters(url: str) -> None:
+def test_show_with_json_escapes_terminal_control_characters(url: str) -> None:
     controls = "\x1b\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2069"
     with Store(url) as store:
         store.create(controls, messages=[message(f"漢字{controls}")])
@@ -252,7 +252,7 @@ def family_url(make_sqlite: MakeDatabase) -> str:
 FAMILY = ["k", "k/a", "k/a/x", "k/a!", "k/b"]
 
 
-def test_list_tree_puts_descendants_below_their_parent(family_url: str) -> None:
+def test_list_with_tree_puts_descendants_below_their_parent(family_url: str) -> None:
     piped = run("sessions", "list", "--tree", "--url", family_url).stdout
     assert [line.partition("\t")[0] for line in piped.splitlines()] == ["other", *FAMILY]
     shown, code = run_on_terminal("sessions", "list", "--tree", "--url", family_url)
@@ -263,7 +263,7 @@ def test_list_tree_puts_descendants_below_their_parent(family_url: str) -> None:
     assert [start[0] for start in starts if start] == indented
 
 
-def test_show_children_follow_their_parent(family_url: str, tmp_path: Path) -> None:
+def test_show_with_children_prints_descendants_after_their_parent(family_url: str, tmp_path: Path) -> None:
     options = ("--children", "--url", family_url)
     lines = [json.loads(line) for line in run("sessions", "show", "k", "--json", *options).stdout.splitlines()]
     assert [line["key"] for line in lines if "key" in line] == FAMILY
@@ -275,7 +275,7 @@ def test_show_children_follow_their_parent(family_url: str, tmp_path: Path) -> N
     assert run("sessions", "show", "k", "--url", family_url).stdout.count("said in") == 1
 
 
-def test_commands_with_children_option_include_descendants(family_url: str, tmp_path: Path) -> None:
+def test_export_expire_and_delete_with_children_include_all_descendants(family_url: str, tmp_path: Path) -> None:
     done = run("export", "k/a", "k", "--children", "--to", str(tmp_path / "k.jsonl"), "--json", "--url", family_url)
     exported = ["k/a", "k/a/x", "k", "k/a!", "k/b"]
     assert [json.loads(line)["key"] for line in done.stdout.splitlines()] == exported

@@ -19,7 +19,7 @@ def url(make_sqlite: MakeDatabase) -> str:
     return url
 
 
-def test_prompt_prints_the_messages_of_history(url: str) -> None:
+def test_prompt_command_prints_the_messages_that_history_returns(url: str) -> None:
     done = run("sessions", "prompt", "k", "--last", "4", "--step", "8", "--url", url)
     with Store(url) as store:
         expected = store.conversation("k").history(last=4, step=8)
@@ -27,7 +27,7 @@ def test_prompt_prints_the_messages_of_history(url: str) -> None:
     assert len(expected) == 8
 
 
-def test_prompt_reuse_is_higher_with_steps(url: str) -> None:
+def test_prompt_command_reports_more_reuse_with_step_than_with_last_alone(url: str) -> None:
     shares: list[float] = []
     for options in ((), ("--last", "8"), ("--last", "8", "--step", "8")):
         done = run("sessions", "prompt", "k", "--reuse", *options, "--url", url)
@@ -37,7 +37,9 @@ def test_prompt_reuse_is_higher_with_steps(url: str) -> None:
     assert plain < 30 < 60 < stepped < whole
 
 
-def test_prompt_reuse_counts_the_message_after_an_interrupted_answer(make_sqlite: MakeDatabase) -> None:
+def test_prompt_reuse_counts_the_message_that_history_adds_after_an_interrupted_answer(
+    make_sqlite: MakeDatabase,
+) -> None:
     url = make_sqlite()
     with Store(url) as store:
         conversation = store.open("k", messages=[Message.user("question")])
@@ -52,7 +54,7 @@ def test_prompt_reuse_counts_the_message_after_an_interrupted_answer(make_sqlite
     assert done.stdout == f"{first / (first + second):.1%} of {first + second:,} characters reused in 2 prompts\n"
 
 
-def test_prompt_refuses_step_without_last(url: str) -> None:
+def test_prompt_command_refuses_step_without_last(url: str) -> None:
     done = run("sessions", "prompt", "k", "--step", "8", "--url", url)
     assert done.returncode == 2
     assert "give last as well" in " ".join(done.stderr.replace("│", " ").split())

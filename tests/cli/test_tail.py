@@ -33,13 +33,13 @@ def test_tail_prints_the_last_messages_and_changes(filled: str) -> None:
     assert "the last one" in lines[-1]
 
 
-def test_tail_starts_after_a_seq(filled: str) -> None:
+def test_tail_prints_only_events_after_the_given_seq(filled: str) -> None:
     done = run("tail", "k", "--after", "31", "--url", filled)
     assert done.stdout.count("╭") == 1
     assert "the last one" in done.stdout
 
 
-def test_tail_prints_json_lines_whose_cursor_continues(filled: str) -> None:
+def test_tail_continues_at_the_cursor_of_a_printed_json_line(filled: str) -> None:
     events = [json.loads(line) for line in run("tail", "k", "--json", "--url", filled).stdout.splitlines()]
     assert [event["event"] for event in events] == ["appended", "changed", "appended"]
     assert (events[1]["kind"], events[1]["seq"], events[1]["after_seq"]) == ("truncate", 31, 28)
@@ -65,7 +65,7 @@ def read_until(text: str, lines: Iterator[str]) -> None:
     assert any(text in line for line in lines)
 
 
-def test_followed_session_is_printed_as_it_is_written(url: str) -> None:
+def test_followed_session_is_printed_while_it_is_being_written(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k", messages=[message("first")])
         with Program(LANGO_STORE, "tail", "k", "-f", "--url", url) as process:
@@ -84,7 +84,7 @@ def test_followed_session_is_printed_as_it_is_written(url: str) -> None:
             assert process.stderr.read() == "session 'k' was deleted\n"
 
 
-def test_followed_session_is_printed_as_json(url: str) -> None:
+def test_followed_session_is_printed_as_json_lines(url: str) -> None:
     with Store(url) as store:
         store.create("k")
         with Program(LANGO_STORE, "tail", "k", "-f", "--json", "--url", url) as process:
@@ -97,7 +97,7 @@ def test_followed_session_is_printed_as_json(url: str) -> None:
             assert process.stderr.read() == ""
 
 
-def test_control_characters_of_a_draft_are_replaced(url: str) -> None:
+def test_tail_replaces_control_characters_in_a_draft(url: str) -> None:
     with Store(url) as store:
         store.open("k").turn("t").begin().write("a\x1b[2J\x07b")
     shown, code = run_on_terminal("tail", "k", "--url", url)

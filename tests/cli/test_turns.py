@@ -30,7 +30,7 @@ def open_turns(url: str) -> tuple[str, datetime, datetime]:
     return url, running.until, ended.until
 
 
-def test_turns_open_in_pipe_prints_tab_separated_lines(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_open_turns_are_written_to_a_pipe_as_tab_separated_lines(open_turns: tuple[str, datetime, datetime]) -> None:
     url, running, ended = open_turns
     done = run("turns", "--open", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
@@ -41,7 +41,7 @@ def test_turns_open_in_pipe_prints_tab_separated_lines(open_turns: tuple[str, da
     assert ended.utcoffset() == timedelta(0)
 
 
-def test_turns_open_prints_json_lines(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_open_turns_are_printed_as_json_lines(open_turns: tuple[str, datetime, datetime]) -> None:
     url, running, _ = open_turns
     done = run("turns", "--open", "--json", "--url", url)
     ended_turn, running_turn = map(json.loads, done.stdout.splitlines())
@@ -50,7 +50,7 @@ def test_turns_open_prints_json_lines(open_turns: tuple[str, datetime, datetime]
     assert datetime.fromisoformat(running_turn["until"]) == running
 
 
-def test_turns_open_on_terminal_prints_a_table(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_open_turns_are_shown_on_a_terminal_as_a_table(open_turns: tuple[str, datetime, datetime]) -> None:
     url, running, ended = open_turns
     shown, code = run_on_terminal("turns", "--open", "--url", url)
     assert code == 0, shown
@@ -62,21 +62,21 @@ def test_turns_open_on_terminal_prints_a_table(open_turns: tuple[str, datetime, 
     ]
 
 
-def test_turns_open_without_open_turns_prints_notice_to_stderr(url: str) -> None:
+def test_turns_command_prints_to_stderr_that_no_turn_is_open(url: str) -> None:
     done = run("turns", "--open", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no turn is open\n")
     assert run("turns", "--open", "--json", "--url", url).stderr == ""
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_turns_without_open_prints_help(options: tuple[str, ...]) -> None:
+def test_turns_command_without_the_open_option_prints_help(options: tuple[str, ...]) -> None:
     done = run("turns", *options)
     assert done.returncode == 0
     assert "--open" in done.stdout
     assert "release" in done.stdout
 
 
-def test_turns_refuses_options_before_a_subcommand(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_turns_command_refuses_options_before_a_subcommand(open_turns: tuple[str, datetime, datetime]) -> None:
     url, *_ = open_turns
     for options in (("--url", url), ("--open",), ("--json",)):
         done = run("turns", *options, "release", "k", "--yes", environment={"LANGO_STORE_URL": url})
@@ -86,7 +86,7 @@ def test_turns_refuses_options_before_a_subcommand(open_turns: tuple[str, dateti
         assert store.conversation("k").open_turn() is not None
 
 
-def test_release_requires_confirmation(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_release_command_requires_confirmation(open_turns: tuple[str, datetime, datetime]) -> None:
     url, *_ = open_turns
     command = ("turns", "release", "k", "--url", url)
     refused = run(*command)
@@ -100,7 +100,7 @@ def test_release_requires_confirmation(open_turns: tuple[str, datetime, datetime
         assert [turn.id for turn in store.open_turns()] == ["dead"]
 
 
-def test_release_lets_another_turn_begin(store: Store, url: str) -> None:
+def test_release_command_lets_another_turn_begin(store: Store, url: str) -> None:
     turn = begin(store, "k", "t1")
     done = run("turns", "release", "k", "--yes", "--url", url)
     assert (done.returncode, done.stdout) == (0, "released the lease of turn 't1'\n")
@@ -108,18 +108,18 @@ def test_release_lets_another_turn_begin(store: Store, url: str) -> None:
         turn.append(message())
 
 
-def test_release_without_open_turn_needs_no_confirmation(store: Store, url: str) -> None:
+def test_release_command_needs_no_confirmation_if_no_turn_is_open(store: Store, url: str) -> None:
     store.create("k")
     done = run("turns", "release", "k", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "no turn is open\n", "")
 
 
-def test_release_of_unknown_session_exits_1(url: str) -> None:
+def test_release_command_for_an_unknown_session_exits_1(url: str) -> None:
     done = run("turns", "release", "k", "--yes", "--url", url)
     assert (done.returncode, "no session 'k'" in done.stderr) == (1, True)
 
 
-def test_show_describes_open_turn_drafts_and_inbox(url: str) -> None:
+def test_show_describes_the_open_turn_the_drafts_and_the_inbox(url: str) -> None:
     with Store(url) as store:
         for turn_id in ("t1", "t2\n"):
             turn = begin(store, "k", turn_id)
@@ -138,13 +138,13 @@ def test_show_describes_open_turn_drafts_and_inbox(url: str) -> None:
     assert [json.loads(line)["key"] for line in printed] == ["k"]
 
 
-def test_show_prints_open_turn_whose_lease_has_ended(open_turns: tuple[str, datetime, datetime]) -> None:
+def test_show_prints_an_open_turn_whose_lease_has_ended(open_turns: tuple[str, datetime, datetime]) -> None:
     url, _, ended = open_turns
     out = run("sessions", "show", "tab\tkey", "--url", url).stdout
     assert f"open turn dead, lease ended {ended:%Y-%m-%d %H:%M:%S} UTC" in out
 
 
-def test_show_without_turn_drafts_and_inbox_omits_their_lines(url: str) -> None:
+def test_show_prints_no_lines_about_turn_drafts_and_inbox_if_there_are_none(url: str) -> None:
     with Store(url) as store, store.open("k").turn("t1") as turn:
         turn.write("answer")
         turn.flush()
@@ -152,7 +152,7 @@ def test_show_without_turn_drafts_and_inbox_omits_their_lines(url: str) -> None:
     assert len(lines) == 5, lines
 
 
-def test_show_expired_ignores_turn_and_drafts(url: str) -> None:
+def test_show_of_an_expired_session_omits_the_open_turn_and_drafts(url: str) -> None:
     with Store(url, clock=lambda: datetime.now(UTC) - 2 * HOUR) as store:
         store.create("k", ttl=HOUR, messages=[message("the question")])
         turn = begin(store, "k", "t1")

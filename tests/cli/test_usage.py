@@ -27,14 +27,14 @@ def filled(store: Store, clock: Clock, url: str) -> str:
     return url
 
 
-def test_usage_in_pipe_prints_tab_separated_lines(filled: str) -> None:
+def test_usage_prints_tab_separated_lines_to_a_pipe(filled: str) -> None:
     assert run("usage", "--url", filled).stdout.splitlines() == [
         "ann\t2\t1\t0\t0\t40\t1500\t0.25",
         "b\\tob\t1\t1\t0\t0\t40\t1200\t0.25",
     ]
 
 
-def test_usage_takes_several_groups_and_filters(filled: str) -> None:
+def test_usage_accepts_several_groups_and_filters(filled: str) -> None:
     printed = run("usage", "--by", "user,day", "--since", "2026-12-01", "--url", filled).stdout
     assert printed == "ann\t2026-12-01\t1\t1\t0\t0\t0\t300\t\n"
     assert run("usage", "--by", "model", "--agent", "writer", "--url", filled).stdout.splitlines() == [
@@ -67,7 +67,7 @@ def test_usage_refuses_unknown_group(filled: str) -> None:
     assert "'users' is not one of user, agent, key" in " ".join(refused.stderr.split())
 
 
-def test_usage_draws_bars_on_a_terminal(filled: str) -> None:
+def test_usage_on_a_terminal_is_a_table_with_bars(filled: str) -> None:
     shown, code = run_on_terminal("usage", "--by", "day", "--url", filled, columns=120)
     assert code == 0
     assert "Usage by day" in shown
@@ -90,7 +90,7 @@ def priced(store: Store, clock: Clock, url: str) -> str:
     return url
 
 
-def test_usage_table_of_110_columns_has_all_columns_and_does_not_wrap(priced: str) -> None:
+def test_usage_table_on_a_wide_terminal_has_all_columns_and_does_not_wrap(priced: str) -> None:
     shown, _ = run_on_terminal("usage", "--by", "user,day", "--url", priced, columns=110)
     assert [" ".join(line.strip("█ ").split()) for line in shown.splitlines()[2:]] == [
         "cached reasoning output input",
@@ -101,7 +101,7 @@ def test_usage_table_of_110_columns_has_all_columns_and_does_not_wrap(priced: st
     ]
 
 
-def test_usage_table_of_80_columns_leaves_out_columns_and_does_not_wrap(priced: str) -> None:
+def test_usage_table_on_a_terminal_of_80_characters_leaves_out_columns_and_does_not_wrap(priced: str) -> None:
     shown, _ = run_on_terminal("usage", "--by", "user,day", "--url", priced, columns=80)
     assert [" ".join(line.strip("█ ").split()) for line in shown.splitlines()[2:]] == [
         "output input",
@@ -112,7 +112,7 @@ def test_usage_table_of_80_columns_leaves_out_columns_and_does_not_wrap(priced: 
     ]
 
 
-def test_usage_table_of_40_columns_wraps_groups_and_cuts_no_number(priced: str) -> None:
+def test_usage_table_on_a_terminal_of_40_characters_wraps_names_and_cuts_no_number(priced: str) -> None:
     shown, _ = run_on_terminal("usage", "--by", "user,day", "--url", priced, columns=40)
     assert re.search(r"^bob · +0 +1,234,567 +12\.345678\s*$", shown, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 40
@@ -141,7 +141,7 @@ def parsed(text: str) -> dict[str, float]:
     return samples
 
 
-def test_metrics_have_the_numbers_of_stats_and_usage(store: Store, clock: Clock, filled: str) -> None:
+def test_prometheus_metrics_equal_the_numbers_of_stats_and_usage(store: Store, clock: Clock, filled: str) -> None:
     with Store(store.engine, clock=clock, payloads=10) as small:
         small.append_message("a", message("x" * 100, tokens=7))
         small.append_message("a", message(role="record"))
@@ -166,7 +166,7 @@ def test_metrics_have_the_numbers_of_stats_and_usage(store: Store, clock: Clock,
     }
 
 
-def test_metrics_of_empty_store_are_zero(url: str) -> None:
+def test_prometheus_metrics_of_an_empty_store_are_zero(url: str) -> None:
     samples = parsed(run("stats", "--prometheus", "--url", url).stdout)
     assert {name for name, value in samples.items() if value} <= {"lango_store_bytes"}
 
@@ -189,7 +189,9 @@ def test_stats_refuse_two_output_formats(url: str) -> None:
         ({"input_tokens": 5, "tier": "standard", "steps": [{"input_tokens": 5}]}, "input_tokens 15"),
     ],
 )
-def test_show_and_html_have_total_usage_and_cost(store: Store, url: str, usage: dict[str, Any], shown: str) -> None:
+def test_show_and_html_document_contain_total_usage_and_cost(
+    store: Store, url: str, usage: dict[str, Any], shown: str
+) -> None:
     talk = store.open("k")
     for _ in range(3):
         talk.save_turn([message()], usage)
@@ -198,7 +200,7 @@ def test_show_and_html_have_total_usage_and_cost(store: Store, url: str, usage: 
     assert f"<dt>usage of turns</dt><dd>{shown.replace(', ', ' · ')}</dd>" in html
 
 
-def test_show_and_html_omit_usage_without_numbers(store: Store, url: str) -> None:
+def test_show_and_html_document_omit_usage_that_has_no_numbers(store: Store, url: str) -> None:
     store.open("k").save_turn([message()], {"tier": "standard", "steps": {}})
     assert "usage of turns" not in run("sessions", "show", "k", "--url", url).stdout
     assert "usage of turns" not in store.get("k").to_html(turns=store.conversation("k").turns())

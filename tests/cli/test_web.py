@@ -71,7 +71,7 @@ def test_list_page_applies_filters(browser: TestClient, parameters: dict[str, st
     assert list(links(get(browser, "", **parameters))) == ["telegram:2"]
 
 
-def test_list_page_keeps_filters_in_form(browser: TestClient) -> None:
+def test_list_page_shows_the_applied_filters_in_the_form(browser: TestClient) -> None:
     page = get(browser, "", title=NASTY, order="created")
     assert f'name="title" value="{html.escape(NASTY[:-1])}\\u202e"' in page
     assert "<option selected>created</option>" in page
@@ -94,7 +94,7 @@ def test_list_page_links_to_next_page(browser: TestClient, url: str) -> None:
     assert "newest" in links(page)
 
 
-def test_long_session_opens_at_its_end_and_pages_both_ways(browser: TestClient, url: str) -> None:
+def test_page_of_a_long_session_starts_at_the_end_and_links_both_ways(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         store.append_messages("long", messages(250), create=True)
     page = get(browser, "session", key="long")
@@ -112,7 +112,7 @@ def test_long_session_opens_at_its_end_and_pages_both_ways(browser: TestClient, 
     assert seqs(get(browser, links(page)["first"])) == list(range(1, 101))
 
 
-def test_session_page_shows_turns_of_its_messages(browser: TestClient, url: str) -> None:
+def test_session_page_shows_the_turns_of_the_messages_on_the_page(browser: TestClient, url: str) -> None:
     with Store(url) as store:
         for number in range(120):
             store.open("turns").save_turn([message(), message()], {"tokens": 1_000 + number})
@@ -160,7 +160,7 @@ def test_request_without_token_is_refused(browser: TestClient, path: str) -> Non
     assert "Router" not in answer.text
 
 
-def test_request_for_another_host_is_refused(browser: TestClient) -> None:
+def test_request_with_another_host_header_is_refused(browser: TestClient) -> None:
     answer = browser.get(f"/{TOKEN}/", headers={"Host": "rebound.example"})
     assert (answer.status_code, answer.headers["x-frame-options"]) == (400, "DENY")
 
@@ -170,7 +170,7 @@ def test_write_requests_are_refused(browser: TestClient, method: str) -> None:
     assert browser.request(method, f"/{TOKEN}/session", params={"key": "telegram:1"}).status_code >= 400
 
 
-def test_web_connection_is_read_only(url: str, filled: Store) -> None:
+def test_engine_of_the_web_pages_refuses_writes(url: str, filled: Store) -> None:
     engine = read_only_engine(url)
     with Store(engine) as store:
         with pytest.raises(LangoStoreError):
@@ -226,7 +226,7 @@ def test_stored_markup_is_escaped_on_list_and_session_page(browser: TestClient, 
         assert "\u202e" not in each
 
 
-def test_read_only_engine_keeps_schema_of_url(make_postgres: MakeDatabase) -> None:
+def test_read_only_engine_uses_the_schema_that_the_url_names(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = read_only_engine(
         f"{url}&options=-csearch_path%3Dtenant" if "?" in url else f"{url}?options=-csearch_path%3Dtenant"
@@ -238,7 +238,7 @@ def test_read_only_engine_keeps_schema_of_url(make_postgres: MakeDatabase) -> No
 
 
 @pytest.mark.parametrize("url", ["postgresql://app:se@cret@db/agents", "bogus se@cret", "mysql://app:se%40cret@db/x"])
-def test_read_only_engine_error_shows_no_password(url: str) -> None:
+def test_error_of_read_only_engine_shows_no_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|supported") as refused:
         read_only_engine(url)
     assert "cret" not in "".join(traceback.format_exception(refused.value))
@@ -251,7 +251,7 @@ def test_short_token_is_refused(filled: Store) -> None:
     assert len(new_token()) >= 32
 
 
-def test_serve_command_serves_at_printed_address(tmp_path: Path) -> None:
+def test_serve_command_serves_at_the_address_that_it_printed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
     with Store(url, migrate=True) as store:
         store.create("k", messages=[message("hello")])
@@ -266,7 +266,7 @@ def test_serve_command_serves_at_printed_address(tmp_path: Path) -> None:
             program.wait()
 
 
-def test_serve_command_names_option_for_used_port_and_wrong_host(url: str) -> None:
+def test_serve_command_names_the_option_to_change_if_port_or_host_is_unusable(url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("serve", "--url", url, "--port", str(taken.getsockname()[1]))
     assert (done.returncode, "--port" in done.stderr, "in use" in done.stderr) == (2, True, True), done

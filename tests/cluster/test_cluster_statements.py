@@ -31,7 +31,7 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @not_on_a_cluster("it explains statements that Citus cannot")
-def test_only_methods_on_several_sessions_read_without_a_session_key(
+def test_only_methods_on_several_sessions_send_queries_without_a_session_key(
     make_postgres: MakeDatabase, tmp_path: Path
 ) -> None:
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
@@ -61,7 +61,7 @@ def test_append_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path, app
         assert counts.round_trips == 1
 
 
-def test_append_by_several_statements_returns_stored_messages(make_postgres: MakeDatabase) -> None:
+def test_append_that_sends_several_statements_returns_the_stored_messages(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:  # without a clock: times come from the database
         made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
         again = store.append_message("k", message(), create=True)
@@ -71,7 +71,7 @@ def test_append_by_several_statements_returns_stored_messages(make_postgres: Mak
         assert store.create("new", messages=messages(2)) == store.get("new")
 
 
-def test_save_of_turn_can_skip_seqs(make_postgres: MakeDatabase) -> None:
+def test_save_of_a_turn_can_leave_a_gap_in_the_seqs_before_the_turn(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=messages(9))
         new = Batch(messages(2))

@@ -62,7 +62,7 @@ def test_save_turn_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool) -> None:
+def test_append_is_committed_without_a_two_phase_commit(one_connection: sa.Engine, in_turn: bool) -> None:
     notices: list[str] = []
     with Store(one_connection) as store:
         store.create("k")
@@ -80,7 +80,7 @@ def test_append_commits_in_one_phase(one_connection: sa.Engine, in_turn: bool) -
     assert [notice for notice in notices if "PREPARE TRANSACTION" in notice] == []
 
 
-def test_message_with_stored_id_is_replayed(make_postgres: MakeDatabase) -> None:
+def test_append_of_a_stored_id_is_replayed_on_a_cluster(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=[message(id="a")])
         stored = store.append_messages("k", [message(id="a"), message(id="c")])
@@ -89,7 +89,7 @@ def test_message_with_stored_id_is_replayed(make_postgres: MakeDatabase) -> None
         assert store.info("k").last_seq == store.info("k").message_count == 2
 
 
-def test_values_are_deleted_with_their_session(make_postgres: MakeDatabase) -> None:
+def test_values_are_deleted_with_the_session_on_a_cluster(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         for key in ("deleted", "expired", "forked"):
             store.create(key, ttl=timedelta(seconds=1) if key == "expired" else None)
@@ -103,7 +103,7 @@ def test_values_are_deleted_with_their_session(make_postgres: MakeDatabase) -> N
         assert store.shared_values("shared") == {"mood": "fine"}
 
 
-def test_open_store_notices_distribution_of_its_tables(undistributed: str) -> None:
+def test_store_opened_before_distribution_refuses_one_append_and_then_works(undistributed: str) -> None:
     with Store(undistributed) as store:
         store.create("k", messages=messages(1))
         schema.distribute(undistributed)
@@ -117,7 +117,7 @@ def test_open_store_notices_distribution_of_its_tables(undistributed: str) -> No
         assert store.info("k").message_count == 3
 
 
-def test_open_store_with_retry_works_after_tables_are_distributed(undistributed: str) -> None:
+def test_store_with_retry_opened_before_distribution_can_append_after_distribution(undistributed: str) -> None:
     with Store(undistributed, retry=timedelta(seconds=30)) as store:
         store.create("k")
         schema.distribute(undistributed)
@@ -125,7 +125,7 @@ def test_open_store_with_retry_works_after_tables_are_distributed(undistributed:
         assert store.info("k").message_count == 1
 
 
-def test_host_transaction_commits_and_rolls_back_on_cluster(make_postgres: MakeDatabase) -> None:
+def test_appends_in_a_callers_transaction_commit_and_roll_back_on_a_cluster(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = sa.create_engine(url)
     with Store(url) as own:
@@ -143,7 +143,7 @@ def test_host_transaction_commits_and_rolls_back_on_cluster(make_postgres: MakeD
     engine.dispose()
 
 
-def test_search_index_is_refused_on_cluster(make_postgres: MakeDatabase) -> None:
+def test_search_index_is_refused_on_a_cluster(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with pytest.raises(LangoStoreError, match="lango-store db undistribute"):
         schema.enable_search(url)
@@ -181,7 +181,7 @@ def test_crash_of_a_citus_worker_neither_loses_nor_duplicates_a_message(postgres
     assert set(writers.acknowledged) == set(stored)
 
 
-def test_autocommit_engine_appends_atomically(make_postgres: MakeDatabase) -> None:
+def test_append_on_an_autocommit_engine_succeeds_or_fails_as_a_whole(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(), isolation_level="AUTOCOMMIT")
     with Store(engine) as store:
         store.create("k")

@@ -53,7 +53,7 @@ def cluster(undistributed: str) -> str:
 
 
 @pytest.mark.citus
-def test_tables_are_distributed_by_session_and_undistributed(cluster: str) -> None:
+def test_distribute_and_undistribute_move_the_tables_with_all_rows(cluster: str) -> None:
     rows = contents(cluster)
     assert schema.distribute(cluster)
     assert is_whole(cluster)
@@ -70,7 +70,7 @@ def test_tables_are_distributed_by_session_and_undistributed(cluster: str) -> No
 
 
 @pytest.mark.citus
-def test_dry_run_returns_statements_and_changes_nothing(cluster: str) -> None:
+def test_dry_run_of_distribution_returns_statements_and_changes_nothing(cluster: str) -> None:
     statements = schema.distribute(cluster, dry_run=True)
     assert distributed(cluster) == {}
     assert foreign_keys(cluster) == ALL_KEYS
@@ -83,7 +83,7 @@ def test_dry_run_returns_statements_and_changes_nothing(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_distribute_commands_print_what_they_did(cluster: str) -> None:
+def test_distribute_and_undistribute_commands_print_where_the_tables_are(cluster: str) -> None:
     environment = {"LANGO_STORE_URL": cluster}
     shown = run("db", "distribute", "--dry-run", environment=environment)
     assert (shown.returncode, shown.stdout.count("create_distributed_table")) == (0, len(TABLES))
@@ -102,7 +102,7 @@ def test_distribute_commands_print_what_they_did(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_progress_is_reported_for_each_table(cluster: str) -> None:
+def test_distribution_reports_progress_for_each_table(cluster: str) -> None:
     for move in (schema.distribute, schema.undistribute):
         seen: list[Progress] = []
         move(cluster, on_progress=seen.append)
@@ -114,7 +114,7 @@ def test_progress_is_reported_for_each_table(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_terminal_shows_progress_of_each_table(cluster: str) -> None:
+def test_distribute_command_on_a_terminal_shows_the_table_being_moved(cluster: str) -> None:
     shown, code = run_on_terminal("db", "distribute", "--url", cluster)
     assert code == 0, shown
     assert "moving lango_" in shown  # the shown tables depend on the speed of each move
@@ -122,7 +122,7 @@ def test_terminal_shows_progress_of_each_table(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_distribution_keeps_schema_and_grants(make_postgres: MakeDatabase) -> None:
+def test_distribution_keeps_the_schema_grants_and_options_of_tables(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "CREATE SCHEMA \"Mr. O''Neil\"".replace("''", "'"))
     there = url + ("&" if "?" in url else "?") + "options=-csearch_path%3D%22Mr.%5C%20O%27Neil%22"
@@ -176,7 +176,7 @@ def test_killed_distribution_changes_nothing_and_can_be_repeated(cluster: str, t
 
 @pytest.mark.citus
 @pytest.mark.parametrize("move", [schema.distribute, schema.undistribute])
-def test_distribution_waits_for_locked_table_up_to_lock_timeout(cluster: str, move: Callable[..., list[str]]) -> None:
+def test_distribution_waits_for_a_locked_table_up_to_lock_timeout(cluster: str, move: Callable[..., list[str]]) -> None:
     if move is schema.undistribute:
         schema.distribute(cluster)
     before = distributed(cluster)
@@ -252,7 +252,7 @@ def test_migration_and_distribution_wait_for_each_other(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_worker_node_is_refused_with_name_of_coordinator(undistributed: str) -> None:
+def test_distribution_through_a_worker_is_refused_with_the_coordinators_address(undistributed: str) -> None:
     made = sa.make_url(undistributed)
     for url in workers(undistributed):
         for change in (schema.distribute, schema.undistribute, schema.upgrade):

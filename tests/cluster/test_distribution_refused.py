@@ -27,7 +27,7 @@ def test_sqlite_file_cannot_be_distributed(make_sqlite: MakeDatabase) -> None:
             move(make_sqlite())
 
 
-def test_distribute_without_citus_names_create_extension(make_postgres: MakeDatabase) -> None:
+def test_distribute_without_citus_says_to_create_the_extension(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "DROP EXTENSION IF EXISTS citus CASCADE")
     schema.upgrade(url)
@@ -58,7 +58,9 @@ REMEDY = r"(?:DROP TRIGGER \w+ ON \w+|DROP RULE \w+ ON \w+|ALTER TABLE \w+ DROP 
 
 @pytest.mark.citus
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES.keys())
-def test_distribution_obstacle_is_refused_with_remedy(undistributed: str, obstacle: tuple[str, ...]) -> None:
+def test_distribute_names_an_obstacle_and_works_after_the_named_remedy(
+    undistributed: str, obstacle: tuple[str, ...]
+) -> None:
     say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
         schema.distribute(undistributed)
@@ -73,7 +75,7 @@ def test_distribution_obstacle_is_refused_with_remedy(undistributed: str, obstac
 
 
 @pytest.mark.citus
-def test_error_of_distribute_names_all_obstacles(undistributed: str) -> None:
+def test_distribute_names_all_obstacles_in_one_error(undistributed: str) -> None:
     for obstacle in OBSTACLES.values():
         say(undistributed, *obstacle)
     with pytest.raises(LangoStoreError) as refused:
@@ -83,7 +85,7 @@ def test_error_of_distribute_names_all_obstacles(undistributed: str) -> None:
 
 
 @pytest.mark.citus
-def test_host_foreign_key_prevents_undistribution(cluster: str) -> None:
+def test_foreign_key_of_another_table_prevents_undistribution(cluster: str) -> None:
     schema.distribute(cluster)
     say(
         cluster,
@@ -126,7 +128,7 @@ def test_tables_of_another_revision_cannot_be_distributed(make_postgres: MakeDat
 
 
 @pytest.mark.citus
-def test_role_without_table_ownership_is_refused(cluster: str, request: pytest.FixtureRequest) -> None:
+def test_role_that_does_not_own_the_tables_cannot_distribute(cluster: str, request: pytest.FixtureRequest) -> None:
     say(cluster, "DROP ROLE IF EXISTS lango_visitor", "CREATE ROLE lango_visitor LOGIN")
     request.addfinalizer(lambda: say(cluster, "DROP OWNED BY lango_visitor", "DROP ROLE lango_visitor"))
     say(cluster, "GRANT ALL ON ALL TABLES IN SCHEMA public TO lango_visitor")
@@ -136,7 +138,7 @@ def test_role_without_table_ownership_is_refused(cluster: str, request: pytest.F
 
 
 @pytest.mark.citus
-def test_table_owner_can_distribute_without_superuser(
+def test_table_owner_who_is_no_superuser_can_distribute(
     make_postgres: MakeDatabase, request: pytest.FixtureRequest
 ) -> None:
     url = make_postgres(migrated=False)
@@ -155,7 +157,7 @@ def test_table_owner_can_distribute_without_superuser(
 
 
 @pytest.mark.citus
-def test_distribute_without_worker_nodes_names_citus_add_node(cluster: str) -> None:
+def test_distribute_without_worker_nodes_says_to_add_a_worker(cluster: str) -> None:
     say(cluster, "SELECT citus_set_node_property(nodename, nodeport, 'shouldhaveshards', false) FROM pg_dist_node")
     with pytest.raises(LangoStoreError, match="citus_add_node"):
         schema.distribute(cluster)
@@ -180,7 +182,7 @@ APART = {
 
 @pytest.mark.citus
 @pytest.mark.parametrize("change", APART.values(), ids=APART.keys())
-def test_doctor_names_table_distributed_differently(cluster: str, change: tuple[str, ...]) -> None:
+def test_doctor_names_a_table_that_was_undistributed_alone(cluster: str, change: tuple[str, ...]) -> None:
     assert findings(cluster) == []
     schema.distribute(cluster)
     assert findings(cluster) == []

@@ -16,7 +16,7 @@ from lango_store.tables import SCHEMA_REVISION
 pytestmark = pytest.mark.citus
 
 
-def test_any_node_accepts_reads_and_writes(make_postgres: MakeDatabase) -> None:
+def test_any_node_of_a_cluster_accepts_reads_and_writes(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     nodes = [url, *workers(url)]
     for number, node in enumerate(nodes):
@@ -39,7 +39,7 @@ def spread(url: str) -> str:
     return sa.make_url(url).set(host=None, port=None, query=query).render_as_string(hide_password=False)
 
 
-def test_url_with_all_nodes_balances_connections(make_postgres: MakeDatabase) -> None:
+def test_url_that_names_all_nodes_spreads_connections_over_all_nodes(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(spread(url), poolclass=sa.NullPool)
     ports = set()
@@ -61,7 +61,7 @@ def test_url_with_all_nodes_balances_connections(make_postgres: MakeDatabase) ->
             assert contents(store.messages(f"k{number}")) == [f"{each}" for each in range(10)]
 
 
-def test_worker_is_migrated_only_through_coordinator(
+def test_upgrade_on_the_coordinator_reaches_workers_and_upgrade_on_a_worker_is_refused(
     make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_postgres()
@@ -127,7 +127,7 @@ def test_schema_based_tenants_are_separate_and_migrated_separately(
     assert schema.current(tenants[1]) == SCHEMA_REVISION
 
 
-def test_schema_with_sessions_can_become_a_tenant(make_postgres: MakeDatabase) -> None:
+def test_schema_that_contains_sessions_can_become_a_tenant(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, "CREATE SCHEMA tenant")
     made = sa.make_url(url)

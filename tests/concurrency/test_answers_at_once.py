@@ -102,7 +102,7 @@ def crew_on(url: str) -> Iterator[Crew]:
 
 
 @pytest.mark.timeout(60 + 5 * ROUNDS)
-def test_one_answer_of_eight_processes_is_stored(url: str) -> None:
+def test_one_of_eight_concurrent_answers_to_a_suspension_is_stored(url: str) -> None:
     with Store(url) as store, crew_on(url) as crew:
         for round in range(ROUNDS):
             conversation = store.open(f"k{round}")
@@ -131,7 +131,7 @@ def assert_finished_once(store: Store, key: str, seq: int, output: str) -> None:
 
 
 @pytest.mark.timeout(60 + 5 * ROUNDS)
-def test_call_begun_by_eight_processes_is_refused_to_seven(url: str) -> None:
+def test_seven_of_eight_processes_that_begin_one_call_are_refused(url: str) -> None:
     with Store(url) as store, crew_on(url) as crew:
         for round in range(ROUNDS):
             seq = ask(store, f"k{round}")
@@ -145,7 +145,7 @@ def test_call_begun_by_eight_processes_is_refused_to_seven(url: str) -> None:
 
 
 @pytest.mark.timeout(60 + 5 * ROUNDS)
-def test_call_begun_by_eight_waiting_processes_runs_once(url: str) -> None:
+def test_one_of_eight_processes_runs_a_call_and_the_rest_wait_for_the_result(url: str) -> None:
     with Store(url) as store, crew_on(url) as crew, ThreadPoolExecutor(WORKERS) as pool:
         for round in range(ROUNDS):
             seq = ask(store, f"k{round}")

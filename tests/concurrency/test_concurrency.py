@@ -54,7 +54,7 @@ def run_in_threads(number: int, work: Callable[[int], None]) -> None:
         list(pool.map(start, range(number)))
 
 
-def test_eight_threads_append_to_one_session(store: Store) -> None:
+def test_all_messages_that_eight_threads_append_to_one_session_are_stored(store: Store) -> None:
     store.create("k")
 
     def write(writer: int) -> None:
@@ -65,7 +65,7 @@ def test_eight_threads_append_to_one_session(store: Store) -> None:
     assert_complete(store)
 
 
-def test_eight_threads_append_to_a_store_in_memory() -> None:
+def test_all_messages_that_eight_threads_append_to_a_store_in_memory_are_stored() -> None:
     with Store("sqlite://", migrate=True) as store:
         store.create("k")
 
@@ -88,7 +88,7 @@ def start_together(program: str, *arguments: list[str]) -> list[Program]:
     return started
 
 
-def test_eight_processes_append_to_one_session(url: str) -> None:
+def test_all_messages_that_eight_processes_append_to_one_session_are_stored(url: str) -> None:
     with Store(url) as store:
         store.create("k")
         running = start_together(WRITER, *([url, f"w{n}", str(MESSAGES_EACH)] for n in range(WRITERS)))
@@ -108,7 +108,7 @@ def test_concurrent_get_or_create_creates_each_session_once(store: Store) -> Non
     assert all(len(store.get(key).messages) == 2 for key in keys)
 
 
-def test_id_appended_by_concurrent_writers_is_stored_once(store: Store) -> None:
+def test_message_that_concurrent_writers_append_with_one_id_is_stored_once(store: Store) -> None:
     store.create("k")
 
     def send(writer: int) -> None:
@@ -130,7 +130,7 @@ SENDS: dict[str, Callable[[Store], Message | Turn]] = {
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
-def test_repeated_append_waits_for_the_uncommitted_first_append(
+def test_repeated_append_waits_until_the_first_append_is_committed(
     make_postgres: MakeDatabase, send: Callable[[Store], Message | Turn]
 ) -> None:
     def again(store: Store) -> Message | Turn:
@@ -147,7 +147,7 @@ def test_repeated_append_waits_for_the_uncommitted_first_append(
         assert not first.replayed
 
 
-def test_concurrent_load_is_consistent(store: Store) -> None:
+def test_session_loaded_during_writes_has_counters_that_match_the_messages(store: Store) -> None:
     """The counters of a session agree with its messages while other threads write."""
     store.create("k", messages=messages(5))
     rounds = 60
@@ -168,7 +168,7 @@ def test_concurrent_load_is_consistent(store: Store) -> None:
     run_in_threads(3, work)
 
 
-def test_load_never_mixes_two_sessions_of_a_reused_key(store: Store) -> None:
+def test_load_never_mixes_a_deleted_session_with_a_new_session_of_the_same_key(store: Store) -> None:
     def same_messages(n: int) -> list[Message]:
         return [message(n)] * 3
 
@@ -227,7 +227,7 @@ for url in sys.argv[1:]:
 """
 
 
-def test_six_processes_migrate_a_new_file_concurrently(tmp_path: Path) -> None:
+def test_six_processes_can_migrate_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(2)]
     running = start_together(OPENER, *[urls] * 6)
     for last, url in zip((False, True), urls, strict=True):
@@ -240,7 +240,7 @@ def test_six_processes_migrate_a_new_file_concurrently(tmp_path: Path) -> None:
     assert [process.communicate(timeout=100)[1] for process in running] == [""] * 6
 
 
-def test_locked_file_raises_database_busy(make_sqlite: MakeDatabase) -> None:
+def test_append_to_a_locked_file_raises_database_busy(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     holder = create_engine(url)
     with Store(create_engine(url, connect_args={"timeout": 0.1})) as store:
@@ -252,7 +252,7 @@ def test_locked_file_raises_database_busy(make_sqlite: MakeDatabase) -> None:
 
 
 @not_on_a_cluster("lock_timeout of a connection does not reach the workers; ALTER ROLE … SET lock_timeout does")
-def test_locked_session_raises_database_busy_after_lock_timeout(make_postgres: MakeDatabase) -> None:
+def test_append_to_a_locked_session_raises_database_busy_after_lock_timeout(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     with (
         Store(f"{url}&options=-clock_timeout%3D100") as store,

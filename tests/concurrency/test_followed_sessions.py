@@ -146,7 +146,7 @@ def write(store: Store, seed: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_followers_replay_the_log_of_eight_writers(url: str) -> None:
+def test_followers_can_rebuild_the_log_of_eight_writers_from_the_events(url: str) -> None:
     async def work() -> None:
         # The writers in this process wake the readers; those of the other store are found by polling.
         async with AsyncStore(url) as store, asyncio.timeout(800):

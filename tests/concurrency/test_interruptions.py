@@ -94,7 +94,7 @@ def last_executions(call: Callable[[], object], files: set[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("method", ["append", "load", "replace_after"])
-def test_interruption_at_any_line_loses_no_connection(url: str, method: str) -> None:
+def test_call_interrupted_at_any_line_returns_its_connection_to_the_pool(url: str, method: str) -> None:
     engine: Any = create_engine(url, pool_size=2, pool_timeout=5)
     with Store(engine) as store:
         store.create("k")
@@ -121,7 +121,7 @@ def test_interruption_at_any_line_loses_no_connection(url: str, method: str) -> 
 
 @pytest.mark.filterwarnings("ignore:transaction already deassociated:sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize("method", ["replace_after", "truncate", "expire"])
-def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, method: str) -> None:
+def test_call_interrupted_at_any_line_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, method: str) -> None:
     """The garbage collector is off, so only the store itself can release the lock."""
     url = make_sqlite()
     files = OURS | {each.__file__ for each in (contextlib, engines, cursor)}
@@ -158,7 +158,7 @@ def test_interrupted_call_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, 
         each.dispose()
 
 
-def test_keyboard_interrupt_in_pipeline_is_reraised(make_postgres: MakeDatabase) -> None:
+def test_keyboard_interrupt_inside_a_pipeline_of_psycopg_reaches_the_caller(make_postgres: MakeDatabase) -> None:
     pipeline_base = pytest.importorskip(
         "psycopg._pipeline_base", reason="psycopg before 3.3 may lose an interruption itself"
     )
@@ -181,7 +181,7 @@ def test_keyboard_interrupt_in_pipeline_is_reraised(make_postgres: MakeDatabase)
     engine.dispose()
 
 
-def test_error_after_a_handled_interruption_is_raised(store: Store) -> None:
+def test_database_error_is_raised_even_while_an_interruption_is_being_handled(store: Store) -> None:
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -189,7 +189,7 @@ def test_error_after_a_handled_interruption_is_raised(store: Store) -> None:
             store.context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
 
 
-def test_append_that_cannot_begin_returns_its_connection(make_sqlite: MakeDatabase) -> None:
+def test_append_that_cannot_get_the_write_lock_returns_its_connection_to_the_pool(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     other, engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
     with Store(engine) as store, other.connect() as connection:
@@ -205,7 +205,7 @@ def test_append_that_cannot_begin_returns_its_connection(make_sqlite: MakeDataba
     other.dispose()
 
 
-def test_interrupted_connection_is_not_reused(url: str) -> None:
+def test_connection_of_an_interrupted_append_is_not_reused(url: str) -> None:
     def interrupt(text: str, _: float) -> None:
         if armed:
             raise Interrupted
@@ -240,7 +240,7 @@ STATEMENTS: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("raised", [Interrupted, TimeIsUp])
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
-def test_exception_of_a_signal_handler_during_a_statement_is_raised(
+def test_exception_raised_by_a_signal_handler_during_a_statement_reaches_the_caller(
     make_postgres: MakeDatabase, make: Any, raised: type[BaseException]
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -276,7 +276,7 @@ def test_exception_of_a_signal_handler_during_a_statement_is_raised(
         each.dispose()
 
 
-def test_exhausted_pool_error_names_pool_size(make_sqlite: MakeDatabase) -> None:
+def test_error_for_an_exhausted_pool_names_the_option_pool_size(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(), pool_size=1, pool_timeout=0.1)
     with Store(engine) as store:
         store.create("k")

@@ -114,7 +114,7 @@ def the_draft(conversation: Conversation) -> Draft:
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)
-def test_killed_process_leaves_flushed_text_as_a_draft(url: str, store: Store, tmp_path: Path) -> None:
+def test_flushed_text_of_a_killed_process_stays_as_a_draft(url: str, store: Store, tmp_path: Path) -> None:
     """In even rounds the draft is kept, in odd rounds another process tries the turn again."""
     for round in range(ROUNDS):
         choose = random.Random(round)
@@ -144,7 +144,7 @@ def test_killed_process_leaves_flushed_text_as_a_draft(url: str, store: Store, t
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)
-def test_answer_of_killed_process_is_a_draft_or_in_the_log(url: str, store: Store) -> None:
+def test_answer_of_a_killed_process_is_either_a_draft_or_in_the_log(url: str, store: Store) -> None:
     """The process is killed while it appends the answer, and in odd rounds while it saves the turn."""
     for round in range(ROUNDS):
         choose = random.Random(round)

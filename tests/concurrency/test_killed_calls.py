@@ -140,7 +140,7 @@ def assert_saved_once(conversation: Conversation, results: list[str]) -> None:
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 @pytest.mark.parametrize("point", [BEFORE_INTENT, AFTER_RECORD])
-def test_turn_of_process_killed_between_calls_continues(url: str, point: str) -> None:
+def test_turn_whose_process_was_killed_between_calls_is_finished_by_another_process(url: str, point: str) -> None:
     with counting_tool() as tool, hours_later(url, 1) as later:
         for _, key, position in rounds():
             later.create(key)
@@ -157,7 +157,7 @@ def test_turn_of_process_killed_between_calls_continues(url: str, point: str) ->
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 @pytest.mark.parametrize("point", [AFTER_INTENT, IN_TOOL, BEFORE_RECORD])
-def test_call_of_killed_process_runs_again_only_if_resolved(url: str, point: str) -> None:
+def test_unknown_call_of_a_killed_process_runs_again_only_if_resolved_with_retry(url: str, point: str) -> None:
     """In turn, the call is resolved with an output, as failed, and to run again."""
     with counting_tool() as tool, hours_later(url, 1) as later:
         for round, key, position in rounds():
@@ -192,7 +192,7 @@ def test_call_of_killed_process_runs_again_only_if_resolved(url: str, point: str
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 @pytest.mark.parametrize("point", [AFTER_INTENT, IN_TOOL, BEFORE_RECORD])
-def test_idempotent_call_of_killed_process_runs_again_with_the_same_key(url: str, point: str) -> None:
+def test_idempotent_call_of_a_killed_process_runs_again_with_the_same_effect_key(url: str, point: str) -> None:
     with counting_tool(honors_key=True) as tool, hours_later(url, 1) as later:
         for _, key, position in rounds():
             conversation = later.open(key)

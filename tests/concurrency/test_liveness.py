@@ -38,7 +38,7 @@ def extend_ttl(store: Store) -> None:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_write_with_wrongly_formatted_expiry_raises_session_expired(
+def test_write_to_a_session_with_a_wrongly_formatted_expiry_raises_session_expired(
     make_sqlite: MakeDatabase, clock: Clock, write: Callable[[Conversation], object]
 ) -> None:
     clock.time = datetime(2026, 11, 22, 5, 30, tzinfo=UTC)
@@ -55,7 +55,7 @@ def test_write_with_wrongly_formatted_expiry_raises_session_expired(
 
 
 @pytest.mark.parametrize("write", [*WRITES.values(), None], ids=[*WRITES, "touch"])
-def test_write_suppressed_by_trigger_raises_database_unavailable(
+def test_write_that_a_trigger_suppresses_raises_database_unavailable(
     make_postgres: MakeDatabase, write: Callable[[Conversation], object] | None
 ) -> None:
     with Store(make_postgres()) as store:

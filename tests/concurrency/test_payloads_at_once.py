@@ -71,7 +71,7 @@ def test_reads_during_edits_return_whole_messages(
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
-def test_read_succeeds_after_several_edits_between_its_statements(
+def test_read_succeeds_if_the_message_is_edited_between_statements_of_the_read(
     store: Store, read: Callable[[Conversation], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = store.open("k", messages=[message(texts(0))])
@@ -115,7 +115,7 @@ def test_replay_of_a_turn_during_edits_returns_whole_messages(store: Store) -> N
         assert replaying.result()
 
 
-def test_payload_of_an_edited_message_is_loaded_or_not_found(store: Store) -> None:
+def test_payload_loaded_during_edits_is_returned_whole_or_raises_payload_not_found(store: Store) -> None:
     conversation = store.open("k", messages=[message(texts(0))])
 
     def keep_loading() -> set[str]:
@@ -135,7 +135,7 @@ def test_payload_of_an_edited_message_is_loaded_or_not_found(store: Store) -> No
         assert reader.result() <= {"x", "not found"}
 
 
-def test_concurrent_appends_and_removals_lose_no_equal_string(store: Store) -> None:
+def test_large_string_stays_while_a_message_has_it_despite_concurrent_removals(store: Store) -> None:
     """Each thread appends the same string and removes it again, so that it is released and inserted all the time."""
     conversation = store.open("k")
 

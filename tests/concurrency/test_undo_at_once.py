@@ -34,7 +34,7 @@ def keeping(url: str) -> Iterator[Store]:
         yield store
 
 
-def test_each_change_is_taken_back_by_one_of_four_processes(keeping: Store, url: str) -> None:
+def test_each_change_is_taken_back_once_if_four_processes_undo_concurrently(keeping: Store, url: str) -> None:
     conversation = keeping.open("k", messages=messages(20))
     while conversation.pop_message() is not None:
         pass
@@ -53,7 +53,7 @@ def test_each_change_is_taken_back_by_one_of_four_processes(keeping: Store, url:
     assert_sound(keeping)
 
 
-def test_loads_and_appends_during_undo_see_whole_states(keeping: Store) -> None:
+def test_loads_during_edits_and_undo_never_see_half_of_a_change(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("first"), message(LARGE), message("last")])
     finished = Event()
     states = [["first", LARGE, "last"], ["first", LARGE], ["first", "short", "last"]]
@@ -94,7 +94,7 @@ def test_loads_and_appends_during_undo_see_whole_states(keeping: Store) -> None:
         assert unexplained(connection, "k") == set()
 
 
-def test_finish_compaction_conflicts_after_undo_or_redo(keeping: Store) -> None:
+def test_finish_compaction_raises_conflict_after_an_undo_or_redo(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.pop_message()
     pending = conversation.begin_compaction()
@@ -110,7 +110,7 @@ def test_finish_compaction_conflicts_after_undo_or_redo(keeping: Store) -> None:
     assert len(conversation.messages()) == 2
 
 
-def test_finish_compaction_conflicts_after_undo_of_earlier_compaction(keeping: Store) -> None:
+def test_finish_compaction_raises_conflict_after_undo_of_the_previous_compaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.compact(lambda _: summary())
     pending = conversation.begin_compaction()
@@ -121,7 +121,7 @@ def test_finish_compaction_conflicts_after_undo_of_earlier_compaction(keeping: S
     assert len(conversation.messages()) == 3
 
 
-def test_load_is_repeated_if_a_change_is_undone_between_its_statements(url: str) -> None:
+def test_load_is_consistent_if_a_change_is_undone_between_statements_of_the_load(url: str) -> None:
     """The undo restores one, two or three messages between the two statements of the load."""
     for number in (1, 2, 3):
         with Store(url, keep_removed=timedelta(days=1)) as store:

@@ -23,7 +23,7 @@ from lango_store._engine.sqlite_library import is_affected
 AFFECTED, FIXED = (3, 40, 1), (3, 53, 4)
 PAGE = 24 + 4096
 MOST = 1_500 * PAGE
-"""The bytes of a log that is checkpointed about every 1,000 pages."""
+"""The bytes of a WAL file that is checkpointed about every 1,000 pages."""
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ MOST = 1_500 * PAGE
         ("3.53.4", False),
     ],
 )
-def test_wal_reset_bug_affects_only_versions_without_the_fix(version: str, affected: bool) -> None:
+def test_sqlite_version_without_the_fix_of_the_wal_reset_bug_counts_as_affected(version: str, affected: bool) -> None:
     assert is_affected(tuple(map(int, version.split(".")))) is affected
 
 
-def test_url_chooses_pysqlite3(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_uses_pysqlite3_if_the_url_names_pysqlite3(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pysqlite3", None)
     with pytest.raises(LangoStoreError, match=r"lango-store\[sqlite\]"):
         create_engine(f"sqlite+pysqlite3:///{file}")
@@ -118,7 +118,7 @@ def log_size(file: Path) -> int:
     return Path(f"{file}-wal").stat().st_size
 
 
-def test_checkpoints_are_made_while_no_commit_is_possible(
+def test_no_other_connection_can_commit_during_a_checkpoint(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
@@ -135,7 +135,7 @@ def test_checkpoints_are_made_while_no_commit_is_possible(
     assert set(checkpoints) == {(False, False)}
 
 
-def test_reused_connection_checkpoints_between_its_transactions(
+def test_callers_connection_makes_checkpoints_between_transactions(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
@@ -150,7 +150,7 @@ def test_reused_connection_checkpoints_between_its_transactions(
     assert set(checkpoints) == {(False, False)}
 
 
-def test_reader_of_old_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
+def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
     with Store(engine, payloads=None) as store:
         store.create("k")
@@ -180,7 +180,7 @@ def test_close_makes_no_checkpoint_while_another_connection_is_open(file: Path) 
     engine.dispose()
 
 
-def test_interrupted_checkpoint_leaves_no_lock(file: Path) -> None:
+def test_interrupted_checkpoint_leaves_no_lock_on_the_file(file: Path) -> None:
     class Connection(sqlite3.Connection):
         def execute(self, statement: str, *parameters: Any) -> Any:
             if "wal_checkpoint" in statement:
@@ -214,7 +214,7 @@ engine.dispose()
 """
 
 
-def test_log_of_three_writing_processes_stays_small(file: Path) -> None:
+def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
     with Store(f"sqlite:///{file}") as store:
         store.create("k")
         writers = [Program(WRITER, f"sqlite:///{file}") for _ in range(3)]
@@ -224,7 +224,7 @@ def test_log_of_three_writing_processes_stays_small(file: Path) -> None:
         assert [each for each in store.examine() if each.name != "settings"] == []
 
 
-def test_fixed_library_keeps_automatic_checkpoints(make_sqlite: MakeDatabase) -> None:
+def test_sqlite_version_with_the_fix_keeps_automatic_checkpoints(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(), module=library(FIXED))
     with Store(engine) as store:
         store.ping()
@@ -235,7 +235,9 @@ def test_fixed_library_keeps_automatic_checkpoints(make_sqlite: MakeDatabase) ->
 
 
 @pytest.mark.parametrize("make_engine", [create_engine, sa.create_engine], ids=["own engine", "host engine"])
-def test_doctor_names_an_affected_library(file: Path, make_engine: Callable[..., sa.Engine]) -> None:
+def test_doctor_names_a_sqlite_version_that_has_the_wal_reset_bug(
+    file: Path, make_engine: Callable[..., sa.Engine]
+) -> None:
     engine = make_engine(f"sqlite:///{file}", module=library(AFFECTED))
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
     with Store(engine) as store:
@@ -246,7 +248,9 @@ def test_doctor_names_an_affected_library(file: Path, make_engine: Callable[...,
     assert "lango-store[sqlite]" in finding.remedy
 
 
-def test_affected_library_is_logged_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sqlite_version_that_has_the_wal_reset_bug_is_logged_one_time(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "lango_store")
     for _ in range(2):
         engine = create_engine(f"sqlite:///{file}", module=library((3, 41, 2)))

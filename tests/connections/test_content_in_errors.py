@@ -83,7 +83,7 @@ WRITES: list[Callable[[Store], Any]] = [
 
 
 @pytest.mark.parametrize("constraint", BEFORE)
-def test_error_for_violated_constraint_shows_no_content(engine: sa.Engine, constraint: str) -> None:
+def test_error_for_a_violated_constraint_shows_no_stored_text(engine: sa.Engine, constraint: str) -> None:
     statements = BEFORE[constraint][engine.dialect.name]
     with Store(engine) as store:
         store.create("k", messages=[message("1")])
@@ -98,7 +98,7 @@ def test_error_for_violated_constraint_shows_no_content(engine: sa.Engine, const
                 connection.rollback()
 
 
-def test_failed_statement_on_store_engine_shows_no_parameters(url: str) -> None:
+def test_error_of_a_failed_statement_shows_no_parameters(url: str) -> None:
     engine = create_engine(url)
     statement = sa.text("SELECT * FROM missing WHERE a = :a")
     with engine.connect() as connection, pytest.raises(sa.exc.DBAPIError) as caught:
@@ -107,7 +107,7 @@ def test_failed_statement_on_store_engine_shows_no_parameters(url: str) -> None:
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-def test_failed_search_shows_no_search_words(engine: sa.Engine) -> None:
+def test_error_of_a_failed_search_shows_no_search_words(engine: sa.Engine) -> None:
     schema.enable_search(engine)
     with Store(engine) as store:
         store.create("k", messages=[message(f"about {SECRET}")])

@@ -27,7 +27,7 @@ from lango_store import (
 )
 
 
-def test_missing_driver_error_names_the_extra() -> None:
+def test_error_for_a_missing_driver_names_the_extra_to_install() -> None:
     done = run_process("stats", "--url", "postgresql://host/agents", environment={"PSYCOPG_IMPL": "none"})
     assert re.fullmatch(
         r"error: PostgreSQL's client library is missing \(.*'none'.*\): "
@@ -37,7 +37,7 @@ def test_missing_driver_error_names_the_extra() -> None:
     assert done.returncode == 1
 
 
-def test_engine_sets_pragmas_on_sqlite(make_sqlite: MakeDatabase) -> None:
+def test_engine_sets_pragmas_on_each_sqlite_connection(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     for durability, level in (("full", 2), ("normal", 1)):
         engine = create_engine(url, durability=durability)  # type: ignore[arg-type]
@@ -59,7 +59,9 @@ def test_unknown_durability_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-def test_engine_sets_session_settings_on_postgresql(make_postgres: MakeDatabase, scheme: str) -> None:
+def test_postgresql_url_with_each_scheme_is_accepted_and_connects_in_utc(
+    make_postgres: MakeDatabase, scheme: str
+) -> None:
     engine = create_engine(f"{scheme}{make_postgres().removeprefix('postgresql+psycopg')}")
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW timezone").scalar() == "UTC"
@@ -80,7 +82,7 @@ def test_prepare_threshold_is_read_from_url(make_postgres: MakeDatabase, given: 
             assert (prepared == 0) == (used is None)
 
 
-def test_store_refuses_engine_of_other_database() -> None:
+def test_store_refuses_an_engine_for_mysql() -> None:
     engine = sa.create_mock_engine("mysql://", lambda *_: None)
     with pytest.raises(TypeError, match="URL"):
         Store(engine)  # type: ignore[arg-type]
@@ -94,7 +96,9 @@ def test_store_constructor_opens_no_connection(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pool_replaces_connections_closed_by_server(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+def test_pool_replaces_connections_that_the_server_closed(
+    make_postgres: MakeDatabase, administrator: sa.Engine
+) -> None:
     with Store(make_postgres()) as store:
         store.create("k")
         store.append_message("k", message())
@@ -134,7 +138,7 @@ def test_append_on_full_disk_raises_and_writes_nothing(make_sqlite: MakeDatabase
         assert store.append_message("k", message("b")).seq == 2
 
 
-def test_append_with_failed_commit_raises_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
+def test_append_whose_commit_fails_raises_and_writes_nothing(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite())
     with engine.begin() as connection:
         for statement in (
@@ -156,7 +160,7 @@ def test_append_with_failed_commit_raises_and_writes_nothing(make_sqlite: MakeDa
     engine.dispose()
 
 
-def test_in_memory_store_survives_errors() -> None:
+def test_store_in_memory_keeps_its_sessions_after_an_error() -> None:
     with Store("sqlite://", migrate=True) as store:
         store.create("k")
         with pytest.raises(SessionExists):
@@ -186,7 +190,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
-def test_read_only_file_can_be_read(make_sqlite: MakeDatabase) -> None:
+def test_store_can_read_but_not_write_a_read_only_file(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:
         store.create("k", messages=[message("a")])
@@ -196,7 +200,7 @@ def test_read_only_file_can_be_read(make_sqlite: MakeDatabase) -> None:
 
 
 @pytest.mark.parametrize("name", ["agent.db", "a b?c%25#.db"])
-def test_read_only_engine_changes_and_creates_no_file(tmp_path: Path, name: str) -> None:
+def test_read_only_engine_neither_changes_nor_creates_a_file(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     url = sa.URL.create("sqlite", database=str(file))
     with Store(create_engine(url), migrate=True) as store:
@@ -219,7 +223,7 @@ def test_read_only_engine_changes_and_creates_no_file(tmp_path: Path, name: str)
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_statements_after_an_append_can_be_rolled_back(url: str) -> None:
+def test_statements_of_the_application_can_be_rolled_back_after_an_append(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         store.create("k")
@@ -249,7 +253,7 @@ def test_raw_connection_still_begins_transactions_after_an_append(make_postgres:
     engine.dispose()
 
 
-def test_append_on_host_engine_leaves_autocommit_of_other_engines_off(make_postgres: MakeDatabase) -> None:
+def test_append_on_one_engine_does_not_turn_on_autocommit_of_another_engine(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     host, engine = sa.create_engine(url), create_engine(url)
     with Store(host) as store:
@@ -263,7 +267,7 @@ def test_append_on_host_engine_leaves_autocommit_of_other_engines_off(make_postg
 
 
 @pytest.mark.parametrize("moment", ["checkout", "checkin", "reset"])
-def test_pool_event_fires_once_per_store_call(url: str, moment: str) -> None:
+def test_pool_event_fires_once_for_each_call_of_the_store(url: str, moment: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         store.create("k")

@@ -57,7 +57,7 @@ def connect_several(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("whose", ["ours", "stock"])
-def test_all_connections_to_demoted_primary_are_discarded(pair: Pair, whose: str) -> None:
+def test_all_connections_to_a_demoted_primary_are_discarded(pair: Pair, whose: str) -> None:
     engine = create_engine(pair.url) if whose == "ours" else sa.create_engine(create_engine(pair.url).url)
     with Store(engine) as store:
         store.create("k")
@@ -75,7 +75,7 @@ def test_all_connections_to_demoted_primary_are_discarded(pair: Pair, whose: str
     engine.dispose()
 
 
-def test_store_leaves_standby_when_address_resolves_to_primary(pair: Pair) -> None:
+def test_store_reconnects_when_its_address_leads_to_the_primary_again(pair: Pair) -> None:
     primary, standby = (sa.make_url(each.url()) for each in pair)
     relay = Relay(primary)
     try:
@@ -109,7 +109,7 @@ HAPPENINGS: Final[dict[str, Callable[[Pair], None]]] = {"killed": kill, "demoted
 
 
 @pytest.mark.parametrize("happening", [*HAPPENINGS, "restarted"])
-def test_failover_loses_and_duplicates_no_message(pair: Pair, happening: str) -> None:
+def test_failover_neither_loses_nor_duplicates_a_message(pair: Pair, happening: str) -> None:
     pair.primary.wait_for_standby()
     url = f"{pair.url}&connect_timeout=2&statement_timeout=1s"
     with Store(url, retry=timedelta(seconds=60)) as patient, Store(url) as impatient:

@@ -16,7 +16,7 @@ from lango_store import Store
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o000, 0o600), (0o177, 0o600)])
-def test_new_database_and_archive_are_readable_by_owner_only(tmp_path: Path, umask: int, mode: int) -> None:
+def test_new_database_and_archive_are_not_accessible_to_other_users(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:
         past = datetime.now(UTC) - timedelta(days=9)
@@ -32,7 +32,7 @@ def test_new_database_and_archive_are_readable_by_owner_only(tmp_path: Path, uma
         os.umask(before)
 
 
-def test_existing_file_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_database_file_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "agent.db").touch(mode=0o640)
     (tmp_path / "agent.db").chmod(0o640)
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
@@ -60,7 +60,9 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_mistyped_path_creates_no_file(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_with_a_mistyped_path_creates_no_file(
+    tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for url in (f"sqlite:///{tmp_path}/agnet.db", f"sqlite:///file:{tmp_path}/agnet.db?uri=true"):
         done = run(*words, "--url", url)
@@ -98,7 +100,7 @@ def _bound(*words: str) -> subprocess.CompletedProcess[str]:
     return run_program(BOUND_BY_RIGHTS, *words)
 
 
-def test_read_only_file_shows_writes_of_other_processes(shelf: Path) -> None:
+def test_list_command_on_a_read_only_file_shows_writes_of_another_process(shelf: Path) -> None:
     path = shelf / "agent.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
         store.create("k")

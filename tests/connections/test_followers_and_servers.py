@@ -17,7 +17,7 @@ from support.relay import Relay
 from lango_store import SessionNotFound, Store, create_engine, schema
 
 
-def test_followers_survive_a_server_that_is_away(make_postgres: MakeDatabase, relay: Relay) -> None:
+def test_followers_continue_after_the_server_was_unreachable(make_postgres: MakeDatabase, relay: Relay) -> None:
     url = make_postgres()
     tries: list[float] = []
     engine = create_engine(relay.url(url))
@@ -39,7 +39,9 @@ def test_followers_survive_a_server_that_is_away(make_postgres: MakeDatabase, re
     engine.dispose()
 
 
-def test_watcher_does_not_poll_in_a_loop_while_the_server_is_away(make_postgres: MakeDatabase, relay: Relay) -> None:
+def test_follower_pauses_between_tries_to_reach_an_unreachable_server(
+    make_postgres: MakeDatabase, relay: Relay
+) -> None:
     url = make_postgres()
     tries: list[float] = []
     engine = create_engine(relay.url(url))
@@ -128,7 +130,7 @@ def tenants_engine(make_postgres: MakeDatabase, administrator: sa.Engine) -> Ite
 
 
 @not_on_a_cluster("Citus refuses the policy")
-def test_each_session_is_read_in_the_context_of_its_readers(tenants_engine: sa.Engine) -> None:
+def test_followed_session_is_read_with_the_context_variables_of_its_reader(tenants_engine: sa.Engine) -> None:
     with Store(tenants_engine) as store:
         readers = {}
         for tenant in ("a", "b"):

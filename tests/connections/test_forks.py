@@ -24,7 +24,7 @@ def stored(file: Path) -> tuple[str, int]:
         connection.close()
 
 
-def test_parent_and_children_continue_after_a_fork(url: str) -> None:
+def test_parent_and_child_processes_can_use_the_store_after_a_fork(url: str) -> None:
     """The parent keeps its connection to PostgreSQL, but opens another one to SQLite."""
     program = """
 import gc, os, sys, warnings
@@ -57,7 +57,7 @@ store.close()
     assert (done.stdout.strip(), done.stderr, done.returncode) == (f"82 {opened}", "", 0)
 
 
-def test_store_in_memory_is_copied_to_a_forked_child() -> None:
+def test_forked_process_gets_a_copy_of_a_store_in_memory() -> None:
     program = """
 import os
 from lango_store import Store, Message
@@ -84,7 +84,7 @@ store = Store(engine)
 
 
 @pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES.keys())
-def test_forked_child_loses_no_message_when_parent_closes_its_store(file: Path, make: str) -> None:
+def test_forked_process_loses_no_message_when_the_parent_closes_the_store(file: Path, make: str) -> None:
     """If a child used the lock table that it inherits, it would append without locks, and its log could be deleted."""
     program = f"""
 import os, sys
@@ -117,7 +117,7 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for n in range(5)])
     assert stored(file) == ("ok", 1 + 4 * 150 + 1 + 15)
 
 
-def test_child_refuses_an_engine_that_the_parent_used_before_creating_a_store(file: Path) -> None:
+def test_forked_process_refuses_an_engine_that_the_parent_used_before_creating_a_store(file: Path) -> None:
     program = """
 import os, sys
 import sqlalchemy as sa
@@ -144,7 +144,7 @@ engine.dispose()
     assert (done.stdout.strip(), done.stderr) == ("0", "")
 
 
-def test_child_refuses_a_file_with_an_inherited_connection_and_never_closes_it(file: Path) -> None:
+def test_forked_process_neither_uses_nor_closes_an_inherited_connection_to_a_file(file: Path) -> None:
     program = """
 import os, sys
 import sqlalchemy as sa
@@ -197,7 +197,7 @@ def in_a_child():
 """
 
 
-def test_child_forked_during_appends_of_other_threads_does_not_hang(url: str) -> None:
+def test_process_forked_while_other_threads_append_does_not_hang(url: str) -> None:
     program = f"""
 import os, signal, sys, threading, warnings
 from lango_store import DatabaseUnavailable, Store, Message
@@ -228,7 +228,7 @@ store.close()
     assert (done.stdout.strip(), done.stderr) == ("done", "")
 
 
-def test_child_forked_during_first_call_of_another_thread_does_not_hang(url: str) -> None:
+def test_process_forked_during_the_first_call_of_another_thread_does_not_hang(url: str) -> None:
     program = f"""
 import os, signal, sys, threading, warnings
 import sqlalchemy as sa
@@ -257,7 +257,9 @@ engine.dispose()
     assert (done.stdout.strip(), done.stderr) == ("2" if url.startswith("sqlite") else "0", "")
 
 
-def test_child_does_not_wait_for_the_lock_of_a_pool(file: Path, make_sqlite: MakeDatabase) -> None:
+def test_forked_process_does_not_wait_for_a_pool_lock_that_a_parent_thread_holds(
+    file: Path, make_sqlite: MakeDatabase
+) -> None:
     program = f"""
 import os, signal, sys, threading, warnings
 import sqlalchemy as sa

@@ -32,7 +32,7 @@ def shape(statement: str) -> str:
     return "".join(statement.split())[:25]
 
 
-def test_on_statement_sees_each_statement_sent_to_driver(url: str) -> None:
+def test_on_statement_is_called_with_each_statement_that_reaches_the_driver(url: str) -> None:
     told: Seen = []
     engine = create_engine(url)
     with Store(engine, on_statement=lambda text, seconds: told.append((text, seconds))) as store:
@@ -49,7 +49,7 @@ def test_on_statement_sees_each_statement_sent_to_driver(url: str) -> None:
     assert all(0 <= seconds < 60 for _, seconds in told)
 
 
-def test_on_statement_sees_only_the_stores_statements_on_a_callers_connection(url: str) -> None:
+def test_on_statement_is_not_called_with_the_callers_own_statements(url: str) -> None:
     told: Seen = []
     engine = create_engine(url)
     store = Store(engine, on_statement=lambda text, seconds: told.append((text, seconds)))

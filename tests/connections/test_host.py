@@ -15,7 +15,7 @@ from lango_store.tables import VERSION_TABLE, Base, MessageRow, SessionRow
 OURS = {*Base.metadata.tables, VERSION_TABLE}
 
 
-def test_host_create_all_does_not_create_store_tables(make_sqlite: MakeDatabase) -> None:
+def test_create_all_of_the_application_does_not_create_tables_of_the_store(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(migrated=False))
     sqlmodel.SQLModel.metadata.create_all(engine)
     assert not OURS & set(sa.inspect(engine).get_table_names())
@@ -23,7 +23,7 @@ def test_host_create_all_does_not_create_store_tables(make_sqlite: MakeDatabase)
     engine.dispose()
 
 
-def test_host_autogenerate_ignores_store_tables(engine: sa.Engine) -> None:
+def test_alembic_autogenerate_of_the_application_ignores_tables_of_the_store(engine: sa.Engine) -> None:
     host = sa.MetaData()
     sa.Table("host_order", host, sa.Column("number", sa.Integer, primary_key=True))
     with engine.connect() as connection:
@@ -32,7 +32,7 @@ def test_host_autogenerate_ignores_store_tables(engine: sa.Engine) -> None:
     assert [(what, table.name) for what, table in differences] == [("add_table", "host_order")]
 
 
-def test_migrations_do_not_change_host_tables_and_versions(empty_url: str) -> None:
+def test_migrations_do_not_change_tables_or_alembic_version_of_the_application(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
@@ -64,7 +64,7 @@ def test_two_schemas_of_one_database_can_hold_two_stores(make_postgres: MakeData
     engine.dispose()
 
 
-def test_own_queries_on_tables_return_typed_values(store: Store, engine: sa.Engine) -> None:
+def test_sqlmodel_queries_on_the_tables_of_the_store_return_typed_values(store: Store, engine: sa.Engine) -> None:
     call = ToolCall(id="c", name="n", output={"a": 1.0})
     store.create("k", settings={"thinking": "high"}, messages=[message("hi", tokens=3)])
     stored = store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call]))
@@ -85,7 +85,7 @@ def test_own_queries_on_tables_return_typed_values(store: Store, engine: sa.Engi
             _ = bare.messages
 
 
-def test_rows_added_with_the_tables_are_readable_by_the_store(engine: sa.Engine, store: Store) -> None:
+def test_store_reads_rows_that_a_sqlmodel_session_wrote(engine: sa.Engine, store: Store) -> None:
     made = store.create("k", metadata={"a": [1]})
     with sqlmodel.Session(engine) as session:
         row = MessageRow(session_key="k", seq=9, role=MessageRole.USER, content={"b": 1}, created_at=made.created_at)

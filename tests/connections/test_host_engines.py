@@ -61,7 +61,7 @@ def reject_inserts(store: Store) -> None:
             )
 
 
-def test_writes_are_atomic_at_every_host_isolation_level(url: str) -> None:
+def test_writes_are_atomic_at_every_isolation_level_of_the_engine(url: str) -> None:
     with Store(url) as own:
         reject_inserts(own)
     for name, engine in host_engines(url):
@@ -83,7 +83,7 @@ def test_writes_are_atomic_at_every_host_isolation_level(url: str) -> None:
         engine.dispose()
 
 
-def test_reads_are_consistent_at_every_host_isolation_level(url: str) -> None:
+def test_reads_are_consistent_at_every_isolation_level_of_the_engine(url: str) -> None:
     with Store(url) as own:
         for name, engine in host_engines(url):
             store = Store(engine)
@@ -97,7 +97,7 @@ def test_reads_are_consistent_at_every_host_isolation_level(url: str) -> None:
             engine.dispose()
 
 
-def test_host_connections_keep_their_settings(make_postgres: MakeDatabase) -> None:
+def test_calls_of_the_store_do_not_change_settings_of_connections_in_the_pool(make_postgres: MakeDatabase) -> None:
     engine = sa.create_engine(make_postgres(), isolation_level="SERIALIZABLE", pool_size=1)
     store = Store(engine)
     store.create("k", messages=messages(2))
@@ -111,7 +111,7 @@ def test_host_connections_keep_their_settings(make_postgres: MakeDatabase) -> No
     engine.dispose()
 
 
-def test_write_on_outdated_snapshot_of_caller_says_to_retry(make_postgres: MakeDatabase) -> None:
+def test_write_in_a_callers_outdated_snapshot_raises_database_busy(make_postgres: MakeDatabase) -> None:
     engine = sa.create_engine(make_postgres(), isolation_level="REPEATABLE READ")
     store = Store(engine)
     store.create("k")
@@ -124,7 +124,7 @@ def test_write_on_outdated_snapshot_of_caller_says_to_retry(make_postgres: MakeD
     engine.dispose()
 
 
-def test_using_refuses_autocommit_connection_with_the_line_to_change(url: str) -> None:
+def test_using_refuses_an_autocommit_connection_and_names_isolation_level(url: str) -> None:
     with Store(url) as own:
         own.create("k", messages=messages(2))
     for make in (create_engine, stock_engine):
@@ -139,7 +139,7 @@ def test_using_refuses_autocommit_connection_with_the_line_to_change(url: str) -
         assert own.info("k").message_count == 2
 
 
-def test_schema_translate_map_is_refused_with_the_remedy(url: str) -> None:
+def test_schema_translate_map_is_refused_and_search_path_is_suggested(url: str) -> None:
     with Store(url) as own:
         own.create("k")
     engine = create_engine(url)
@@ -239,7 +239,7 @@ def test_row_level_security_separates_tenants(tenants_url: sa.URL, make: Any, mo
 
 
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-def test_write_to_row_that_policy_only_allows_to_read_raises_not_permitted(tenants_url: sa.URL) -> None:
+def test_write_to_a_row_that_a_policy_makes_read_only_raises_not_permitted(tenants_url: sa.URL) -> None:
     administrator = create_engine(tenants_url.set(username="postgres"))
     with administrator.begin() as connection:
         connection.exec_driver_sql("DROP POLICY tenant ON lango_session")
@@ -260,7 +260,7 @@ def test_write_to_row_that_policy_only_allows_to_read_raises_not_permitted(tenan
 
 
 @pytest.mark.parametrize("moment", ["begin", "engine_connect", "checkout"])
-def test_append_runs_in_sqlalchemy_transaction_if_engine_has_listener(url: str, moment: str) -> None:
+def test_append_runs_in_a_sqlalchemy_transaction_if_the_engine_has_a_listener(url: str, moment: str) -> None:
     engine = create_engine(url)
     store = Store(engine)
     store.create("k")
@@ -274,7 +274,7 @@ def test_append_runs_in_sqlalchemy_transaction_if_engine_has_listener(url: str, 
     engine.dispose()
 
 
-def test_checkin_listener_error_reaches_caller_after_committed_append(url: str) -> None:
+def test_error_of_a_checkin_listener_is_raised_although_the_append_is_committed(url: str) -> None:
     engine = create_engine(url)
     errors = {RuntimeError: RuntimeError, engine.dialect.loaded_dbapi.OperationalError: LangoStoreError}
     store = Store(engine)
@@ -294,7 +294,7 @@ def test_checkin_listener_error_reaches_caller_after_committed_append(url: str) 
 
 
 @not_on_a_cluster("Citus refuses a policy that holds a query, or is never true")
-def test_error_for_listener_with_open_transaction_names_begin_event(
+def test_engine_connect_listener_that_leaves_a_transaction_open_is_refused(
     tenants_url: sa.URL,
 ) -> None:
     engine = create_engine(tenants_url)
@@ -321,7 +321,7 @@ def test_using_accepts_scoped_session(url: str) -> None:
     engine.dispose()
 
 
-def test_using_keeps_attributes_of_store_subclass(url: str) -> None:
+def test_using_on_a_subclass_of_store_keeps_class_and_attributes(url: str) -> None:
     class Tenants(Store):
         def __init__(self, engine: sa.Engine, tenant: str) -> None:
             super().__init__(engine)
@@ -334,7 +334,7 @@ def test_using_keeps_attributes_of_store_subclass(url: str) -> None:
     engine.dispose()
 
 
-def test_connect_listener_may_leave_transaction_open(make_postgres: MakeDatabase) -> None:
+def test_connect_listener_may_leave_a_transaction_open(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url, pool_size=1)
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("SET statement_timeout = '90s'"))

@@ -45,7 +45,7 @@ BOUNDS = {
 }
 
 
-def test_keepalive_settings_are_defaults_that_url_overrides(
+def test_url_overrides_the_default_timeouts_and_keepalives(
     make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = make_postgres()
@@ -66,7 +66,7 @@ def test_keepalive_settings_are_defaults_that_url_overrides(
     assert used() == BOUNDS | {"connect_timeout": "4"}
 
 
-def test_connect_timeout_ends_unanswered_connection() -> None:
+def test_connect_timeout_ends_an_attempt_to_connect_that_gets_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         store = Store(f"postgresql://x@127.0.0.1:{port}/x?connect_timeout=1")
@@ -74,7 +74,7 @@ def test_connect_timeout_ends_unanswered_connection() -> None:
             store.get("k")
 
 
-def test_tcp_user_timeout_ends_unacknowledged_write(make_postgres: MakeDatabase, relay: Relay) -> None:
+def test_tcp_user_timeout_ends_a_write_that_is_not_acknowledged(make_postgres: MakeDatabase, relay: Relay) -> None:
     with Store(relay.url(make_postgres(), tcp_user_timeout="1000")) as store:
         store.create("k")
         relay.stall()
@@ -124,7 +124,7 @@ def test_statement_timeout_refuses_values_that_are_not_durations(text: str) -> N
         create_engine(f"postgresql://x/y?statement_timeout={text}")
 
 
-def test_migration_has_no_statement_timeout(make_postgres: MakeDatabase) -> None:
+def test_migration_ignores_the_statement_timeout_of_the_url(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     other = create_engine(url)
     reading = threading.Event()
@@ -143,7 +143,7 @@ def test_migration_has_no_statement_timeout(make_postgres: MakeDatabase) -> None
     other.dispose()
 
 
-def test_statement_timeout_ends_wait_for_hung_server() -> None:
+def test_statement_timeout_ends_the_wait_for_a_server_that_hangs() -> None:
     server = PostgresServer()
     try:
         with Store(f"{server.url()}&connect_timeout=2&statement_timeout=200ms", migrate=True) as store:

@@ -22,7 +22,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
 @pytest.mark.parametrize("reset", ["rollback", None])
-def test_broken_connection_is_not_returned_to_host_pool(
+def test_broken_connection_is_not_returned_to_the_pool_of_the_application(
     make_postgres: MakeDatabase,
     administrator: sa.Engine,
     caplog: pytest.LogCaptureFixture,
@@ -47,7 +47,7 @@ def test_broken_connection_is_not_returned_to_host_pool(
 
 
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES.keys())
-def test_long_idle_connection_is_pinged_before_use(
+def test_connection_idle_for_more_than_30_seconds_is_pinged_before_use(
     make_postgres: MakeDatabase, relay: Relay, monkeypatch: pytest.MonkeyPatch, call: Callable[[Store], object]
 ) -> None:
     engine = create_engine(relay.url(make_postgres()), pool_size=1)
@@ -66,7 +66,7 @@ def test_long_idle_connection_is_pinged_before_use(
     engine.dispose()
 
 
-def test_only_idle_connections_that_do_not_answer_are_replaced(
+def test_idle_connection_is_replaced_only_if_it_does_not_answer_the_ping(
     make_postgres: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = create_engine(make_postgres(), pool_size=1)

@@ -50,7 +50,7 @@ def test_writers_and_readers_work_through_pgbouncer(make_postgres: MakeDatabase,
         assert store.conversation("k").total_usage() == {"tokens": 160}
 
 
-def test_upgrades_through_pgbouncer_leave_no_lock(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+def test_upgrades_through_pgbouncer_leave_no_advisory_lock(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
     direct = make_postgres(migrated=False)
     url = pooler.url(direct).replace("&prepare_threshold=none", "")
     assert "prepare" not in url
@@ -64,7 +64,9 @@ def test_upgrades_through_pgbouncer_leave_no_lock(make_postgres: MakeDatabase, p
     assert advisory_locks(direct) == 0
 
 
-def test_pgbouncer_refuses_options_in_url(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
+def test_pgbouncer_refuses_a_url_with_options_or_a_statement_timeout(
+    make_postgres: MakeDatabase, pooler: PgBouncer
+) -> None:
     for parameter in ("options=-csearch_path%3Dpublic", "statement_timeout=5s"):
         with (
             Store(f"{pooler.url(make_postgres())}&{parameter}") as store,

@@ -9,7 +9,7 @@ from support.locks import wait_for_waiters
 from lango_store import create_engine
 
 
-def test_free_connection_goes_to_longest_waiting_thread(url: str) -> None:
+def test_free_connection_goes_to_the_thread_that_has_waited_longest(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     order: list[object] = []
 
@@ -29,7 +29,7 @@ def test_free_connection_goes_to_longest_waiting_thread(url: str) -> None:
     engine.dispose()
 
 
-def test_thread_with_timed_out_wait_gets_no_connection(url: str) -> None:
+def test_connection_is_returned_to_the_pool_although_a_waiting_thread_gave_up(url: str) -> None:
     engine = create_engine(url, pool_size=1, pool_timeout=0.01)
     for _ in range(3):
         with engine.connect(), pytest.raises(sa.exc.TimeoutError):

@@ -72,7 +72,7 @@ def test_store_refuses_calls_after_its_file_was_moved(
         assert store.append_message("k", message()).seq == 3
 
 
-def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tmp_path: Path) -> None:
+def test_store_opens_no_new_connection_to_a_backup_that_replaced_its_file(file: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup.db"
     with Store(f"sqlite:///{file}") as store:
         store.create("k", messages=messages(2))
@@ -93,7 +93,9 @@ def test_new_connection_never_opens_the_file_of_a_restored_backup(file: Path, tm
 
 
 @pytest.mark.parametrize("method", ["append", "truncate"])
-def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tmp_path: Path, method: str) -> None:
+def test_write_is_refused_if_the_file_is_replaced_before_the_write_is_locked(
+    file: Path, tmp_path: Path, method: str
+) -> None:
     def replace(*_: object) -> None:  # between the first check of the file and the write lock
         if backup.exists():
             backup.rename(file)
@@ -111,7 +113,7 @@ def test_write_that_waited_while_its_file_was_replaced_is_refused(file: Path, tm
 
 
 @pytest.mark.usefixtures("looks_always")
-def test_store_refuses_a_callers_connection_after_its_file_was_replaced(
+def test_callers_connection_is_refused_after_the_file_was_replaced(
     engine: sa.Engine, file: Path, migrated_file: Path
 ) -> None:
     store = Store(engine)
@@ -125,7 +127,7 @@ def test_store_refuses_a_callers_connection_after_its_file_was_replaced(
             store.using(connection).append_message("k", message())
 
 
-def test_removed_wal_file_is_accepted_while_no_connection_is_open(file: Path) -> None:
+def test_store_continues_after_sqlite_removed_the_wal_file(file: Path) -> None:
     engine = create_engine(f"sqlite:///{file}", poolclass=sa.NullPool)
     with Store(engine) as store:
         store.create("k")
@@ -134,7 +136,7 @@ def test_removed_wal_file_is_accepted_while_no_connection_is_open(file: Path) ->
             assert not Path(f"{file}-wal").exists()
 
 
-def test_ping_checks_schema_again(url: str) -> None:
+def test_ping_checks_the_schema_at_every_call(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
         store.ping()
@@ -159,7 +161,7 @@ DAMAGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("statement", "text"), DAMAGES.values(), ids=DAMAGES.keys())
-def test_ping_refuses_database_without_tables_or_revision(url: str, statement: str, text: str) -> None:
+def test_ping_refuses_a_database_without_tables_or_with_a_damaged_revision(url: str, statement: str, text: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
         store.ping()
@@ -171,7 +173,7 @@ def test_ping_refuses_database_without_tables_or_revision(url: str, statement: s
     engine.dispose()
 
 
-def test_calls_succeed_if_schema_check_is_reset_at_any_line(url: str) -> None:
+def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line(url: str) -> None:
     """A failed ping or call in another thread can request a new schema check at any time."""
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:

@@ -50,7 +50,9 @@ def store(primary: PostgresServer, replica: PostgresServer) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("behind", [0.001, 2])
-def test_lagging_replica_never_returns_stale_reads(store: Store, replica: PostgresServer, behind: float) -> None:
+def test_writer_reads_its_own_writes_although_the_replica_lags(
+    store: Store, replica: PostgresServer, behind: float
+) -> None:
     replica.delay(behind)
     for writer in range(8):
         store.create(f"k{writer}")
@@ -106,7 +108,7 @@ def test_replica_answers_reads_while_primary_is_down(
         primary.resume()
 
 
-def test_primary_answers_read_if_replica_fails_during_it(
+def test_primary_answers_a_read_during_which_the_replica_fails(
     store: Store, primary: PostgresServer, replica: PostgresServer
 ) -> None:
     store.create("k", messages=messages(3))
@@ -127,7 +129,7 @@ def test_primary_answers_read_if_replica_fails_during_it(
         assert reading.result() == 3
 
 
-def test_snapshot_reads_on_replica_are_consistent(
+def test_snapshot_on_a_replica_does_not_see_later_commits(
     store: Store, primary: PostgresServer, replica: PostgresServer
 ) -> None:
     store.create("k", messages=messages(3))
@@ -140,7 +142,9 @@ def test_snapshot_reads_on_replica_are_consistent(
         assert connection.execute(standing).one() == (True, 3)
 
 
-def test_at_reads_up_to_the_position_of_another_store(primary: PostgresServer, replica: PostgresServer) -> None:
+def test_store_at_the_position_of_another_store_reads_what_that_store_wrote(
+    primary: PostgresServer, replica: PostgresServer
+) -> None:
     replica.delay(60)
     with Store(primary.url()) as writer, Store(primary.url(), replica=replica.url()) as reader:
         writer.create("k", messages=messages(3))
@@ -162,7 +166,7 @@ def test_at_reads_up_to_the_position_of_another_store(primary: PostgresServer, r
         seeing.get("k")
 
 
-def test_position_of_earlier_write_leaves_the_last_write_unknown() -> None:
+def test_position_of_the_last_write_is_unknown_until_that_write_is_noted() -> None:
     last_write = LastWrite()
     earlier, later = last_write.count(), last_write.count()
     last_write.note(earlier, 100)  # the position does not include the later write
@@ -183,7 +187,7 @@ def test_primary_answers_while_replica_is_down_or_has_no_tables(make_postgres: M
         assert store.stats().messages == 3
 
 
-def test_close_closes_connections_to_both_servers(make_postgres: MakeDatabase) -> None:
+def test_close_of_a_store_with_replica_closes_connections_to_both_servers(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     drivers: list[Any] = []
 
@@ -200,7 +204,7 @@ def test_close_closes_connections_to_both_servers(make_postgres: MakeDatabase) -
         sa.event.remove(sa.Pool, "connect", connected)
 
 
-def test_sqlite_store_refuses_replica(make_sqlite: MakeDatabase) -> None:
+def test_sqlite_store_refuses_a_replica(make_sqlite: MakeDatabase) -> None:
     with pytest.raises(ValueError, match="replica"):
         Store(make_sqlite(), replica=make_sqlite())
     with Store(make_sqlite()) as store:

@@ -74,7 +74,7 @@ WITHOUT: Final = {
 @pytest.mark.parametrize(
     "method", sorted((every_method.methods_of(Store) | every_method.methods_of(Conversation)) - WITHOUT.keys())
 )
-def test_retry_waits_for_unreachable_server(
+def test_store_with_retry_waits_for_an_unreachable_server(
     url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     if method == "search":
@@ -106,7 +106,7 @@ def test_call_without_retry_fails_at_once_and_next_call_connects(url: sa.URL, re
     assert pauses.count == 0
 
 
-def test_retry_ends_after_its_time_with_the_last_error(
+def test_retry_stops_after_the_given_time_and_raises_the_last_error(
     url: sa.URL, relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Store(url, retry=timedelta(milliseconds=50)) as store:
@@ -119,7 +119,7 @@ def test_retry_ends_after_its_time_with_the_last_error(
     assert re.match(r"given up after \d+ tries in 0\.\d s: PostgreSQL: ", lines[0])
 
 
-def test_retry_waits_for_sqlite_lock_beyond_busy_timeout(make_sqlite: MakeDatabase, pauses: Pauses) -> None:
+def test_retry_waits_for_a_sqlite_lock_longer_than_busy_timeout(make_sqlite: MakeDatabase, pauses: Pauses) -> None:
     url = f"{make_sqlite()}?timeout=0"
     other = create_engine(url)
     with Store(url, retry=HALF_A_MINUTE) as store, other.connect() as connection:
@@ -173,7 +173,7 @@ def test_call_in_callers_transaction_is_not_retried(url: sa.URL, relay: Relay, p
 # Retries write nothing twice
 
 
-def test_retry_gives_ids_to_messages_and_turns(url: sa.URL) -> None:
+def test_store_with_retry_gives_ids_to_messages_and_turns_that_have_none(url: sa.URL) -> None:
     uuid7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
@@ -219,7 +219,9 @@ DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] 
 
 
 @pytest.mark.parametrize("method", DONE_ONCE)
-def test_retry_after_lost_commit_writes_nothing_twice(url: sa.URL, relay: Relay, pauses: Pauses, method: str) -> None:
+def test_retry_writes_nothing_twice_if_the_commit_reply_is_lost(
+    url: sa.URL, relay: Relay, pauses: Pauses, method: str
+) -> None:
     answer, call, expected = DONE_ONCE[method]
     with Store(url, retry=HALF_A_MINUTE) as store:
         store.create("k", messages=[message("a"), message("b")])
@@ -285,7 +287,7 @@ def test_call_with_unknown_outcome_raises_database_unavailable(
 
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "REPEATABLE READ"])
 @pytest.mark.parametrize("where", ["server", "engine"])
-def test_serialization_failure_is_retried_without_retry_option(
+def test_serialization_failure_is_retried_even_without_the_retry_option(
     make_postgres: MakeDatabase, where: str, level: str
 ) -> None:
     made = sa.make_url(make_postgres())

@@ -25,7 +25,7 @@ def url(make_postgres: MakeDatabase, relay: Relay) -> sa.URL:
     return relay.url(make_postgres())
 
 
-def test_begin_of_turn_is_retried_after_lost_commit_reply(url: sa.URL, relay: Relay) -> None:
+def test_begin_of_a_turn_is_retried_if_the_commit_reply_is_lost(url: sa.URL, relay: Relay) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         relay.lose(b"COMMIT")
@@ -43,7 +43,7 @@ APPENDS: Final[dict[str, tuple[bytes, Callable[[RunningTurn], object], list[str]
 
 
 @pytest.mark.parametrize("method", APPENDS)
-def test_retry_stores_append_of_turn_once(url: sa.URL, relay: Relay, method: str) -> None:
+def test_append_of_a_turn_is_stored_once_if_retry_repeats_the_append(url: sa.URL, relay: Relay, method: str) -> None:
     answer, append, expected = APPENDS[method]
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
@@ -59,7 +59,9 @@ def test_retry_stores_append_of_turn_once(url: sa.URL, relay: Relay, method: str
 
 
 @pytest.mark.parametrize("method", APPENDS)
-def test_append_repeated_by_caller_after_lost_connection_is_stored_once(url: sa.URL, relay: Relay, method: str) -> None:
+def test_append_of_a_turn_is_stored_once_if_the_caller_repeats_the_append(
+    url: sa.URL, relay: Relay, method: str
+) -> None:
     answer, append, expected = APPENDS[method]
     with Store(url) as store:
         conversation = store.open("k")
@@ -75,7 +77,7 @@ def test_append_repeated_by_caller_after_lost_connection_is_stored_once(url: sa.
 
 
 @pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
-def test_piece_is_stored_once_if_caller_continues_after_lost_commit_reply(
+def test_piece_of_a_draft_is_stored_once_if_the_caller_goes_on_after_a_lost_commit_reply(
     url: sa.URL, relay: Relay, retry: timedelta | None
 ) -> None:
     with Store(url, retry=retry) as store:
@@ -92,7 +94,7 @@ def test_piece_is_stored_once_if_caller_continues_after_lost_commit_reply(
         assert [each.text for each in conversation.drafts()] == ["first second third fourth"]
 
 
-def test_piece_is_stored_once_if_lost_commit_reply_ends_the_block(url: sa.URL, relay: Relay) -> None:
+def test_piece_of_a_draft_is_stored_once_if_a_lost_commit_reply_ends_the_block(url: sa.URL, relay: Relay) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         with suppress(DatabaseUnavailable), conversation.turn("t", flush=AT_ONCE) as turn:
@@ -103,7 +105,7 @@ def test_piece_is_stored_once_if_lost_commit_reply_ends_the_block(url: sa.URL, r
         assert conversation.open_turn() is None
 
 
-def test_retry_saves_turn_once(url: sa.URL, relay: Relay) -> None:
+def test_turn_is_saved_once_if_retry_repeats_the_save(url: sa.URL, relay: Relay) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         with conversation.turn("t") as turn:
@@ -115,7 +117,7 @@ def test_retry_saves_turn_once(url: sa.URL, relay: Relay) -> None:
         assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
 
 
-def test_turn_with_unknown_outcome_is_replayed_by_the_next_attempt(url: sa.URL, relay: Relay) -> None:
+def test_saved_turn_whose_commit_reply_was_lost_is_replayed_by_the_next_attempt(url: sa.URL, relay: Relay) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         turn = conversation.turn("t").begin()
@@ -129,7 +131,7 @@ def test_turn_with_unknown_outcome_is_replayed_by_the_next_attempt(url: sa.URL, 
 
 
 @pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
-def test_inbox_with_unknown_outcome_raises_and_keeps_messages(
+def test_messages_taken_from_the_inbox_are_kept_if_the_commit_reply_is_lost(
     url: sa.URL, relay: Relay, retry: timedelta | None
 ) -> None:
     with Store(url, retry=retry) as store:
@@ -162,7 +164,7 @@ CALLS: Final[dict[str, Callable[[Store, str], Any]]] = {
 
 
 @pytest.mark.parametrize("method", CALLS)
-def test_retried_keep_draft_enqueue_or_release_takes_effect_once(url: sa.URL, relay: Relay, method: str) -> None:
+def test_repeated_keep_draft_enqueue_or_release_turn_takes_effect_once(url: sa.URL, relay: Relay, method: str) -> None:
     with Store(url, retry=HALF_A_MINUTE) as store:
         conversation = store.open("k")
         with suppress(ZeroDivisionError), conversation.turn("t") as turn:

@@ -96,7 +96,7 @@ def test_errors_and_reprs_show_no_password(caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("url", URLS[:: len(URLS) // 40])
-def test_command_line_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_command_shows_no_password(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     done = CliRunner().invoke(cli.app, ["db", "current", "--url", url])
     if done.exception is not None and isinstance(done.exception, Exception):
         print_error(done.exception)
@@ -162,7 +162,7 @@ def test_store_and_command_line_accept_async_engine_url(empty_url: str) -> None:
         assert len(store.get("k").messages) == 1
 
 
-def test_using_refuses_asyncpg_session_with_the_line_to_write(make_postgres: MakeDatabase) -> None:
+def test_using_refuses_an_asyncpg_session_and_names_the_engine_to_create(make_postgres: MakeDatabase) -> None:
     engine = create_async_engine(of_async_engine(make_postgres()))
 
     async def append() -> None:
@@ -177,7 +177,7 @@ def test_using_refuses_asyncpg_session_with_the_line_to_write(make_postgres: Mak
         asyncio.run(append())
 
 
-def test_timeout_in_url_is_applied(tmp_path: Path) -> None:
+def test_timeout_in_a_sqlite_url_sets_the_busy_timeout(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/x.db?timeout=0.5")
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 500

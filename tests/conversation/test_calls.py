@@ -50,7 +50,7 @@ def states(conversation: Conversation) -> list[tuple[int, int, str]]:
 # Begin and finish
 
 
-def test_finished_call_is_replayed_with_its_result(either_store: Store) -> None:
+def test_begin_call_of_a_finished_call_returns_the_stored_result(either_store: Store) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation).seq
     effect = conversation.begin_call(seq, 1)
@@ -77,7 +77,7 @@ def test_calls_with_the_same_id_are_distinguished_by_seq_and_position(store: Sto
     ]
 
 
-def test_begin_of_running_call_raises_call_in_progress(store: Store, clock: Clock) -> None:
+def test_begin_call_raises_call_in_progress_while_the_call_is_running(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     conversation.begin_call(seq, 0, limit=LIMIT)
@@ -87,7 +87,7 @@ def test_begin_of_running_call_raises_call_in_progress(store: Store, clock: Cloc
     assert (error.key, error.seq, error.position, error.until) == ("k", seq, 0, clock.time + LIMIT)
 
 
-def test_call_without_result_is_unknown_after_its_time_limit(either_store: Store, clock: Clock) -> None:
+def test_call_without_a_result_is_unknown_after_the_time_limit(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation).seq
     effect = conversation.begin_call(seq, 0, limit=LIMIT)
@@ -101,7 +101,7 @@ def test_call_without_result_is_unknown_after_its_time_limit(either_store: Store
     assert (unknown.state, unknown.begun_at, unknown.until) == ("unknown", clock.time - LIMIT, clock.time)
 
 
-def test_idempotent_call_runs_again_with_the_same_key(store: Store, clock: Clock) -> None:
+def test_idempotent_call_without_a_result_begins_again_with_the_same_effect_key(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     late = conversation.begin_call(seq, 0)
@@ -114,7 +114,7 @@ def test_idempotent_call_runs_again_with_the_same_key(store: Store, clock: Clock
     assert [each.content for each in conversation.messages()][1:] == ["done"]
 
 
-def test_late_result_is_stored_if_the_call_was_not_resolved(store: Store, clock: Clock) -> None:
+def test_result_after_the_time_limit_is_stored_if_the_call_was_not_resolved(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     clock.move(hours=2)
@@ -122,7 +122,7 @@ def test_late_result_is_stored_if_the_call_was_not_resolved(store: Store, clock:
     assert states(conversation) == [(1, 0, "finished")]
 
 
-def test_finish_twice_stores_one_result(store: Store) -> None:
+def test_second_finish_call_stores_no_second_result(store: Store) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     stored = conversation.finish_call(effect, "done")
@@ -130,7 +130,7 @@ def test_finish_twice_stores_one_result(store: Store) -> None:
     assert len(conversation.messages()) == 2
 
 
-def test_finish_of_replayed_call_returns_the_first_result(store: Store) -> None:
+def test_finish_call_of_a_replayed_call_returns_the_first_result(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     stored = conversation.finish_call(conversation.begin_call(seq, 0), "first")
@@ -138,7 +138,7 @@ def test_finish_of_replayed_call_returns_the_first_result(store: Store) -> None:
     assert [each.content for each in conversation.messages()][1:] == ["first"]
 
 
-def test_failure_is_the_result_of_the_call(store: Store) -> None:
+def test_failure_of_a_call_is_stored_as_the_result(store: Store) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     result = conversation.finish_call(effect, failed="no money")
@@ -173,13 +173,13 @@ def test_begin_call_refuses_a_call_that_no_message_asks_for(store: Store, seq: i
     assert conversation.calls() == []
 
 
-def test_begin_call_is_refused_in_callers_transaction(store: Store) -> None:
+def test_begin_call_is_refused_in_a_callers_transaction(store: Store) -> None:
     seq = asks(store.open("k")).seq
     with pytest.raises(LangoStoreError, match="needs its own transaction"):
         store.transact(lambda tx: tx.conversation("k").begin_call(seq, 0))
 
 
-def test_result_is_stored_in_callers_transaction(store: Store) -> None:
+def test_result_of_a_call_is_committed_or_rolled_back_with_the_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
 
@@ -198,7 +198,7 @@ def test_result_is_stored_in_callers_transaction(store: Store) -> None:
     assert (store.shared_values("account"), states(conversation)) == ({"paid": 40}, [(1, 0, "finished")])
 
 
-def test_begin_call_with_wait_returns_result_of_another_process(url: str) -> None:
+def test_begin_call_with_wait_returns_the_result_that_another_process_stored(url: str) -> None:
     waits = """
 import sys
 from datetime import timedelta
@@ -221,7 +221,7 @@ scalars = st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=
 
 
 @given(output=st.recursive(scalars, st.lists))
-def test_any_output_is_replayed_equal(store: Store, output: Any) -> None:
+def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any) -> None:
     conversation = store.open()
     conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
     conversation.finish_call(conversation.begin_call(1, 0), output)
@@ -246,14 +246,14 @@ def test_finish_call_refuses_a_failure_that_is_not_text(store: Store, failed: An
         conversation.finish_call(effect, failed=failed)
 
 
-def test_effect_of_another_session_is_refused(store: Store) -> None:
+def test_finish_call_refuses_an_effect_of_another_session(store: Store) -> None:
     conversation = store.open("k")
     effect = conversation.begin_call(asks(conversation).seq, 0)
     with pytest.raises(ValueError, match="another session"):
         store.open("another").finish_call(effect, "done")
 
 
-def test_waiting_async_calls_use_no_threads(url: str) -> None:
+def test_async_begin_call_waits_without_using_a_thread(url: str) -> None:
     async def run() -> None:
         async with AsyncStore(url) as store:
             conversation = await store.open("k")
@@ -274,7 +274,7 @@ def test_waiting_async_calls_use_no_threads(url: str) -> None:
 # In the prompt
 
 
-def test_late_result_follows_its_call_in_the_prompt(store: Store) -> None:
+def test_result_stored_late_directly_follows_the_call_in_the_prompt(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     effect = conversation.begin_call(asks(conversation).seq, 0)
     conversation.append_messages([message("weather?"), Message.assistant("sunny")])
@@ -284,7 +284,7 @@ def test_late_result_follows_its_call_in_the_prompt(store: Store) -> None:
     assert prompt == [("user", "pay"), ("assistant", None), *results, ("user", "weather?"), ("assistant", "sunny")]
 
 
-def test_result_belongs_to_the_call_with_its_name(store: Store) -> None:
+def test_result_answers_the_call_with_the_same_tool_name_if_two_calls_share_an_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay and mail")])
     both = [ToolCall(id="call_0", name="pay"), ToolCall(id="call_0", name="mail")]
     seq = conversation.append_message(Message.assistant(tool_calls=both)).seq
@@ -293,7 +293,7 @@ def test_result_belongs_to_the_call_with_its_name(store: Store) -> None:
     assert results == [("mail", "mailed"), ("pay", UNFINISHED)]
 
 
-def test_late_result_does_not_answer_a_later_call_of_another_tool(store: Store) -> None:
+def test_result_stored_late_does_not_answer_a_later_call_of_another_tool(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
     effect = conversation.begin_call(asking.seq, 0)
@@ -307,7 +307,7 @@ def test_late_result_does_not_answer_a_later_call_of_another_tool(store: Store) 
 # In a turn
 
 
-def test_call_in_a_turn_belongs_to_the_turn(either_store: Store) -> None:
+def test_result_of_a_call_in_a_turn_belongs_to_the_turn(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -319,7 +319,7 @@ def test_call_in_a_turn_belongs_to_the_turn(either_store: Store) -> None:
     assert [state for _, _, state in states(conversation)] == ["finished"] * 3
 
 
-def test_turn_call_accepts_a_tool_call_of_the_message(store: Store) -> None:
+def test_turn_call_accepts_a_tool_call_object_unless_several_are_equal(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -344,7 +344,7 @@ def test_turn_call_accepts_seq_and_position(either_store: Store) -> None:
     assert states(conversation) == [(seq, 2, "finished")]
 
 
-def test_next_attempt_of_a_turn_replays_the_calls_of_the_first(store: Store) -> None:
+def test_next_attempt_of_a_turn_replays_calls_that_the_first_attempt_finished(store: Store) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -362,7 +362,7 @@ def test_next_attempt_of_a_turn_replays_the_calls_of_the_first(store: Store) -> 
     assert [(each.seq, each.turn_no) for each in conversation.messages()] == [(1, 1), (2, 1), (3, 1)]
 
 
-def test_call_block_with_exception_or_without_output_makes_call_unknown(either_store: Store) -> None:
+def test_call_is_unknown_if_the_block_raises_or_sets_no_output(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -378,7 +378,7 @@ def test_call_block_with_exception_or_without_output_makes_call_unknown(either_s
     assert [state for _, _, state in states(conversation)] == ["unknown", "finished"]
 
 
-def test_output_is_stored_if_the_block_raises_after_it(either_store: Store) -> None:
+def test_output_of_a_call_is_stored_if_the_block_raises_after_setting_it(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -388,7 +388,7 @@ def test_output_is_stored_if_the_block_raises_after_it(either_store: Store) -> N
     assert states(conversation) == [(1, 0, "finished")]
 
 
-def test_output_of_a_cancelled_call_is_stored(url: str) -> None:
+def test_output_that_was_set_before_a_call_is_cancelled_is_stored(url: str) -> None:
     async def run() -> None:
         async with AsyncStore(url) as store:
             conversation = await store.open("k")
@@ -427,7 +427,7 @@ def test_messages_of_a_turn_are_in_the_order_of_the_log(store: Store, clock: Clo
         assert [each.content for each in turn.messages] == [None, "paid", "You have paid."]
 
 
-def test_replayed_message_of_another_turn_is_not_part_of_the_turn(store: Store) -> None:
+def test_message_of_an_earlier_turn_stays_in_the_earlier_turn_if_appended_again(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("first", id="m")], id="first")
     with conversation.turn("second") as turn:
@@ -437,7 +437,7 @@ def test_replayed_message_of_another_turn_is_not_part_of_the_turn(store: Store) 
     assert contents(conversation.turn("second").begin().messages) == ["second"]
 
 
-def test_result_is_stored_after_another_attempt_took_over(store: Store, clock: Clock) -> None:
+def test_result_of_a_call_is_stored_even_after_another_attempt_took_over_the_turn(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     late = conversation.turn("t").begin()
     asking = late.append(Message.assistant(tool_calls=CALLS))
@@ -453,7 +453,7 @@ def test_result_is_stored_after_another_attempt_took_over(store: Store, clock: C
     assert [each.turn_no for each in conversation.messages()] == [1, 1]
 
 
-def test_turn_that_lost_its_lease_begins_no_call(store: Store) -> None:
+def test_turn_that_lost_the_lease_cannot_begin_a_call(store: Store) -> None:
     conversation = store.open("k")
     turn = conversation.turn("t").begin()
     asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -463,7 +463,7 @@ def test_turn_that_lost_its_lease_begins_no_call(store: Store) -> None:
     assert conversation.calls() == []
 
 
-def test_call_extends_the_lease_of_its_turn(store: Store, clock: Clock) -> None:
+def test_begin_and_end_of_a_call_extend_the_lease_of_the_turn(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
@@ -477,7 +477,7 @@ def test_call_extends_the_lease_of_its_turn(store: Store, clock: Clock) -> None:
     assert conversation.find_turn("t") is not None
 
 
-def test_cancelled_call_of_async_turn_is_unknown(url: str) -> None:
+def test_call_is_unknown_if_the_task_is_cancelled_before_setting_an_output(url: str) -> None:
     async def run() -> None:
         async with AsyncStore(url) as store:
             conversation = await store.open("k")
@@ -509,7 +509,7 @@ def unknown(conversation: Conversation, clock: Clock) -> int:
     return seq
 
 
-def test_resolved_output_is_the_result(either_store: Store, clock: Clock) -> None:
+def test_resolve_call_with_an_output_stores_the_output_as_the_result(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = unknown(conversation, clock)
     stored = conversation.resolve_call(seq, 0, output="paid")
@@ -519,7 +519,7 @@ def test_resolved_output_is_the_result(either_store: Store, clock: Clock) -> Non
     assert either_store.unknown_calls() == []
 
 
-def test_resolved_failure_is_the_result(store: Store, clock: Clock) -> None:
+def test_resolve_call_with_a_failure_stores_the_failure_as_the_result(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = unknown(conversation, clock)
     conversation.resolve_call(seq, 0, failed="refused")
@@ -528,7 +528,7 @@ def test_resolved_failure_is_the_result(store: Store, clock: Clock) -> None:
     assert (result.content, result.extra) == ("refused", {"failed": True})
 
 
-def test_call_resolved_to_retry_begins_again_once(store: Store, clock: Clock) -> None:
+def test_call_resolved_with_retry_can_begin_one_more_time(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = unknown(conversation, clock)
     (key,) = {call.effect_key for call in store.unknown_calls()}
@@ -541,7 +541,9 @@ def test_call_resolved_to_retry_begins_again_once(store: Store, clock: Clock) ->
 
 
 @pytest.mark.parametrize("resolution", [{"output": "paid"}, {"retry": True}])
-def test_result_after_a_resolution_is_refused(store: Store, clock: Clock, resolution: dict[str, Any]) -> None:
+def test_finish_call_is_refused_after_the_call_was_resolved(
+    store: Store, clock: Clock, resolution: dict[str, Any]
+) -> None:
     conversation = store.open("k")
     late = conversation.begin_call(asks(conversation).seq, 0)
     clock.move(minutes=2)
@@ -553,7 +555,7 @@ def test_result_after_a_resolution_is_refused(store: Store, clock: Clock, resolu
     ]
 
 
-def test_only_unknown_calls_can_be_resolved(store: Store) -> None:
+def test_resolve_call_refuses_a_call_that_is_not_unknown(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     with pytest.raises(LangoStoreError, match="was never begun"):
@@ -572,7 +574,7 @@ def test_only_unknown_calls_can_be_resolved(store: Store) -> None:
 
 
 @pytest.mark.parametrize("change", ["truncate", "clear", "pop", "delete", "replace", "discard"])
-def test_call_is_deleted_with_its_message(store: Store, change: str) -> None:
+def test_begun_call_is_deleted_with_the_message_that_asks_for_the_call(store: Store, change: str) -> None:
     conversation = store.open("k", messages=[message()])
     seq = asks(conversation).seq
     conversation.finish_call(conversation.begin_call(seq, 0), "done")
@@ -595,7 +597,7 @@ def test_call_is_deleted_with_its_message(store: Store, change: str) -> None:
     assert [each for each in store.examine() if each.name != "settings"] == []
 
 
-def test_call_is_unknown_if_only_its_result_is_removed(store: Store) -> None:
+def test_call_is_unknown_after_the_message_with_the_result_is_removed(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     conversation.finish_call(conversation.begin_call(seq, 0), "done")
@@ -618,7 +620,7 @@ def test_update_message_refuses_to_change_begun_calls(store: Store) -> None:
 
 
 @pytest.mark.parametrize("resolution", [{"output": "paid"}, {"retry": True}])
-def test_unknown_call_of_redacted_message_can_be_resolved(
+def test_unknown_call_of_a_redacted_message_can_be_resolved(
     store: Store, clock: Clock, resolution: dict[str, Any]
 ) -> None:
     conversation = store.open("k")
@@ -629,7 +631,7 @@ def test_unknown_call_of_redacted_message_can_be_resolved(
     assert store.unknown_calls() == []
 
 
-def test_fork_has_no_calls(store: Store) -> None:
+def test_fork_has_no_begun_calls(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     conversation.finish_call(conversation.begin_call(seq, 0), "done")
@@ -638,7 +640,7 @@ def test_fork_has_no_calls(store: Store) -> None:
     assert not fork.begin_call(seq, 0).replayed
 
 
-def test_renewed_session_has_no_calls_and_no_suspensions(store: Store, clock: Clock) -> None:
+def test_session_renewed_after_expiry_has_no_calls_and_no_suspensions(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     conversation.begin_call(asks(conversation).seq, 0)
     conversation.suspend()
@@ -647,7 +649,7 @@ def test_renewed_session_has_no_calls_and_no_suspensions(store: Store, clock: Cl
     assert (renewed.calls(), renewed.suspensions()) == ([], [])
 
 
-def test_calls_are_not_listed_after_their_session_expires(store: Store, clock: Clock) -> None:
+def test_calls_of_an_expired_session_are_not_listed(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     seq = asks(conversation).seq
     conversation.begin_call(seq, 0)

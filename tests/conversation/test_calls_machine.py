@@ -423,7 +423,7 @@ def public(error: LangoStoreError) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
-def test_random_calls_and_suspensions_match_the_model(store: Store, clock: Clock) -> None:
+def test_random_calls_and_suspensions_give_the_same_results_as_a_model_of_dicts(store: Store, clock: Clock) -> None:
     run_state_machine_as_test(
         cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
         settings=settings(

@@ -41,7 +41,7 @@ def test_messages_of_other_writers_are_not_part_of_the_turn(either_store: Store)
     assert conversation.save_turn([], id="t").messages == stored.messages
 
 
-def test_turns_are_replayed_without_messages_of_interleaved_turns(store: Store) -> None:
+def test_replayed_turn_has_no_messages_of_an_interleaved_turn(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("outer") as outer:
         outer.append(message("outer 1"))
@@ -52,7 +52,9 @@ def test_turns_are_replayed_without_messages_of_interleaved_turns(store: Store) 
 
 
 @pytest.mark.parametrize(("after", "remaining"), [(4, ["a", "c"]), (3, ["a"]), (1, ["a"]), (0, [])])
-def test_truncated_messages_are_not_part_of_the_turn(store: Store, after: int, remaining: list[str]) -> None:
+def test_messages_truncated_during_a_turn_are_not_part_of_the_turn(
+    store: Store, after: int, remaining: list[str]
+) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("a"))
@@ -68,7 +70,7 @@ def test_truncated_messages_are_not_part_of_the_turn(store: Store, after: int, r
     assert_sound(store)
 
 
-def test_truncation_of_all_messages_leaves_an_empty_turn(store: Store) -> None:
+def test_clearing_the_session_during_a_turn_leaves_an_empty_turn(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append_messages(messages(3))
@@ -79,7 +81,7 @@ def test_truncation_of_all_messages_leaves_an_empty_turn(store: Store) -> None:
 
 
 @pytest.mark.parametrize("method", ["update", "redact", "delete", "pop"])
-def test_turn_is_saved_with_edits_of_its_messages(store: Store, method: str) -> None:
+def test_turn_is_saved_with_messages_as_they_were_edited_during_the_turn(store: Store, method: str) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append_messages([message("a"), message("b")])
@@ -100,7 +102,7 @@ def test_turn_is_saved_with_edits_of_its_messages(store: Store, method: str) -> 
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_turn_is_saved_after_compaction_during_the_turn(either_store: Store, discard: bool) -> None:
+def test_turn_is_saved_although_the_session_is_compacted_during_the_turn(either_store: Store, discard: bool) -> None:
     conversation = either_store.open("k", messages=[message("before")])
     with conversation.turn("t") as turn:
         turn.append_messages([message("a"), message("b")])
@@ -138,7 +140,7 @@ def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) ->
     assert contents(reread(conversation, turn).messages) == ["a", "b"]
 
 
-def test_turn_is_replayed_if_save_turn_stored_its_id_during_the_turn(store: Store) -> None:
+def test_turn_in_progress_is_replayed_if_save_turn_saves_the_same_id_first(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("in progress"))
@@ -164,7 +166,9 @@ def test_turn_that_another_attempt_has_saved_is_not_saved_again(store: Store, cl
     assert conversation.event_count() == 1
 
 
-def test_old_attempt_gets_conflict_for_message_stored_after_the_turn_was_saved(store: Store, clock: Clock) -> None:
+def test_append_of_an_old_attempt_raises_conflict_after_another_attempt_saved_the_turn(
+    store: Store, clock: Clock
+) -> None:
     conversation = store.open("k")
     old = conversation.turn("t").__enter__()
     clock.move(minutes=2)
@@ -179,7 +183,7 @@ def test_old_attempt_gets_conflict_for_message_stored_after_the_turn_was_saved(s
 # The end of the session
 
 
-def test_deleted_session_ends_the_turn(either_store: Store) -> None:
+def test_writes_of_a_turn_raise_session_not_found_after_the_session_is_deleted(either_store: Store) -> None:
     conversation = either_store.open("k")
     turn = conversation.turn("t").__enter__()
     turn.write("draft")
@@ -190,7 +194,7 @@ def test_deleted_session_ends_the_turn(either_store: Store) -> None:
     assert not either_store.exists("k")
 
 
-def test_turn_of_deleted_session_does_not_write_to_its_successor(either_store: Store) -> None:
+def test_turn_of_a_deleted_session_cannot_write_to_a_new_session_of_the_same_key(either_store: Store) -> None:
     conversation = either_store.open("k")
     turn = conversation.turn("t").__enter__()
     turn.append(message("a"))
@@ -207,7 +211,7 @@ def test_turn_of_deleted_session_does_not_write_to_its_successor(either_store: S
     assert (conversation.turns(), conversation.drafts()) == ([], [])
 
 
-def test_expired_session_refuses_writes_of_the_turn(either_store: Store, clock: Clock) -> None:
+def test_writes_of_a_turn_raise_session_expired_after_the_session_expires(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(minutes=1))
     turn = conversation.turn("t").__enter__()
     turn.write("draft")
@@ -220,7 +224,7 @@ def test_expired_session_refuses_writes_of_the_turn(either_store: Store, clock: 
         conversation.open_turn()
 
 
-def test_turn_continues_when_its_expired_session_is_revived(store: Store, clock: Clock) -> None:
+def test_turn_continues_after_the_expired_session_is_touched(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(minutes=1))
     with conversation.turn("t") as turn:
         turn.append(message("a"))
@@ -232,7 +236,7 @@ def test_turn_continues_when_its_expired_session_is_revived(store: Store, clock:
     assert contents(saved(turn).messages) == ["a", "b"]
 
 
-def test_turn_that_ends_after_expiry_is_not_saved(either_store: Store, clock: Clock) -> None:
+def test_turn_that_ends_after_the_session_expired_is_not_saved(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(minutes=1))
     turn = conversation.turn("t").__enter__()
     turn.append(message("a"))
@@ -243,7 +247,7 @@ def test_turn_that_ends_after_expiry_is_not_saved(either_store: Store, clock: Cl
     assert (conversation.turns(), conversation.open_turn()) == ([], None)
 
 
-def test_session_that_replaces_an_expired_one_has_no_turn_drafts_or_inbox(store: Store, clock: Clock) -> None:
+def test_session_that_replaces_an_expired_session_has_no_turn_drafts_or_inbox(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(minutes=1))
     turn = conversation.turn("t", lease=timedelta(days=1)).__enter__()
     turn.write("draft")
@@ -266,7 +270,7 @@ def test_appends_and_end_of_turn_restart_the_ttl_of_the_session(store: Store, cl
     assert conversation.info().expires_at == clock.time + timedelta(minutes=1)
 
 
-def test_fork_has_no_lease_and_no_draft_and_no_inbox(either_store: Store) -> None:
+def test_fork_has_no_lease_no_drafts_and_an_empty_inbox(either_store: Store) -> None:
     conversation = either_store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("earlier") as turn:
         turn.append(message("of a failed turn"))

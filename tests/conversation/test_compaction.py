@@ -34,7 +34,7 @@ def test_messages_appended_during_compaction_follow_the_summary(store: Store) ->
     assert contents(conversation.all_messages())[:3] == ["message 0", "message 1", "message 2"]
 
 
-def test_finish_compaction_replaces_the_window_of_begin_compaction(store: Store) -> None:
+def test_finish_compaction_replaces_the_window_that_begin_compaction_returned(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     pending = conversation.begin_compaction()
     assert pending is not None
@@ -47,7 +47,7 @@ def test_finish_compaction_replaces_the_window_of_begin_compaction(store: Store)
     assert store.open("empty").begin_compaction() is None
 
 
-def test_summary_of_another_session_hides_no_message(store: Store) -> None:
+def test_compaction_of_one_session_hides_no_message_of_another_session(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2))
     store.open("other", messages=messages(2)).compact(lambda window: summary())
@@ -55,7 +55,7 @@ def test_summary_of_another_session_hides_no_message(store: Store) -> None:
     assert conversation.last_message() == conversation.all_messages()[-1]
 
 
-def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
+def test_one_of_two_concurrent_compactions_raises_conflict(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     other = store.open("k")
 
@@ -70,7 +70,9 @@ def test_one_of_two_concurrent_compactions_gets_conflict(store: Store) -> None:
 
 
 @pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
-def test_compaction_conflicts_if_messages_of_its_window_were_removed(store: Store, clock: Clock, removal: str) -> None:
+def test_compaction_raises_conflict_if_messages_of_the_window_are_removed_meanwhile(
+    store: Store, clock: Clock, removal: str
+) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -107,7 +109,7 @@ def test_compaction_of_an_empty_window_returns_none(store: Store) -> None:
     assert conversation.event_count() == 0
 
 
-def test_compactions_list_replaced_and_summary_messages(store: Store) -> None:
+def test_compactions_returns_the_summary_and_the_replaced_range_of_each_compaction(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     first = conversation.compact(lambda window: summary("one"))
     conversation.append_message(message("between"))
@@ -123,7 +125,7 @@ def test_compactions_list_replaced_and_summary_messages(store: Store) -> None:
     assert contents(conversation.messages()) == ["two", "three"]
 
 
-def test_discard_deletes_replaced_messages_and_keeps_usage(store: Store) -> None:
+def test_compaction_with_discard_deletes_replaced_messages_and_keeps_usage(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("a", tokens=5)], {"tokens": 1})
     conversation.compact(lambda window: summary("one"))
@@ -147,14 +149,14 @@ def test_discard_deletes_replaced_messages_and_keeps_usage(store: Store) -> None
     assert conversation.total_usage() == {"tokens": 111}
 
 
-def test_stored_message_repeated_in_a_summary_has_no_id(store: Store) -> None:
+def test_message_of_the_log_that_a_summary_repeats_has_no_id_in_the_summary(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1"), message("b", id="2")])
     conversation.compact(lambda window: [*summary(), window[-1]])
     assert [(m.content, m.id) for m in conversation.messages()] == [("summary", None), ("b", None)]
     assert conversation.append_message(message("b", id="2")).seq == 2
 
 
-def test_summary_stores_messages_with_equal_ids_once(store: Store) -> None:
+def test_summary_stores_one_of_several_messages_with_the_same_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1")])
     compaction = conversation.compact(lambda window: [message("s", id="2"), *window, message("t", id="2"), *window])
     assert compaction is not None
@@ -164,7 +166,7 @@ def test_summary_stores_messages_with_equal_ids_once(store: Store) -> None:
     assert [(m.content, m.id) for m in compaction.summary] == [("s", "2"), ("a", None)]
 
 
-def test_discard_subtracts_only_discarded_messages_from_last_consolidated(store: Store) -> None:
+def test_compaction_with_discard_subtracts_discarded_messages_from_last_consolidated(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
@@ -176,7 +178,7 @@ def test_discard_subtracts_only_discarded_messages_from_last_consolidated(store:
     assert conversation.info().last_consolidated == 1
 
 
-def test_discard_keeps_an_empty_turn_saved_during_compaction(store: Store) -> None:
+def test_compaction_with_discard_keeps_an_empty_turn_saved_during_the_compaction(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
 
@@ -193,7 +195,7 @@ def test_discard_keeps_an_empty_turn_saved_during_compaction(store: Store) -> No
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
-def test_history_starts_with_the_summary_and_has_no_orphaned_result(store: Store) -> None:
+def test_history_starts_with_the_summary_and_omits_the_result_of_a_replaced_call(store: Store) -> None:
     call = Message.from_openai(
         {
             "role": "assistant",
@@ -212,7 +214,7 @@ def test_history_starts_with_the_summary_and_has_no_orphaned_result(store: Store
     assert [m["content"] for m in conversation.history()] == ["summary", "so?"]
 
 
-def test_history_omits_results_of_summarized_calls(store: Store) -> None:
+def test_history_omits_all_kinds_of_results_whose_call_the_summary_replaced(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(Message(role="assistant", tool_calls=[ToolCall(id="c", name="f")]))
 
@@ -226,7 +228,7 @@ def test_history_omits_results_of_summarized_calls(store: Store) -> None:
     assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
 
 
-def test_history_does_not_take_a_result_in_a_summary_for_a_call(store: Store) -> None:
+def test_result_in_a_summary_does_not_count_as_the_call_of_a_later_result(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
     conversation.compact(lambda window: [message("summary"), answer])
@@ -234,7 +236,7 @@ def test_history_does_not_take_a_result_in_a_summary_for_a_call(store: Store) ->
     assert [m["content"] for m in conversation.history()] == ["summary"]
 
 
-def test_history_that_cuts_a_summary_does_not_start_with_a_result(store: Store) -> None:
+def test_history_limited_to_part_of_a_summary_does_not_start_with_a_result(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     call = Message(role="assistant", content="call", tool_calls=[ToolCall(id="c", name="f")])
     result = Message(role="tool", content="done", tool_call_id="c")
@@ -244,7 +246,7 @@ def test_history_that_cuts_a_summary_does_not_start_with_a_result(store: Store) 
     assert conversation.history(last=2) == []
 
 
-def test_compact_accepts_a_coroutine_in_both_stores(url: str) -> None:
+def test_compact_accepts_an_async_summarizer_in_store_and_async_store(url: str) -> None:
     async def summarize(window: list[Message]) -> list[Message]:
         await asyncio.sleep(0)
         return summary(f"of {len(window)}")
@@ -288,7 +290,7 @@ def test_slow_summarizer_does_not_block_the_event_loop(url: str) -> None:
     assert contents(asyncio.run(work())) == ["summary"]
 
 
-def test_history_limits_tokens_with_and_without_the_summary(store: Store) -> None:
+def test_history_with_max_tokens_contains_the_summary_only_if_the_summary_fits(store: Store) -> None:
     conversation = store.open("k", messages=messages(200, tokens=1))
     conversation.compact(lambda window: [message("summary", role="assistant", tokens=10)])
     conversation.append_messages(messages(300, tokens=1))

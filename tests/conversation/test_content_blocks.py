@@ -30,7 +30,7 @@ WITH_IMAGE = [{"type": "text", "text": "What is this?"}, IMAGE]
 
 
 @pytest.mark.parametrize("provider", BLOCKS)
-def test_text_blocks_become_text(provider: str) -> None:
+def test_text_of_joins_the_text_blocks_of_each_provider(provider: str) -> None:
     assert parts_of(BLOCKS[provider]) == ["What is", "this?"]
     assert text_of(BLOCKS[provider]) == "What is\n\nthis?"
 
@@ -47,7 +47,7 @@ def test_text_blocks_become_text(provider: str) -> None:
         {"type": {}, "text": "x"},
     ],
 )
-def test_block_that_is_not_text_is_returned_unchanged(block: dict[str, Any]) -> None:
+def test_parts_of_returns_a_block_that_is_not_text_unchanged(block: dict[str, Any]) -> None:
     assert parts_of([block, {"text": "so"}]) == [block, "so"]
     assert text_of([block, {"text": "so"}]) is None
     assert text_of([block]) is None
@@ -57,7 +57,7 @@ def test_block_that_is_not_text_is_returned_unchanged(block: dict[str, Any]) -> 
     "content",
     [None, [], {}, 1, {"text": "x"}, ["x"], ["x", {"text": "y"}], [IMAGE], [{"title": "a fjord", "text": "deep"}]],
 )
-def test_content_without_text_blocks_has_no_parts_and_no_text(content: Any) -> None:
+def test_parts_of_and_text_of_return_none_for_content_without_text_blocks(content: Any) -> None:
     assert parts_of(content) is None
     assert text_of(content) is None
 
@@ -68,7 +68,7 @@ def test_text_of_returns_plain_text_unchanged() -> None:
 
 
 @pytest.mark.parametrize("provider", BLOCKS)
-def test_sessions_show_prints_the_text_of_blocks(make_sqlite: MakeDatabase, provider: str) -> None:
+def test_show_command_prints_the_text_of_text_blocks(make_sqlite: MakeDatabase, provider: str) -> None:
     url = make_sqlite()
     with Store(url) as store:
         store.create("k", messages=[message(BLOCKS[provider]), message("plain")])
@@ -77,7 +77,7 @@ def test_sessions_show_prints_the_text_of_blocks(make_sqlite: MakeDatabase, prov
     assert '"text"' not in "".join(lines)
 
 
-def test_sessions_show_prints_other_blocks_as_json(make_sqlite: MakeDatabase) -> None:
+def test_show_command_prints_blocks_that_are_not_text_as_json(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     call = ToolCall(id="c1", name="look", output=OPENAI)
     with Store(url) as store:
@@ -90,7 +90,7 @@ def test_sessions_show_prints_other_blocks_as_json(make_sqlite: MakeDatabase) ->
 
 
 @pytest.mark.parametrize("provider", BLOCKS)
-def test_archive_search_finds_text_blocks_by_their_words(url: str, tmp_path: Path, provider: str) -> None:
+def test_archive_search_finds_words_in_text_blocks(url: str, tmp_path: Path, provider: str) -> None:
     cold = tmp_path / "cold.db"
     with Store(url) as store:
         store.create("k", messages=[message(BLOCKS[provider]), message([{"title": "deep", "text": "fjord"}])])
@@ -103,7 +103,7 @@ def test_archive_search_finds_text_blocks_by_their_words(url: str, tmp_path: Pat
         assert store.restore(cold, "k").messages[0].content == BLOCKS[provider]
 
 
-def test_archive_search_finds_words_in_other_blocks(url: str, tmp_path: Path) -> None:
+def test_archive_search_finds_words_in_blocks_that_are_not_text(url: str, tmp_path: Path) -> None:
     with Store(url) as store:
         store.create("k", messages=[message(WITH_IMAGE)])
         store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
@@ -112,7 +112,7 @@ def test_archive_search_finds_words_in_other_blocks(url: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("provider", BLOCKS)
-def test_history_returns_blocks_in_the_form_of_a_provider(store: Store, provider: str) -> None:
+def test_history_returns_text_blocks_as_blocks_or_with_nested_false_as_text(store: Store, provider: str) -> None:
     blocks = BLOCKS[provider]
     outputs = [ToolCall(id="c1", name="look", output=blocks), ToolCall(id="c2", name="look", output=WITH_IMAGE)]
     request = Message.assistant(tool_calls=[ToolCall(id=call.id, name="look") for call in outputs])

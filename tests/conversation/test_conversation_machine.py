@@ -431,7 +431,9 @@ class Machine(StoreBesideModel):
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
-def test_random_calls_match_the_model(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_random_method_calls_give_the_same_results_as_a_model_of_lists(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     schema.enable_search(store.engine)
     halves = (not isinstance(store, Store)) + (store.engine.dialect.name == "postgresql")
     run_state_machine_as_test(

@@ -5,7 +5,7 @@ import pytest
 from lango_store import DamagedMessage, Store
 
 
-def test_drafts_with_a_piece_that_is_not_text_raises_damaged_message(store: Store) -> None:
+def test_drafts_raises_damaged_message_if_a_stored_piece_is_not_text(store: Store) -> None:
     conversation = store.open("k")
     turn = conversation.turn("t1")
     turn.begin()

@@ -66,7 +66,7 @@ def texts(conversation: Conversation) -> list[str]:
 # Write
 
 
-def test_drafts_lists_what_a_turn_has_streamed(either_store: Store, clock: Clock) -> None:
+def test_drafts_lists_the_text_that_a_turn_has_streamed(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_ONCE) as turn:
         assert (turn.draft_text, conversation.drafts()) == ("", [])
@@ -110,7 +110,7 @@ def test_collected_pieces_are_stored_after_the_flush_interval(store: Store) -> N
         assert texts(conversation) == [turn.draft_text]
 
 
-def test_answer_deletes_the_draft(either_store: Store) -> None:
+def test_append_of_the_answer_deletes_the_draft(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:
         turn.write("first ")
@@ -127,7 +127,7 @@ def test_answer_deletes_the_draft(either_store: Store) -> None:
     assert conversation.info().message_count == 5
 
 
-def test_answer_that_an_earlier_attempt_stored_deletes_the_draft(store: Store) -> None:
+def test_append_of_an_answer_that_an_earlier_attempt_stored_deletes_the_draft(store: Store) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
         turn.append(message("answer", role="assistant"))
@@ -138,7 +138,7 @@ def test_answer_that_an_earlier_attempt_stored_deletes_the_draft(store: Store) -
         assert (turn.draft_text, conversation.drafts()) == ("", [])
 
 
-def test_answer_that_cannot_be_stored_keeps_the_draft(store: Store) -> None:
+def test_append_of_an_invalid_answer_keeps_the_draft(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.write("piece")
@@ -191,7 +191,7 @@ def test_write_accepts_any_text(either_store: Store, pieces: list[str], flush: t
 
 
 @given(pieces=st.lists(st.text(st.characters(exclude_categories=())), min_size=1), data=st.data())
-def test_draft_is_the_text_of_its_pieces(store: Store, pieces: list[str], data: st.DataObject) -> None:
+def test_draft_is_the_concatenation_of_all_written_pieces(store: Store, pieces: list[str], data: st.DataObject) -> None:
     store.delete("k")
     conversation = store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:
@@ -203,7 +203,7 @@ def test_draft_is_the_text_of_its_pieces(store: Store, pieces: list[str], data: 
         assert "".join(texts(conversation)) == turn.draft_text
 
 
-def test_draft_of_failed_attempt_stays(either_store: Store) -> None:
+def test_draft_of_a_failed_attempt_stays(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = fail(conversation, "t", "first ", "attempt")
     second = fail(conversation, "t", "second")
@@ -216,7 +216,7 @@ def test_draft_of_failed_attempt_stays(either_store: Store) -> None:
     assert len({first.id, second.id, other.id}) == 3
 
 
-def test_saved_turn_deletes_the_drafts_of_all_its_attempts(either_store: Store, clock: Clock) -> None:
+def test_saving_a_turn_deletes_the_drafts_of_all_attempts_of_the_turn(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     fail(conversation, "t", "first")
     fail(conversation, "other", "of another turn")
@@ -228,7 +228,7 @@ def test_saved_turn_deletes_the_drafts_of_all_its_attempts(either_store: Store, 
     assert texts(conversation) == ["of another turn"]
 
 
-def test_draft_of_old_holder_stays_after_takeover(store: Store, clock: Clock) -> None:
+def test_draft_of_a_turn_stays_after_another_turn_took_over_the_lease(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     begun(conversation, "t1", "of the old holder")
     clock.move(minutes=2)
@@ -241,7 +241,7 @@ def test_draft_of_old_holder_stays_after_takeover(store: Store, clock: Clock) ->
 # Interrupt
 
 
-def test_interrupt_appends_the_draft_as_interrupted_answer(either_store: Store) -> None:
+def test_interrupt_appends_the_draft_as_an_interrupted_answer(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:
         turn.append(message("question"))
@@ -258,7 +258,7 @@ def test_interrupt_appends_the_draft_as_interrupted_answer(either_store: Store) 
 # Keep and drop
 
 
-def test_keep_draft_appends_an_interrupted_answer(either_store: Store, clock: Clock) -> None:
+def test_keep_draft_appends_the_draft_as_an_interrupted_answer(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", messages=[message("question")])
     draft = fail(conversation, "t", "Once upon ", "a time")
     clock.move(seconds=1)
@@ -269,7 +269,7 @@ def test_keep_draft_appends_an_interrupted_answer(either_store: Store, clock: Cl
     assert conversation.drafts() == []
 
 
-def test_kept_draft_is_counted_by_token_counter(url: str) -> None:
+def test_token_counter_counts_the_tokens_of_a_kept_draft(url: str) -> None:
     with Store(url, token_counter=lambda each: len(str(each.content))) as store:
         conversation = store.open("k")
         assert conversation.keep_draft(fail(conversation, "t", "four").id).tokens == 4
@@ -298,7 +298,9 @@ def test_drop_draft_deletes_one_draft(either_store: Store) -> None:
 
 
 @pytest.mark.parametrize("method", ["keep_draft", "drop_draft"])
-def test_draft_of_running_turn_is_refused(either_store: Store, clock: Clock, method: str) -> None:
+def test_draft_of_a_running_turn_can_be_neither_kept_nor_dropped(
+    either_store: Store, clock: Clock, method: str
+) -> None:
     conversation = either_store.open("k")
     begun(conversation, "t", "text")
     (draft,) = conversation.drafts()
@@ -312,7 +314,7 @@ def test_draft_of_running_turn_is_refused(either_store: Store, clock: Clock, met
     assert conversation.drafts() == []
 
 
-def test_draft_of_earlier_attempt_can_be_kept_while_a_turn_runs(store: Store) -> None:
+def test_draft_of_an_earlier_attempt_can_be_kept_or_dropped_while_the_turn_runs(store: Store) -> None:
     conversation = store.open("k")
     draft = fail(conversation, "t", "first")
     dropped = fail(conversation, "t", "dropped")
@@ -326,7 +328,7 @@ def test_draft_of_earlier_attempt_can_be_kept_while_a_turn_runs(store: Store) ->
     assert contents(turn.stored.messages) == ["second"]
 
 
-def test_turn_whose_draft_was_kept_also_stores_its_whole_answer(store: Store, clock: Clock) -> None:
+def test_turn_whose_draft_was_kept_can_still_append_the_whole_answer(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     turn = begun(conversation, "t", "first ")
     (draft,) = conversation.drafts()
@@ -339,7 +341,7 @@ def test_turn_whose_draft_was_kept_also_stores_its_whole_answer(store: Store, cl
     assert conversation.drafts() == []
 
 
-def test_keep_draft_of_unknown_draft_is_refused(either_store: Store) -> None:
+def test_keep_draft_refuses_a_draft_that_does_not_exist(either_store: Store) -> None:
     conversation = either_store.open("k")
     saved = fail(conversation, "t", "text")
     with conversation.turn("t"):
@@ -359,7 +361,7 @@ def test_invalid_draft_id_is_refused(store: Store, method: str, id: Any) -> None
         getattr(conversation, method)(id)
 
 
-def test_running_draft_is_refused_under_other_spellings_of_its_id(store: Store) -> None:
+def test_drop_draft_refuses_alternative_spellings_of_the_id_of_a_running_draft(store: Store) -> None:
     conversation = store.open("k")
     begun(conversation, "t", "text")
     (draft,) = conversation.drafts()
@@ -369,7 +371,7 @@ def test_running_draft_is_refused_under_other_spellings_of_its_id(store: Store) 
     assert texts(conversation) == ["text"]
 
 
-def test_drafts_of_missing_session_raise_session_not_found(either_store: Store) -> None:
+def test_draft_methods_raise_session_not_found_for_a_missing_session(either_store: Store) -> None:
     conversation = either_store.conversation("k")
     calls: list[Callable[[], object]] = [
         conversation.drafts,
@@ -381,7 +383,7 @@ def test_drafts_of_missing_session_raise_session_not_found(either_store: Store) 
             call()
 
 
-def test_drafts_are_kept_and_dropped_in_callers_transaction(store: Store) -> None:
+def test_keep_draft_and_drop_draft_are_rolled_back_with_the_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
     kept, dropped = fail(conversation, "t", "kept"), fail(conversation, "t", "dropped")
     with store.engine.connect() as connection:
@@ -397,7 +399,7 @@ def test_drafts_are_kept_and_dropped_in_callers_transaction(store: Store) -> Non
 # Outside of the log
 
 
-def test_draft_is_not_in_window_counts_or_exports_to_other_systems(store: Store, tmp_path: Path) -> None:
+def test_draft_is_not_in_the_window_the_counters_or_exports_to_other_systems(store: Store, tmp_path: Path) -> None:
     conversation = store.open("k", messages=[message("question")])
     with conversation.turn("t") as turn:
         turn.write("oak")
@@ -416,7 +418,7 @@ def test_draft_is_not_in_window_counts_or_exports_to_other_systems(store: Store,
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_draft_and_inbox_are_not_found_by_search(store: Store, url: str) -> None:
+def test_search_finds_neither_drafts_nor_inbox_messages(store: Store, url: str) -> None:
     schema.enable_search(url)
     conversation = store.open("k", messages=[message("oak")])
     draft = fail(conversation, "t", "oak")
@@ -429,7 +431,7 @@ def test_draft_and_inbox_are_not_found_by_search(store: Store, url: str) -> None
 
 
 @pytest.mark.parametrize("method", ["clear", "truncate", "compact", "discard"])
-def test_changes_of_the_log_do_not_change_drafts_and_inbox(store: Store, method: str) -> None:
+def test_cuts_and_compactions_do_not_change_drafts_and_inbox(store: Store, method: str) -> None:
     conversation = store.open("k", messages=messages(2))
     fail(conversation, "t", "text")
     conversation.enqueue(message("waiting"))
@@ -445,7 +447,9 @@ def test_changes_of_the_log_do_not_change_drafts_and_inbox(store: Store, method:
 
 
 @pytest.mark.parametrize("method", ["delete", "delete_where", "expire", "expire into archive", "replace"])
-def test_end_of_session_deletes_drafts_and_inbox(store: Store, clock: Clock, tmp_path: Any, method: str) -> None:
+def test_deleting_purging_or_renewing_a_session_deletes_drafts_and_inbox(
+    store: Store, clock: Clock, tmp_path: Any, method: str
+) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     store.open("other").enqueue(message("stays"))
     fail(conversation, "t", "text")
@@ -509,7 +513,7 @@ def level(engine: sa.Engine) -> Any:
 
 
 @pytest.mark.parametrize("error", [None, Conflict, KeyboardInterrupt, "statement"])
-def test_connection_has_its_durability_again_after_storing_a_piece(url: str, error: Any) -> None:
+def test_durability_of_a_connection_is_restored_after_storing_a_piece(url: str, error: Any) -> None:
     engine = create_engine(synced(url), pool_size=1, max_overflow=0)
     raising: list[type[BaseException]] = []
 
@@ -541,7 +545,7 @@ def test_connection_has_its_durability_again_after_storing_a_piece(url: str, err
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
-def test_storing_a_piece_lowers_durability_of_its_transaction_only(make_sqlite: MakeDatabase, before: int) -> None:
+def test_storing_a_piece_lowers_durability_during_one_transaction(make_sqlite: MakeDatabase, before: int) -> None:
     engine = create_engine(make_sqlite(), pool_size=1, max_overflow=0)
     with watched(engine) as statements, Store(engine) as store, store.open("k").turn(flush=AT_ONCE) as turn:
         with engine.connect() as connection:
@@ -573,7 +577,7 @@ def interrupted(text: str = "half", **fields: Any) -> Message:
     return Message.assistant(text, extra={"interrupted": True}, **fields)
 
 
-def test_history_closes_interrupted_answer_at_the_end(either_store: Store) -> None:
+def test_history_adds_a_note_after_an_interrupted_answer_at_the_end(either_store: Store) -> None:
     conversation = either_store.open("k", messages=[message("question")])
     conversation.keep_draft(fail(conversation, "t", "half").id)
     assert answers(conversation) == [("user", "question"), ("assistant", "half"), INTERRUPTED]
@@ -584,7 +588,7 @@ def test_history_closes_interrupted_answer_at_the_end(either_store: Store) -> No
     assert answers(conversation) == [("user", "question"), ("assistant", "half"), ("user", "next")]
 
 
-def test_history_closes_interrupted_answer_before_another_answer(store: Store) -> None:
+def test_history_adds_a_note_between_an_interrupted_answer_and_the_next_answer(store: Store) -> None:
     conversation = store.open("k", messages=[message("question"), interrupted("a"), interrupted("b")])
     conversation.append_message(message("c", role="assistant"))
     assert answers(conversation) == [
@@ -597,13 +601,15 @@ def test_history_closes_interrupted_answer_before_another_answer(store: Store) -
     ]
 
 
-def test_history_ignores_records_after_interrupted_answer(store: Store) -> None:
+def test_history_adds_no_note_if_a_record_and_a_user_message_follow_the_interrupted_answer(store: Store) -> None:
     conversation = store.open("k", messages=[message("q"), interrupted(), message("note", role="record"), message()])
     assert answers(conversation) == [("user", "q"), ("assistant", "half"), ("user", "hello")]
 
 
 @pytest.mark.parametrize("role", ["assistant", "model"])
-def test_history_closes_interrupted_answers_of_each_role_of_a_model(store: Store, role: str) -> None:
+def test_history_adds_a_note_after_interrupted_messages_of_the_roles_assistant_and_model(
+    store: Store, role: str
+) -> None:
     conversation = store.open("k", messages=[message("q"), message("half", role=role, extra={"interrupted": True})])
     assert answers(conversation)[-1] == INTERRUPTED
 
@@ -617,12 +623,12 @@ def test_history_closes_interrupted_answers_of_each_role_of_a_model(store: Store
         message("half", role="system", extra={"interrupted": True}),
     ],
 )
-def test_history_closes_only_interrupted_answers(store: Store, last: Message) -> None:
+def test_history_adds_no_note_after_a_message_that_is_not_an_interrupted_answer(store: Store, last: Message) -> None:
     conversation = store.open("k", messages=[message("q"), last])
     assert INTERRUPTED not in answers(conversation)
 
 
-def test_history_answers_calls_of_interrupted_answer(store: Store) -> None:
+def test_history_adds_a_result_for_each_call_of_an_interrupted_answer(store: Store) -> None:
     calls = interrupted(tool_calls=[ToolCall(id="c", name="f", arguments={})])
     conversation = store.open("k", messages=[message("q"), calls])
     assert [each["role"] for each in conversation.history()] == ["user", "assistant", "tool"]

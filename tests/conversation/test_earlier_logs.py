@@ -65,14 +65,14 @@ def test_get_as_of_returns_the_counters_of_the_earlier_log(keeping: Store) -> No
     assert keeping.get("k", as_of=3).messages == conversation.get(as_of=3).messages == first.messages[:2]
 
 
-def test_large_strings_of_earlier_windows_are_loaded(keeping: Store) -> None:
+def test_get_as_of_loads_the_large_strings_of_an_earlier_window(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message([LARGE, "y" * 5_000])])
     conversation.update_message(1, message(LARGE))
     conversation.clear()
     assert (at(conversation, 1), at(conversation, 2)) == ([[LARGE, "y" * 5_000]], [LARGE])
 
 
-def test_get_as_of_needs_no_kept_messages_if_nothing_was_removed(store: Store) -> None:
+def test_get_as_of_works_without_keep_removed_if_nothing_was_removed(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     assert (at(conversation, 1), at(conversation, 2), at(conversation, 9)) == (["a"], ["a", "b"], ["a", "b"])
     conversation.redact_message(1)  # a redaction reaches earlier logs, too
@@ -86,7 +86,7 @@ def test_as_of_that_is_not_a_seq_is_refused(keeping: Store, wrong: Any) -> None:
         keeping.get("k", as_of=wrong)
 
 
-def test_get_as_of_reads_an_expired_session_only_with_expired(keeping: Store, clock: Clock) -> None:
+def test_get_as_of_reads_an_expired_session_only_with_the_option_expired(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", ttl=timedelta(hours=1), messages=[message("a")])
     conversation.clear()
     clock.move(hours=2)
@@ -118,7 +118,7 @@ def test_get_as_of_a_time_returns_the_window_of_that_time(keeping: Store, clock:
     assert conversation.get(as_of=began + 9 * minute).last_seq == conversation.info().last_seq
 
 
-def test_time_without_time_zone_is_refused(keeping: Store) -> None:
+def test_as_of_a_time_without_time_zone_is_refused(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(1))
     naive = datetime(2026, 1, 1)
     for call in (conversation.get, conversation.fork):
@@ -174,7 +174,7 @@ def test_fork_as_of_a_seq_copies_the_earlier_log(keeping: Store) -> None:
     assert_explained(keeping, "f")
 
 
-def test_fork_before_a_discarding_compaction_has_the_discarded_messages(keeping: Store) -> None:
+def test_fork_as_of_a_seq_before_a_discarding_compaction_has_the_discarded_messages(keeping: Store) -> None:
     conversation = keeping.open("k")
     conversation.save_turn([message("a"), message(LARGE)], {"tokens": 1}, id="t")
     conversation.append_message(message("r", role="record"))
@@ -190,7 +190,7 @@ def test_fork_before_a_discarding_compaction_has_the_discarded_messages(keeping:
         assert_explained(keeping, key)
 
 
-def test_fork_at_a_time_between_two_compactions(keeping: Store, clock: Clock) -> None:
+def test_fork_as_of_a_time_between_two_compactions_has_the_first_summary(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a")])
     conversation.compact(lambda _: summary("first"))
     between = clock()

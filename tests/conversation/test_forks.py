@@ -25,7 +25,7 @@ def create_session(store: Store, key: str = "k") -> None:
     conversation.save_turn([message("a2", role="assistant", tokens=8), message("q3", tokens=16)], {"tokens": 24})
 
 
-def test_fork_equals_its_source(store: Store) -> None:
+def test_fork_equals_the_original_session(store: Store) -> None:
     create_session(store)
     store.open("k").compact(lambda window: [message("summary", role="assistant")])
     store.update("k", last_consolidated=2)
@@ -39,7 +39,7 @@ def test_fork_equals_its_source(store: Store) -> None:
     assert store.conversation("f").find_message("second") == store.conversation("k").find_message("second")
 
 
-def test_fork_and_source_change_independently(store: Store) -> None:
+def test_fork_and_original_session_change_independently(store: Store) -> None:
     create_session(store)
     forked = store.open("k").fork("f")
     assert forked.save_turn([message("only here")]).turn_no == 3
@@ -50,7 +50,7 @@ def test_fork_and_source_change_independently(store: Store) -> None:
     assert forked.info().forked_from == "k"
 
 
-def test_fork_upto_copies_only_complete_turns(store: Store) -> None:
+def test_fork_upto_a_seq_inside_a_turn_copies_messages_without_the_turn(store: Store) -> None:
     create_session(store)
     forked = store.open("k").fork("f", upto=4)
     assert [(m.content, m.turn_no) for m in forked.messages()] == [("q1", 1), ("a1", 1), ("q2", None), ("a2", None)]
@@ -63,7 +63,7 @@ def test_fork_upto_copies_only_complete_turns(store: Store) -> None:
         store.open("k").fork(upto=-1)
 
 
-def test_fork_upto_copies_turn_that_ends_at_the_seq_and_no_later_turn(store: Store) -> None:
+def test_fork_upto_a_seq_copies_the_turn_that_ends_there_and_no_later_turn(store: Store) -> None:
     source = store.open("k")
     source.save_turn([message("one")], {"tokens": 1})
     source.save_turn([], {"tokens": 10})
@@ -73,7 +73,7 @@ def test_fork_upto_copies_turn_that_ends_at_the_seq_and_no_later_turn(store: Sto
     assert (forked.total_usage(), forked.event_count()) == ({"tokens": 1}, 1)
 
 
-def test_fork_appends_after_the_last_seq_of_its_turns(store: Store) -> None:
+def test_append_to_a_fork_gets_a_seq_after_all_copied_turns_and_changes(store: Store) -> None:
     source = store.open("k")
     source.save_turn(messages(2))
     source.compact(lambda window: [message("summary", role="assistant")])
@@ -84,7 +84,7 @@ def test_fork_appends_after_the_last_seq_of_its_turns(store: Store) -> None:
     assert forked.append_message(message("new")).seq == 6
 
 
-def test_fork_upto_last_seq_copies_everything(store: Store) -> None:
+def test_fork_upto_the_last_seq_copies_everything(store: Store) -> None:
     create_session(store)
     source = store.open("k")
     source.compact(lambda window: [])
@@ -94,7 +94,7 @@ def test_fork_upto_last_seq_copies_everything(store: Store) -> None:
     assert forked.info().model_copy(update={"key": "w", "revision": whole.info().revision}) == whole.info()
 
 
-def test_fork_upto_inside_a_summary_copies_the_whole_summary(store: Store) -> None:
+def test_fork_upto_a_seq_inside_a_summary_copies_the_whole_summary(store: Store) -> None:
     create_session(store)
     source = store.open("k")
     source.compact(lambda window: [message("one"), message("two"), message("three")])
@@ -103,7 +103,7 @@ def test_fork_upto_inside_a_summary_copies_the_whole_summary(store: Store) -> No
     assert (forked.messages(), forked.turns()) == (source.messages(), source.turns())
 
 
-def test_fork_refuses_missing_source_and_existing_target(store: Store) -> None:
+def test_fork_of_a_missing_session_or_to_an_existing_key_is_refused(store: Store) -> None:
     create_session(store)
     source = store.open("k")
     for key in ("k", "other"):
@@ -125,7 +125,9 @@ def test_fork_starts_a_new_ttl(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("upto", "consolidated"), [(1, 1), (2, 2), (3, 2), (None, 2)])
-def test_fork_limits_last_consolidated_to_its_messages(store: Store, upto: int | None, consolidated: int) -> None:
+def test_last_consolidated_of_a_fork_is_at_most_the_number_of_messages(
+    store: Store, upto: int | None, consolidated: int
+) -> None:
     store.create("k", messages=messages(4))
     store.update("k", last_consolidated=2)
     assert store.conversation("k").fork("f", upto=upto).info().last_consolidated == consolidated

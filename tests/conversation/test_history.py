@@ -17,7 +17,7 @@ def contents(prompt: list[dict[str, Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("options", [{"last": 5}, {"max_tokens": 20}, {"last": 5, "from_consolidated": True}])
-def test_history_reads_only_the_tail_of_the_log(store: Store, options: dict[str, Any]) -> None:
+def test_history_with_a_limit_reads_only_the_end_of_the_log(store: Store, options: dict[str, Any]) -> None:
     """The messages before the tail are damaged, so reading them would raise."""
     conversation = store.open("k", messages=messages(300, tokens=1))
     with store.engine.begin() as connection:
@@ -25,7 +25,7 @@ def test_history_reads_only_the_tail_of_the_log(store: Store, options: dict[str,
     assert contents(conversation.history(**options))[-5:] == [f"message {n}" for n in range(295, 300)]
 
 
-def test_history_of_the_last_messages_is_one_statement(url: str) -> None:
+def test_history_with_last_sends_one_statement(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         conversation = store.open("k", messages=messages(100))
@@ -35,7 +35,7 @@ def test_history_of_the_last_messages_is_one_statement(url: str) -> None:
     engine.dispose()
 
 
-def test_history_applies_the_smaller_bound_and_counts_system_messages(store: Store) -> None:
+def test_history_applies_the_smaller_of_last_and_max_tokens_and_counts_system_messages(store: Store) -> None:
     talk = [message("s", role="system", tokens=100), *messages(4, tokens=10)]
     conversation = store.open("k", messages=talk)
     assert contents(conversation.history(last=2, max_tokens=1_000)) == ["message 2", "message 3"]
@@ -53,7 +53,7 @@ def test_history_starts_with_a_user_message(store: Store) -> None:
     assert contents(conversation.history(last=3)) == ["user 1", "assistant 1"]
 
 
-def test_history_omits_consolidated_messages_after_a_summary(store: Store) -> None:
+def test_history_from_consolidated_keeps_the_summary_and_omits_consolidated_messages(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     pending = conversation.begin_compaction()
     assert pending is not None
@@ -66,7 +66,7 @@ def test_history_omits_consolidated_messages_after_a_summary(store: Store) -> No
 
 
 @pytest.mark.parametrize("size", [1, 3, 9])
-def test_history_after_long_summary_returns_the_messages_appended_during_compaction(store: Store, size: int) -> None:
+def test_history_after_a_long_summary_returns_messages_appended_during_the_compaction(store: Store, size: int) -> None:
     conversation = store.open("k", messages=messages(1))
     pending = conversation.begin_compaction()
     assert pending is not None
@@ -80,7 +80,7 @@ def test_history_is_empty_if_the_last_message_exceeds_the_budget(store: Store) -
     assert conversation.history(max_tokens=10) == []
 
 
-def test_history_counts_tokens_of_messages_stored_without_token_count(url: str) -> None:
+def test_history_counts_tokens_of_messages_stored_without_a_token_count(url: str) -> None:
     with Store(url) as store:
         store.open("k", messages=messages(3))
     with Store(url, token_counter=lambda message: 10) as store:
@@ -125,7 +125,7 @@ exchanges = st.lists(
 
 
 @given(exchanges, st.integers(0, 12), st.integers(0, 4))
-def test_history_never_holds_a_result_without_its_call(
+def test_history_never_contains_a_tool_result_without_the_call(
     url: str, talk: list[list[tuple[str, int]]], last: int, consolidated: int
 ) -> None:
     stored: list[Message] = []

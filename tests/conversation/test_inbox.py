@@ -22,7 +22,7 @@ from lango_store.testing import Clock
 # Enqueue
 
 
-def test_enqueued_message_is_in_the_inbox_only(either_store: Store, clock: Clock) -> None:
+def test_enqueued_message_is_in_the_inbox_and_not_in_the_log(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", messages=[message("question")])
     stored = conversation.enqueue(message("waiting", author="ann", id="m1"))
     assert (stored.content, stored.author, stored.id) == ("waiting", "ann", "m1")
@@ -67,7 +67,7 @@ def test_inbox_lists_messages_in_order_of_arrival(either_store: Store, clock: Cl
     assert seqs(conversation.inbox()) == [0] * 12
 
 
-def test_enqueue_with_id_in_the_inbox_returns_the_stored_message(either_store: Store) -> None:
+def test_enqueue_of_an_id_that_is_in_the_inbox_returns_the_stored_message(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = conversation.enqueue(message("first", id="m1"))
     again = conversation.enqueue(message("changed", id="m1"))
@@ -76,14 +76,14 @@ def test_enqueue_with_id_in_the_inbox_returns_the_stored_message(either_store: S
     assert contents(conversation.inbox()) == ["first"]
 
 
-def test_enqueue_with_id_in_the_log_returns_the_stored_message(either_store: Store) -> None:
+def test_enqueue_of_an_id_that_is_in_the_log_returns_the_stored_message(either_store: Store) -> None:
     conversation = either_store.open("k", messages=[message("first", id="m1")])
     again = conversation.enqueue(message("changed", id="m1"))
     assert (again.content, again.seq, again.replayed) == ("first", 1, True)
     assert conversation.inbox() == []
 
 
-def test_enqueue_with_id_of_taken_message_returns_the_stored_message(store: Store) -> None:
+def test_enqueue_of_an_id_that_a_turn_took_from_the_inbox_returns_the_stored_message(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message("first", id="m1"))
     with conversation.turn() as turn:
@@ -93,14 +93,14 @@ def test_enqueue_with_id_of_taken_message_returns_the_stored_message(store: Stor
         assert turn.inbox() == []
 
 
-def test_equal_messages_without_id_are_all_stored(store: Store) -> None:
+def test_enqueue_stores_each_of_two_equal_messages_without_id(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message("equal"))
     assert not conversation.enqueue(message("equal")).replayed
     assert contents(conversation.inbox()) == ["equal", "equal"]
 
 
-def test_enqueue_changes_expiry_and_activity_but_not_revision(either_store: Store, clock: Clock) -> None:
+def test_enqueue_changes_expires_at_and_updated_at_but_not_the_revision(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(minutes=30)
@@ -114,7 +114,7 @@ def test_enqueue_changes_expiry_and_activity_but_not_revision(either_store: Stor
     assert conversation.info() == after
 
 
-def test_enqueue_sets_no_expiry_without_ttl(store: Store) -> None:
+def test_enqueue_sets_no_expiry_in_a_session_without_ttl(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message())
     assert conversation.info().expires_at is None
@@ -150,7 +150,7 @@ def test_enqueue_is_rolled_back_with_the_callers_transaction(store: Store) -> No
 
 
 @pytest.mark.parametrize("invalid", [message("x", extra={"x": object()}), message("x", id="x" * 513), "text", None])
-def test_enqueue_of_invalid_message_writes_nothing(either_store: Store, invalid: Any) -> None:
+def test_enqueue_of_an_invalid_message_writes_nothing(either_store: Store, invalid: Any) -> None:
     conversation = either_store.open("k")
     before = conversation.info()
     with pytest.raises(InvalidMessage):
@@ -158,7 +158,7 @@ def test_enqueue_of_invalid_message_writes_nothing(either_store: Store, invalid:
     assert (conversation.inbox(), conversation.info()) == ([], before)
 
 
-def test_inbox_of_missing_or_expired_session_raises(either_store: Store, clock: Clock) -> None:
+def test_inbox_and_enqueue_raise_for_a_missing_or_expired_session(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(hours=1))
     clock.move(hours=1)
     calls: list[Callable[[], object]] = [conversation.inbox, lambda: conversation.enqueue(message())]
@@ -171,7 +171,7 @@ def test_inbox_of_missing_or_expired_session_raises(either_store: Store, clock: 
             call()
 
 
-def test_tokens_of_enqueued_message_are_counted(url: str) -> None:
+def test_token_counter_counts_the_tokens_of_an_enqueued_message(url: str) -> None:
     with Store(url, token_counter=lambda each: len(str(each.content))) as store:
         conversation = store.open("k")
         assert conversation.enqueue(message("four")).tokens == 4
@@ -183,7 +183,7 @@ def test_tokens_of_enqueued_message_are_counted(url: str) -> None:
 # Take
 
 
-def test_turn_takes_the_inbox_in_order(either_store: Store, clock: Clock) -> None:
+def test_turn_inbox_moves_all_messages_to_the_log_in_order_of_arrival(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("question"))
@@ -216,7 +216,7 @@ def test_messages_that_no_turn_takes_stay_in_the_inbox(store: Store) -> None:
     assert contents(conversation.inbox()) == ["waiting"]
 
 
-def test_inbox_message_whose_id_was_appended_is_not_stored_again(store: Store) -> None:
+def test_inbox_message_whose_id_is_in_the_log_is_not_stored_again(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message("from the inbox", id="m1"))
     conversation.enqueue(message("second", id="m2"))
@@ -228,7 +228,7 @@ def test_inbox_message_whose_id_was_appended_is_not_stored_again(store: Store) -
     assert conversation.inbox() == []
 
 
-def test_inbox_of_only_known_messages_is_emptied(store: Store) -> None:
+def test_inbox_is_emptied_if_the_log_has_all_its_messages(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(message("waiting", id="m1"))
     conversation.append_message(message("stored", id="m1"))
@@ -238,7 +238,9 @@ def test_inbox_of_only_known_messages_is_emptied(store: Store) -> None:
 
 
 @pytest.mark.parametrize("retry", [None, timedelta(seconds=1)])
-def test_next_attempt_begins_with_inbox_messages_of_earlier_attempt(url: str, retry: timedelta | None) -> None:
+def test_next_attempt_of_a_turn_begins_with_messages_that_the_first_took_from_the_inbox(
+    url: str, retry: timedelta | None
+) -> None:
     with Store(url, retry=retry) as store:
         conversation = store.open("k")
         conversation.enqueue(message("waiting"))
@@ -252,7 +254,7 @@ def test_next_attempt_begins_with_inbox_messages_of_earlier_attempt(url: str, re
         assert [each.turn_no for each in conversation.messages()] == [1, 1]
 
 
-def test_empty_inbox_changes_nothing(either_store: Store, clock: Clock) -> None:
+def test_turn_inbox_changes_nothing_if_the_inbox_is_empty(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     with conversation.turn("t") as turn:
@@ -261,7 +263,7 @@ def test_empty_inbox_changes_nothing(either_store: Store, clock: Clock) -> None:
         assert conversation.info() == before
 
 
-def test_inbox_without_the_lease_raises_lease_lost(either_store: Store, clock: Clock) -> None:
+def test_turn_inbox_raises_lease_lost_after_another_turn_took_over(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     old = conversation.turn("t1").__enter__()
     clock.move(minutes=2)
@@ -275,7 +277,7 @@ def test_inbox_without_the_lease_raises_lease_lost(either_store: Store, clock: C
     assert conversation.messages() == []
 
 
-def test_large_inbox_is_taken_at_once(store: Store) -> None:
+def test_turn_inbox_takes_1200_messages_in_one_call(store: Store) -> None:
     conversation = store.open("k")
     with store.transaction() as tx:
         for each in messages(1_200):

@@ -16,7 +16,7 @@ def at(conversation: Conversation, as_of: int) -> list[Any]:
     return contents(conversation.get(as_of=as_of).messages)
 
 
-def test_changes_of_a_store_without_keep_removed_are_not_kept(store: Store) -> None:
+def test_change_made_by_a_store_without_keep_removed_cannot_be_taken_back(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
     assert [(each.kind, each.undo_until) for each in conversation.changes()] == [("pop", None)]
@@ -41,7 +41,7 @@ def assert_not_kept(conversation: Conversation, seq: int, as_of: int) -> None:
     assert (conversation.get(), conversation.changes()) == before
 
 
-def test_undo_stops_at_a_change_that_was_not_kept(keeping: Store, store: Store) -> None:
+def test_undo_raises_not_kept_at_a_change_whose_messages_were_not_kept(keeping: Store, store: Store) -> None:
     conversation = keeping.open("k", messages=[message(text) for text in "abcd"])
     conversation.pop_message()
     store.conversation("k").pop_message()
@@ -53,7 +53,7 @@ def test_undo_stops_at_a_change_that_was_not_kept(keeping: Store, store: Store) 
     assert at(conversation, 7) == ["a"]
 
 
-def test_store_without_keep_removed_takes_back_what_another_store_kept(
+def test_store_without_keep_removed_can_undo_a_change_that_another_store_kept(
     keeping: Store, store: Store, clock: Clock
 ) -> None:
     keeping.create("k", messages=[message("a"), message("b")])
@@ -68,7 +68,7 @@ def test_store_without_keep_removed_takes_back_what_another_store_kept(
     assert {each.undo_until for each in conversation.changes()} == {clock() + timedelta(days=29)}
 
 
-def test_change_can_be_taken_back_up_to_undo_until(keeping: Store, clock: Clock) -> None:
+def test_change_can_be_taken_back_until_the_time_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
     assert [each.undo_until for each in conversation.changes()] == [clock() + timedelta(days=30)]

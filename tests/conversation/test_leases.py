@@ -42,7 +42,9 @@ def leave(turn: RunningTurn) -> None:
 # One turn at a time
 
 
-def test_second_turn_raises_turn_in_progress(either_store: Store, clock: Clock) -> None:
+def test_second_turn_of_a_session_raises_turn_in_progress_while_the_first_runs(
+    either_store: Store, clock: Clock
+) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t1"):
         with pytest.raises(TurnInProgress) as raised, conversation.turn("t2"):
@@ -56,14 +58,14 @@ def test_second_turn_raises_turn_in_progress(either_store: Store, clock: Clock) 
     assert [turn.id for turn in conversation.turns()] == ["t1"]
 
 
-def test_second_attempt_of_same_turn_raises_turn_in_progress(store: Store) -> None:
+def test_second_attempt_of_a_running_turn_raises_turn_in_progress(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t"), pytest.raises(TurnInProgress), conversation.turn("t"):
         pass
     assert conversation.event_count() == 1
 
 
-def test_turns_of_two_sessions_run_at_the_same_time(store: Store) -> None:
+def test_turns_of_two_sessions_can_run_at_the_same_time(store: Store) -> None:
     a, b = store.open("a"), store.open("b")
     with a.turn("t") as of_a, b.turn("t") as of_b:
         of_a.append(message("of a"))
@@ -73,7 +75,7 @@ def test_turns_of_two_sessions_run_at_the_same_time(store: Store) -> None:
     assert (contents(a.messages()), contents(b.messages())) == (["of a"], ["of b"])
 
 
-def test_turn_does_not_block_appends_of_others(either_store: Store) -> None:
+def test_turn_does_not_block_appends_that_are_not_part_of_the_turn(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn() as turn:
         conversation.append_message(message("of another"))
@@ -100,7 +102,7 @@ def test_turn_of_expired_session_raises_session_expired(either_store: Store, clo
 # The time of a lease
 
 
-def test_other_turn_takes_over_when_lease_has_ended(store: Store, clock: Clock) -> None:
+def test_another_turn_can_take_over_only_after_the_lease_has_ended(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     begun(conversation, "t1")
     clock.move(seconds=119.999)
@@ -116,7 +118,7 @@ def test_other_turn_takes_over_when_lease_has_ended(store: Store, clock: Clock) 
 
 
 @pytest.mark.parametrize("lease", [timedelta(milliseconds=1), timedelta(seconds=7.25), timedelta(days=1)])
-def test_lease_lasts_as_long_as_its_argument(store: Store, clock: Clock, lease: timedelta) -> None:
+def test_lease_lasts_as_long_as_the_argument_lease_says(store: Store, clock: Clock, lease: timedelta) -> None:
     conversation = store.open("k")
     conversation.turn("t1", lease=lease).__enter__()
     open_turn = conversation.open_turn()
@@ -131,7 +133,9 @@ def test_lease_lasts_as_long_as_its_argument(store: Store, clock: Clock, lease: 
 
 
 @pytest.mark.parametrize("method", ["append", "append of known id", "append_messages", "flush", "inbox"])
-def test_old_holder_gets_lease_lost_after_takeover(either_store: Store, clock: Clock, method: str) -> None:
+def test_write_of_a_turn_raises_lease_lost_after_another_turn_took_over(
+    either_store: Store, clock: Clock, method: str
+) -> None:
     conversation = either_store.open("k", messages=[message("before", id="known")])
     conversation.enqueue(message("waiting"))
     old = begun(conversation, "t1")
@@ -165,7 +169,7 @@ def write(turn: RunningTurn, method: str) -> None:
             turn.inbox()
 
 
-def test_old_holder_gets_lease_lost_on_save_after_takeover(either_store: Store, clock: Clock) -> None:
+def test_saving_a_turn_raises_lease_lost_after_another_turn_took_over(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     old = begun(conversation, "t1")
     old.append(message("by the old holder"))
@@ -181,7 +185,7 @@ def test_old_holder_gets_lease_lost_on_save_after_takeover(either_store: Store, 
     assert open_turn.id == "t2"
 
 
-def test_old_holder_gets_lease_lost_after_other_turn_has_ended(store: Store, clock: Clock) -> None:
+def test_turn_gets_lease_lost_even_after_the_turn_that_took_over_has_ended(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     old = begun(conversation, "t1")
     clock.move(minutes=2)
@@ -195,7 +199,7 @@ def test_old_holder_gets_lease_lost_after_other_turn_has_ended(store: Store, clo
     assert [each.id for each in conversation.turns()] == ["t2"]
 
 
-def test_turn_can_write_after_its_lease_if_no_other_turn_took_over(either_store: Store, clock: Clock) -> None:
+def test_turn_can_write_after_the_lease_ended_if_no_other_turn_took_over(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     conversation.enqueue(message("waiting"))
     with conversation.turn("t") as turn:
@@ -240,7 +244,9 @@ def extend_by_inbox(turn: RunningTurn) -> None:
     "extend",
     [extend_by_append, extend_by_several, extend_by_known_id, extend_by_piece, extend_by_answer, extend_by_inbox],
 )
-def test_write_of_turn_extends_its_lease(store: Store, clock: Clock, extend: Callable[[RunningTurn], None]) -> None:
+def test_each_write_of_a_turn_extends_the_lease(
+    store: Store, clock: Clock, extend: Callable[[RunningTurn], None]
+) -> None:
     conversation = store.open("k", messages=[message("known", id="known")])
     conversation.enqueue(message("waiting"))
     with conversation.turn("t", flush=timedelta(0)) as turn:
@@ -262,7 +268,7 @@ def test_piece_that_is_not_stored_yet_does_not_extend_the_lease(store: Store, cl
         assert conversation.open_turn() == before
 
 
-def test_lease_changes_neither_revision_nor_times_of_session(store: Store, clock: Clock) -> None:
+def test_taking_a_lease_changes_neither_revision_nor_times_of_the_session(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(seconds=1)
@@ -279,7 +285,7 @@ def test_lease_changes_neither_revision_nor_times_of_session(store: Store, clock
     assert conversation.info() == before
 
 
-def test_append_of_turn_changes_revision_and_times_of_session(store: Store, clock: Clock) -> None:
+def test_append_in_a_turn_changes_revision_and_times_of_the_session(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(seconds=1)
@@ -305,7 +311,7 @@ def test_release_turn_lets_another_turn_begin(either_store: Store, clock: Clock)
     assert turn.stored is not None
 
 
-def test_released_turn_gets_lease_lost_without_another_turn(store: Store) -> None:
+def test_released_turn_gets_lease_lost_even_if_no_other_turn_began(store: Store) -> None:
     conversation = store.open("k")
     turn = begun(conversation)
     conversation.release_turn()
@@ -320,7 +326,7 @@ def test_release_turn_of_missing_session_raises_session_not_found(either_store: 
             call()
 
 
-def test_replay_does_not_take_a_lease_that_has_ended(either_store: Store, clock: Clock) -> None:
+def test_replay_of_a_stored_turn_does_not_take_over_an_ended_lease(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     conversation.save_turn([message("stored")], id="t1")
     late = begun(conversation, "t2")
@@ -332,7 +338,7 @@ def test_replay_does_not_take_a_lease_that_has_ended(either_store: Store, clock:
     assert contents(conversation.messages()) == ["stored", "late"]
 
 
-def test_end_of_replaced_turn_does_not_release_lease_of_next_turn(store: Store, clock: Clock) -> None:
+def test_end_of_a_turn_does_not_release_the_lease_of_the_turn_that_took_over(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t1"):
         clock.move(minutes=2)
@@ -343,7 +349,7 @@ def test_end_of_replaced_turn_does_not_release_lease_of_next_turn(store: Store, 
     assert (open_turn.id, open_turn.held) == ("t2", True)
 
 
-def test_open_turns_lists_leases_by_their_end(either_store: Store, clock: Clock) -> None:
+def test_open_turns_are_sorted_by_the_end_of_the_lease(either_store: Store, clock: Clock) -> None:
     for key, seconds in (("a", 30), ("b", 10), ("c", 20)):
         either_store.open(key).turn(f"turn of {key}", lease=timedelta(seconds=seconds)).__enter__()
     either_store.open("d")
@@ -358,7 +364,7 @@ def test_open_turns_lists_leases_by_their_end(either_store: Store, clock: Clock)
 # Wait
 
 
-def test_waiting_turn_begins_when_other_turn_ends(either_store: Store) -> None:
+def test_waiting_turn_begins_when_the_running_turn_ends(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = begun(conversation, "t1")
     reached: list[str] = []
@@ -386,7 +392,7 @@ def test_wait_that_is_too_short_raises_turn_in_progress(either_store: Store) -> 
     assert raised.value.turn_id == "t1"
 
 
-def test_wait_only_reads_until_the_lease_is_free(store: Store) -> None:
+def test_waiting_turn_only_reads_until_the_lease_is_free(store: Store) -> None:
     conversation = store.open("k")
     begun(conversation, "t1")
     with watched(store.engine) as statements:
@@ -396,7 +402,7 @@ def test_wait_only_reads_until_the_lease_is_free(store: Store) -> None:
         assert sum(each.startswith("UPDATE") for each in statements) == 1
 
 
-def test_waiting_turn_begins_when_the_lease_ends(url: str) -> None:
+def test_waiting_turn_begins_when_the_lease_of_a_dead_turn_ends(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         conversation.turn("t1", lease=timedelta(milliseconds=50)).__enter__()
@@ -405,7 +411,7 @@ def test_waiting_turn_begins_when_the_lease_ends(url: str) -> None:
         assert [each.id for each in conversation.turns()] == ["t2"]
 
 
-def test_waiting_attempt_is_replayed_when_other_attempt_has_saved_the_turn(store: Store) -> None:
+def test_waiting_attempt_is_replayed_when_the_running_attempt_has_saved_the_turn(store: Store) -> None:
     conversation = store.open("k")
     first = begun(conversation, "t")
     first.append(message("answer", role="assistant"))
@@ -423,7 +429,7 @@ def test_waiting_attempt_is_replayed_when_other_attempt_has_saved_the_turn(store
     assert conversation.event_count() == 1
 
 
-def test_waiting_attempt_is_replayed_although_another_turn_has_begun(either_store: Store) -> None:
+def test_waiting_attempt_of_a_saved_turn_is_replayed_although_another_turn_has_begun(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = begun(conversation, "t1")
     replayed: list[bool] = []
@@ -460,7 +466,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
-def test_waiting_turn_begins_when_turn_of_another_process_ends(url: str) -> None:
+def test_waiting_turn_begins_when_the_turn_of_another_process_ends(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         with Program(PROGRAM, url, "release") as program:
@@ -474,7 +480,7 @@ def test_waiting_turn_begins_when_turn_of_another_process_ends(url: str) -> None
             assert contents(conversation.messages()) == ["of the process", "of this process"]
 
 
-def test_turn_of_killed_process_keeps_its_lease_until_release(url: str) -> None:
+def test_turn_of_a_killed_process_keeps_the_lease_until_release_turn(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k")
         with Program(PROGRAM, url, "die") as program:
@@ -491,7 +497,7 @@ def test_turn_of_killed_process_keeps_its_lease_until_release(url: str) -> None:
                 assert contents(turn.messages) == ["of the process"]
 
 
-def test_async_wait_uses_no_thread_and_no_connection(url: str) -> None:
+def test_async_turn_waits_for_the_lease_without_a_thread_or_connection(url: str) -> None:
     async def work() -> None:
         engine = create_engine(url, pool_size=1, max_overflow=0)
         async with AsyncStore(engine) as store:  # with one worker thread

@@ -7,7 +7,7 @@ import pytest
 from lango_store import DamagedMessage, Message, Store
 
 
-def test_open_turns_lists_only_live_sessions(store: Store) -> None:
+def test_open_turns_lists_only_turns_of_live_sessions(store: Store) -> None:
     running = store.open("live").turn("a").begin()
     store.open("expired", ttl=timedelta(hours=1)).turn("b").begin()
     assert sorted(turn.key for turn in store.open_turns()) == ["expired", "live"]
@@ -18,7 +18,7 @@ def test_open_turns_lists_only_live_sessions(store: Store) -> None:
     assert store.open_turns() == []
 
 
-def test_damaged_inbox_message_is_named_by_its_number(store: Store) -> None:
+def test_error_for_a_damaged_inbox_message_gives_the_number_of_the_message(store: Store) -> None:
     conversation = store.open("k")
     conversation.enqueue(Message.user("fine"))
     conversation.enqueue(Message.user("damaged"))

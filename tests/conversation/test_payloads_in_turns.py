@@ -13,7 +13,7 @@ from lango_store._operations.binds import INBOX
 from lango_store.testing import Clock
 
 
-def test_turn_appends_payloads_and_returns_whole_messages(either_store: Store) -> None:
+def test_turn_stores_large_strings_as_payloads_and_returns_whole_messages(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message(LARGE))
@@ -25,7 +25,7 @@ def test_turn_appends_payloads_and_returns_whole_messages(either_store: Store) -
     assert_sound(either_store)
 
 
-def test_next_attempt_of_a_turn_recognizes_its_messages(store: Store) -> None:
+def test_next_attempt_of_a_turn_recognizes_messages_with_large_strings(store: Store) -> None:
     conversation = store.open("k")
     sent = [message(LARGE), large_message(LARGE, "short")]
     first = conversation.turn("t").begin()
@@ -60,7 +60,7 @@ def test_large_strings_stay_in_the_inbox_row_until_a_turn_takes_them(store: Stor
     assert_sound(store)
 
 
-def test_kept_draft_becomes_a_payload(store: Store) -> None:
+def test_long_text_of_a_kept_draft_becomes_a_payload(store: Store) -> None:
     conversation = store.open("k")
     turn = conversation.turn("t", flush=timedelta(0)).begin()
     turn.write(LARGE[:4_000])
@@ -74,7 +74,7 @@ def test_kept_draft_becomes_a_payload(store: Store) -> None:
     assert row(store)["text"] == ""
 
 
-def test_interrupted_answer_becomes_a_payload(store: Store) -> None:
+def test_long_text_of_an_interrupted_answer_becomes_a_payload(store: Store) -> None:
     with store.open("k").turn("t") as turn:
         turn.write(LARGE)
         turn.interrupt()
@@ -82,7 +82,7 @@ def test_interrupted_answer_becomes_a_payload(store: Store) -> None:
 
 
 @pytest.mark.parametrize("output", [LARGE, {"pages": [LARGE, "short"]}], ids=["text", "object"])
-def test_result_of_a_call_becomes_a_payload(either_store: Store, output: object) -> None:
+def test_large_result_of_a_call_becomes_a_payload(either_store: Store, output: object) -> None:
     conversation = either_store.open("k")
     call = ToolCall(id="c", name="f", arguments={"text": LARGE})
     asking = conversation.append_message(Message.assistant(tool_calls=[call, call]))
@@ -97,7 +97,7 @@ def test_result_of_a_call_becomes_a_payload(either_store: Store, output: object)
     assert not any(LARGE in str(value) for value in row(either_store, result.seq).values())
 
 
-def test_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock) -> None:
+def test_large_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="c", name="f")]))
     conversation.begin_call(asking.seq, 0)
@@ -107,7 +107,7 @@ def test_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock)
     assert (stored.content, bodies(store)) == (LARGE, [LARGE])
 
 
-def test_calls_with_payloads_are_listed_with_their_names(store: Store) -> None:
+def test_calls_lists_the_tool_name_of_a_call_with_large_arguments(store: Store) -> None:
     conversation = store.open("k")
     call = ToolCall(id="c", name="f", arguments={"text": LARGE})
     conversation.append_message(Message.assistant(tool_calls=[call]))

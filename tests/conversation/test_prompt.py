@@ -85,7 +85,7 @@ def test_each_tool_output_becomes_a_separate_message() -> None:
     assert len(as_prompt([combined.model_copy(update={"tool_call_id": "c1"})])) == 1
 
 
-def test_outputs_of_an_assistant_message_follow_it() -> None:
+def test_tool_outputs_of_an_assistant_message_follow_that_message() -> None:
     calls = [ToolCall(id="c1", name="dice", arguments={}, output=6), ToolCall(id="c2", name="dice", arguments={})]
     assert as_prompt([message("", role=MessageRole.ASSISTANT, tool_calls=calls)], nested=False) == [
         {
@@ -141,7 +141,9 @@ def test_prompt_shares_no_objects_with_the_messages(conversation: list[Message],
 
 
 @given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
-def test_prompt_has_only_known_fields_and_every_tool_result(conversation: list[Message], nested: bool) -> None:
+def test_prompt_contains_only_fields_of_chat_apis_and_every_tool_result(
+    conversation: list[Message], nested: bool
+) -> None:
     prompt = as_prompt(conversation, nested=nested)
     order = ["role", "content", "tool_calls", "tool_call_id", "name"]
     for entry in prompt:
@@ -172,7 +174,7 @@ def closed_in(*talk: Message) -> list[str | None]:
     return [each.tool_call_id for each in close_calls(talk) if each not in talk]
 
 
-def test_close_calls_answers_each_call_that_has_no_result() -> None:
+def test_close_calls_adds_a_result_for_each_call_that_has_none() -> None:
     def result(id: str | None) -> Message:
         return message("done", role=MessageRole.TOOL, tool_call_id=id)
 
@@ -198,7 +200,7 @@ message_with_one_result = any_message.filter(
 
 
 @given(conversation=st.lists(message_with_one_result, max_size=6))
-def test_close_calls_adds_and_moves_only_results_and_is_idempotent(conversation: list[Message]) -> None:
+def test_close_calls_adds_or_moves_only_results_and_is_idempotent(conversation: list[Message]) -> None:
     closed = close_calls(conversation)
     assert close_calls(closed) == closed
     stored = [each for each in conversation if each.role is not MessageRole.RECORD]

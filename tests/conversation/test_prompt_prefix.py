@@ -46,7 +46,7 @@ def is_prefix(before: list[Any], after: list[Any]) -> bool:
 
 
 @given(session=st.lists(turns(), min_size=1, max_size=8), budget=budgets, nested=st.booleans())
-def test_history_starts_with_previous_history_unless_a_step_moved_its_start(
+def test_history_begins_with_the_previous_history_unless_a_step_moved_the_start(
     store: Store, session: list[list[Message]], budget: dict[str, Any], nested: bool
 ) -> None:
     conversation = store.open()
@@ -62,7 +62,7 @@ def test_history_starts_with_previous_history_unless_a_step_moved_its_start(
 
 
 @given(session=st.lists(turns(), min_size=1, max_size=4), budget=budgets)
-def test_history_is_equal_in_another_database(
+def test_history_of_a_copied_session_is_equal_in_another_database(
     store: Store, make_sqlite: MakeDatabase, session: list[list[Message]], budget: dict[str, Any]
 ) -> None:
     conversation = store.open(messages=[new for turn in session for new in turn])
@@ -77,7 +77,7 @@ def contents(prompt: list[dict[str, Any]]) -> list[Any]:
     return [each["content"] for each in prompt]
 
 
-def test_history_start_moves_only_at_multiples_of_step(store: Store) -> None:
+def test_start_of_the_history_moves_only_at_multiples_of_step(store: Store) -> None:
     conversation = store.open()
     starts: list[int] = []
     for number in range(20):
@@ -86,7 +86,7 @@ def test_history_start_moves_only_at_multiples_of_step(store: Store) -> None:
     assert starts == [0] * 9 + [4] * 4 + [8] * 4 + [12] * 3
 
 
-def test_history_start_moves_only_at_multiples_of_step_tokens(store: Store) -> None:
+def test_start_of_the_history_moves_only_at_multiples_of_step_tokens(store: Store) -> None:
     conversation = store.open()
     starts: list[int] = []
     for number in range(20):
@@ -95,14 +95,14 @@ def test_history_start_moves_only_at_multiples_of_step_tokens(store: Store) -> N
     assert starts == [0] * 6 + [4] * 4 + [8] * 4 + [12] * 4 + [16] * 2
 
 
-def test_history_with_both_steps_is_within_both_limits(store: Store) -> None:
+def test_history_with_step_and_step_tokens_is_within_both_limits(store: Store) -> None:
     conversation = store.open(messages=[message(number, tokens=10) for number in range(20)])
     few_tokens = conversation.history(last=10, step=5, max_tokens=65, step_tokens=40)
     assert few_tokens == conversation.history(max_tokens=65, step_tokens=40)
     assert conversation.history(last=2, step=5, max_tokens=65, step_tokens=40) == conversation.history(last=2, step=5)
 
 
-def test_history_with_step_tokens_is_not_empty_if_the_budget_fits_one_message(store: Store) -> None:
+def test_history_with_step_tokens_is_not_empty_if_the_last_message_fits_the_budget(store: Store) -> None:
     conversation = store.open(messages=[message("long", tokens=500), message("short", tokens=10)])
     assert contents(conversation.history(max_tokens=100, step_tokens=100)) == ["short"]
 
@@ -119,7 +119,7 @@ def test_history_with_step_keeps_or_removes_a_summary_as_a_whole(store: Store) -
     assert sizes == [2, 3, 4, 5, 6, 5, 6, 6, 7]
 
 
-def test_history_with_step_is_one_statement(url: str) -> None:
+def test_history_with_step_sends_one_statement(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         conversation = store.open("k", messages=messages(100))

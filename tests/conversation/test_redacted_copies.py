@@ -35,7 +35,7 @@ def secret_message(**fields: Any) -> Any:
     return message(SECRET * 500, role="assistant", sent=SECRET, extra={"x": SECRET}, tool_calls=[call], **fields)
 
 
-def test_redaction_reaches_earlier_versions_of_a_message(keeping: Store) -> None:
+def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[secret_message(id="a", tokens=7), message("b")])
     conversation.update_message("a", message("edited"))
     conversation.update_message("a", message("edited again"))
@@ -78,7 +78,7 @@ def test_removed_message_can_be_redacted(keeping: Store, seq_or_id: int | str) -
     assert_sound(keeping)
 
 
-def test_redaction_by_id_reaches_each_message_that_had_the_id(keeping: Store) -> None:
+def test_redaction_by_id_redacts_each_message_that_ever_had_the_id(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("question"), secret_message(id="answer")])
     conversation.append_messages([secret_message(id="answer")], replace_after=1)
     conversation.append_messages([message("good", id="answer")], replace_after=1)
@@ -89,7 +89,7 @@ def test_redaction_by_id_reaches_each_message_that_had_the_id(keeping: Store) ->
     assert "good" not in everything(keeping)
 
 
-def test_restored_summary_has_redaction_placeholder(keeping: Store) -> None:
+def test_summary_that_was_redacted_after_removal_is_restored_with_a_placeholder(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(2))
     conversation.compact(lambda _: summary(SECRET))
     conversation.clear()
@@ -98,7 +98,7 @@ def test_restored_summary_has_redaction_placeholder(keeping: Store) -> None:
     assert contents(conversation.messages()) == ["(redacted)"]
 
 
-def test_redaction_of_a_message_that_is_not_kept_is_refused(keeping: Store, store: Store) -> None:
+def test_redaction_of_a_removed_message_that_was_not_kept_is_refused(keeping: Store, store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.pop_message()
     for seq_or_id in (2, "id", 9):

@@ -15,7 +15,7 @@ def conversation_with_call(store: Store) -> Conversation:
     return conversation
 
 
-def test_begin_call_raises_not_permitted_if_its_row_is_not_written(store: Store) -> None:
+def test_begin_call_raises_not_permitted_if_the_database_suppresses_the_new_row(store: Store) -> None:
     conversation = conversation_with_call(store)
     eat(store.engine, "INSERT", "lango_call")
     with pytest.raises(NotPermitted):
@@ -23,7 +23,7 @@ def test_begin_call_raises_not_permitted_if_its_row_is_not_written(store: Store)
     assert conversation.calls() == []
 
 
-def test_result_is_not_stored_if_the_row_of_its_call_is_not_updated(store: Store, clock: Clock) -> None:
+def test_result_of_a_call_is_not_stored_if_the_database_suppresses_the_update(store: Store, clock: Clock) -> None:
     conversation = conversation_with_call(store)
     effect = conversation.begin_call(1, 0)
     eat(store.engine, "UPDATE", "lango_call")

@@ -41,7 +41,7 @@ def session_with_copies(store: Store, **fields: Any) -> Conversation:
     return conversation
 
 
-def test_deletion_of_a_session_deletes_copies(keeping: Store) -> None:
+def test_deletion_of_a_session_deletes_copies_of_removed_messages(keeping: Store) -> None:
     session_with_copies(keeping)
     keeping.delete("k")
     assert (copies(keeping), bodies(keeping)) == ([], [])
@@ -50,7 +50,9 @@ def test_deletion_of_a_session_deletes_copies(keeping: Store) -> None:
     assert_sound(keeping)
 
 
-def test_purge_and_renewal_of_an_expired_session_delete_copies(keeping: Store, clock: Clock) -> None:
+def test_purge_and_renewal_of_an_expired_session_delete_copies_of_removed_messages(
+    keeping: Store, clock: Clock
+) -> None:
     for delete in (keeping.expire, lambda: keeping.open("k", renew=True)):
         session_with_copies(keeping, ttl=timedelta(hours=1))
         clock.move(hours=2)
@@ -59,7 +61,7 @@ def test_purge_and_renewal_of_an_expired_session_delete_copies(keeping: Store, c
         keeping.delete("k")
 
 
-def test_expire_deletes_copies_after_undo_until(keeping: Store, clock: Clock) -> None:
+def test_expire_deletes_copies_of_removed_messages_after_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = session_with_copies(keeping)
     clock.move(days=1)
     conversation.append_message(message("b"))
@@ -80,7 +82,7 @@ def test_expire_deletes_copies_after_undo_until(keeping: Store, clock: Clock) ->
     assert_sound(keeping)
 
 
-def test_expire_with_now_deletes_copies_of_several_sessions(keeping: Store, clock: Clock) -> None:
+def test_expire_with_now_deletes_copies_of_removed_messages_of_several_sessions(keeping: Store, clock: Clock) -> None:
     for number in range(3):
         keeping.open(f"k{number}", messages=messages(2)).pop_message()
     keeping.expire(now=clock() + timedelta(days=30))
@@ -89,7 +91,7 @@ def test_expire_with_now_deletes_copies_of_several_sessions(keeping: Store, cloc
         keeping.conversation("k1").undo()
 
 
-def test_expire_keeps_copies_that_earlier_logs_need_after_undo_of_a_pop(keeping: Store, clock: Clock) -> None:
+def test_expire_after_an_undo_keeps_copies_that_earlier_logs_and_redo_need(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message(LARGE)])
     conversation.pop_message()
     clock.move(days=10)
@@ -115,7 +117,7 @@ def test_expire_keeps_copies_that_earlier_logs_need_after_undo_of_a_pop(keeping:
 # Other places
 
 
-def test_forks_have_no_removed_messages_and_none_of_their_large_strings(keeping: Store) -> None:
+def test_fork_contains_no_text_or_payload_of_a_removed_message(keeping: Store) -> None:
     conversation = session_with_copies(keeping)
     for key, options in {"f": {}, "g": {"upto": 1}, "h": {"as_of": 3}}.items():
         conversation.fork(key, **options)  # type: ignore[arg-type]
@@ -124,7 +126,7 @@ def test_forks_have_no_removed_messages_and_none_of_their_large_strings(keeping:
     assert_sound(keeping)
 
 
-def test_backups_have_no_removed_messages_and_none_of_their_large_strings(
+def test_backup_contains_no_text_or_payload_of_a_removed_message(
     keeping: Store, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
     session_with_copies(keeping)
@@ -147,7 +149,7 @@ def assert_has_no_copies(target: Store) -> None:
     assert_sound(target)
 
 
-def test_copied_store_has_no_removed_messages_and_none_of_their_large_strings(
+def test_copied_store_contains_no_text_or_payload_of_a_removed_message(
     keeping: Store, make_database: MakeDatabase
 ) -> None:
     session_with_copies(keeping)
@@ -158,9 +160,7 @@ def test_copied_store_has_no_removed_messages_and_none_of_their_large_strings(
         assert copy(keeping, target).differing == []
 
 
-def test_archives_have_no_removed_messages_and_none_of_their_large_strings(
-    keeping: Store, clock: Clock, tmp_path: Path
-) -> None:
+def test_archive_contains_no_text_or_payload_of_a_removed_message(keeping: Store, clock: Clock, tmp_path: Path) -> None:
     session_with_copies(keeping)
     cold = tmp_path / "cold.db"
     clock.move(hours=1)

@@ -37,7 +37,7 @@ def token_of(suspension: Suspension) -> str:
     return suspension.token
 
 
-def test_suspension_is_resumed_with_its_state(either_store: Store, clock: Clock) -> None:
+def test_resume_returns_the_state_of_the_suspension_and_the_answer(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation)
     asked = conversation.suspend([(seq, 0), (seq, 1)], state={"run": [1]}, reason="Pay 40 €?", ttl=HOUR)
@@ -49,7 +49,9 @@ def test_suspension_is_resumed_with_its_state(either_store: Store, clock: Clock)
     assert conversation.suspensions() == [resumed]
 
 
-def test_second_answer_raises_already_resumed_with_first_answer(either_store: Store, clock: Clock) -> None:
+def test_second_answer_to_a_suspension_raises_already_resumed_with_the_first_answer(
+    either_store: Store, clock: Clock
+) -> None:
     conversation = either_store.open("k")
     asked = conversation.suspend()
     first = either_store.resume(token_of(asked), "yes")
@@ -62,7 +64,7 @@ def test_second_answer_raises_already_resumed_with_first_answer(either_store: St
     assert conversation.suspensions() == [first]
 
 
-def test_conversation_resume_answers_by_id_without_token(store: Store) -> None:
+def test_conversation_resume_answers_a_suspension_by_id_without_the_token(store: Store) -> None:
     conversation = store.open("k")
     asked = conversation.suspend(state=1)
     assert conversation.resume(asked.id, None).answer is None
@@ -83,7 +85,7 @@ def test_suspension_cannot_be_answered_after_due_at(store: Store, clock: Clock) 
     assert [each.id for each in store.suspensions().items] == [asked.id]
 
 
-def test_wrong_tokens_are_refused(store: Store) -> None:
+def test_resume_refuses_a_wrong_token(store: Store) -> None:
     conversation = store.open("k")
     token = token_of(conversation.suspend())
     key, secret = token.split(".")
@@ -129,7 +131,7 @@ def test_resume_refuses_a_token_made_from_the_id(store: Store) -> None:
 @pytest.mark.parametrize(
     "calls", [[(1, 2)], [(1, -1)], [(2, 0)], [(7, 0)], [(1, 0), (1, 5)]], ids=lambda calls: str(calls)
 )
-def test_suspension_of_missing_call_is_refused(store: Store, calls: list[tuple[int, int]]) -> None:
+def test_suspend_refuses_a_call_that_no_message_asks_for(store: Store, calls: list[tuple[int, int]]) -> None:
     conversation = store.open("k")
     asks(conversation)
     conversation.append_message(message())
@@ -139,7 +141,7 @@ def test_suspension_of_missing_call_is_refused(store: Store, calls: list[tuple[i
 
 
 @pytest.mark.parametrize("calls", [[1], [(1,)], CALLS])
-def test_suspend_refuses_calls_that_are_not_pairs(store: Store, calls: Any) -> None:
+def test_suspend_refuses_calls_that_are_not_pairs_of_seq_and_position(store: Store, calls: Any) -> None:
     with pytest.raises(TypeError, match="calls are pairs"):
         store.open("k").suspend(calls)
 
@@ -165,21 +167,21 @@ def test_suspend_refuses_calls_of_several_messages(store: Store) -> None:
         ({"ttl": -HOUR}, ValueError),
     ],
 )
-def test_suspension_that_cannot_be_stored_is_refused(store: Store, given: Any, error: type[Exception]) -> None:
+def test_suspend_refuses_arguments_that_cannot_be_stored(store: Store, given: Any, error: type[Exception]) -> None:
     conversation = store.open("k")
     with pytest.raises(error):
         conversation.suspend(**given)
     assert conversation.suspensions() == []
 
 
-def test_answer_that_cannot_be_stored_changes_nothing(store: Store) -> None:
+def test_resume_with_an_answer_that_cannot_be_stored_changes_nothing(store: Store) -> None:
     token = token_of(store.open("k").suspend())
     with pytest.raises(InvalidValue):
         store.resume(token, {1, 2})
     assert store.resume(token, [1, 2]).answer == [1, 2]
 
 
-def test_secret_of_token_is_not_stored_or_listed(store: Store) -> None:
+def test_secret_of_a_token_is_neither_stored_nor_listed(store: Store) -> None:
     token = token_of(store.open("k").suspend(state="the state"))
     with store.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT * FROM lango_suspension").all()
@@ -192,7 +194,7 @@ def test_secret_of_token_is_not_stored_or_listed(store: Store) -> None:
 # Lists
 
 
-def test_suspensions_are_paged_oldest_first(either_store: Store, clock: Clock) -> None:
+def test_suspensions_are_listed_in_pages_from_the_oldest(either_store: Store, clock: Clock) -> None:
     suspended = []
     for number in range(5):
         suspended.append(either_store.open(f"k{4 - number}").suspend())
@@ -207,7 +209,7 @@ def test_suspensions_are_paged_oldest_first(either_store: Store, clock: Clock) -
     assert {each.id for each in found} == {each.id for each in suspended}
 
 
-def test_suspensions_are_filtered(store: Store, clock: Clock) -> None:
+def test_suspensions_can_be_filtered_by_user_agent_and_due_time(store: Store, clock: Clock) -> None:
     of_ann = store.open("a", user_id="ann", agent_id="x").suspend(ttl=HOUR).id
     of_bob = store.open("b", user_id="bob", agent_id="x").suspend().id
     gone = store.open("c", ttl=HOUR)
@@ -227,12 +229,12 @@ def test_suspensions_are_filtered(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "W10", 5])
-def test_text_that_is_not_a_cursor_is_refused(store: Store, cursor: Any) -> None:
+def test_suspensions_refuses_a_text_that_is_not_a_cursor(store: Store, cursor: Any) -> None:
     with pytest.raises(InvalidCursor, match=r"Store\.suspensions"):
         store.suspensions(cursor=cursor)
 
 
-def test_cursor_of_another_list_is_refused(store: Store) -> None:
+def test_suspensions_refuses_a_cursor_of_list_sessions(store: Store) -> None:
     for key in ("a", "b"):
         store.create(key)
     with pytest.raises(InvalidCursor, match="another list"):
@@ -248,7 +250,7 @@ def test_suspensions_refuses_a_page_size_out_of_range(store: Store, limit: int) 
 # The session changes
 
 
-def test_suspension_is_deleted_with_its_message(store: Store) -> None:
+def test_suspension_is_deleted_with_the_message_that_asks_for_the_calls(store: Store) -> None:
     conversation = store.open("k", messages=[message()])
     asked = conversation.suspend([(asks(conversation), 0)])
     without_call = conversation.suspend()
@@ -259,7 +261,7 @@ def test_suspension_is_deleted_with_its_message(store: Store) -> None:
     assert store.resume(token_of(without_call), "yes").answer == "yes"
 
 
-def test_suspension_of_expired_session_cannot_be_answered(store: Store, clock: Clock) -> None:
+def test_suspension_of_an_expired_session_cannot_be_answered(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=HOUR)
     token = token_of(conversation.suspend(ttl=2 * HOUR))
     clock.move(hours=1)
@@ -284,14 +286,14 @@ def test_fork_has_no_suspensions(store: Store) -> None:
     assert conversation.fork("fork").suspensions() == []
 
 
-def test_history_closes_a_suspended_call(store: Store) -> None:
+def test_history_adds_a_result_for_a_suspended_call(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     conversation.suspend([(asks(conversation), 0)])
     roles = [each["role"] for each in conversation.history()]
     assert roles == ["user", "assistant", "tool", "tool"]
 
 
-def test_approved_call_runs_once(store: Store) -> None:
+def test_approved_call_runs_once_even_if_two_processes_continue(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation)
     resumed = store.resume(token_of(conversation.suspend([(seq, 1)])), True)
@@ -305,7 +307,7 @@ def test_approved_call_runs_once(store: Store) -> None:
     assert (runs, contents(conversation.messages())) == (1, [None, "paid"])
 
 
-def test_answer_is_rolled_back_with_the_callers_transaction(store: Store) -> None:
+def test_answer_to_a_suspension_is_rolled_back_with_the_callers_transaction(store: Store) -> None:
     token = token_of(store.open("k").suspend())
 
     def answer(tx: Store) -> None:

@@ -22,7 +22,7 @@ def fail(conversation: Conversation, id: str, *new: Message) -> None:
         raise ZeroDivisionError
 
 
-def test_next_attempt_begins_with_messages_of_earlier_attempt(either_store: Store) -> None:
+def test_next_attempt_of_a_turn_begins_with_messages_of_the_failed_attempt(either_store: Store) -> None:
     conversation = either_store.open("k", messages=[message("before")])
     fail(conversation, "t", message("question"), message("call", role="assistant"))
     conversation.append_message(message("of another"))
@@ -38,7 +38,9 @@ def test_next_attempt_begins_with_messages_of_earlier_attempt(either_store: Stor
     assert [each.turn_no for each in conversation.messages()] == [None, 1, 1, None, 1]
 
 
-def test_next_attempt_stores_equal_messages_only_once(either_store: Store, clock: Clock) -> None:
+def test_next_attempt_of_a_turn_does_not_store_messages_of_the_failed_attempt_again(
+    either_store: Store, clock: Clock
+) -> None:
     conversation = either_store.open("k")
     question, call = message("question", author="ann"), Message.assistant(tool_calls=[ToolCall(id="c", name="f")])
     result = Message.tool("result", tool_call_id="c", name="f")
@@ -67,7 +69,9 @@ def test_next_attempt_stores_equal_messages_only_once(either_store: Store, clock
         {"tool_call_id": "c"},
     ],
 )
-def test_next_attempt_appends_message_that_differs(store: Store, changed: dict[str, Any]) -> None:
+def test_next_attempt_of_a_turn_stores_a_message_that_differs_from_the_stored_one(
+    store: Store, changed: dict[str, Any]
+) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("text"))
     with conversation.turn("t") as turn:
@@ -77,7 +81,9 @@ def test_next_attempt_appends_message_that_differs(store: Store, changed: dict[s
 
 
 @pytest.mark.parametrize("changed", [{"tokens": 9}, {"created_at": Clock()() - timedelta(days=1)}])
-def test_next_attempt_recognizes_message_with_other_tokens_or_time(store: Store, changed: dict[str, Any]) -> None:
+def test_next_attempt_of_a_turn_recognizes_a_message_with_different_tokens_or_time(
+    store: Store, changed: dict[str, Any]
+) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("text"))
     with conversation.turn("t") as turn:
@@ -96,7 +102,7 @@ def test_equal_messages_of_one_attempt_are_all_stored(either_store: Store) -> No
     assert len({each.id for each in turn.stored.messages}) == 4
 
 
-def test_next_attempt_stores_equal_messages_as_often_as_it_appends_them(store: Store) -> None:
+def test_third_equal_message_is_stored_if_the_failed_attempt_stored_two(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("equal"), message("equal"))
     with conversation.turn("t") as turn:
@@ -105,7 +111,7 @@ def test_next_attempt_stores_equal_messages_as_often_as_it_appends_them(store: S
     assert contents(conversation.messages()) == ["equal"] * 3
 
 
-def test_third_attempt_finds_messages_of_both_earlier_attempts(store: Store, clock: Clock) -> None:
+def test_last_attempt_of_a_turn_finds_messages_of_all_earlier_attempts(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("a"))
     fail(conversation, "t", message("a"), message("b"))
@@ -117,7 +123,7 @@ def test_third_attempt_finds_messages_of_both_earlier_attempts(store: Store, clo
     assert [each.turn_no for each in conversation.messages()] == [1, 1, 1]
 
 
-def test_other_turn_does_not_find_messages_of_failed_turn(store: Store) -> None:
+def test_turn_does_not_find_messages_of_another_turn_that_failed(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t1", message("question"))
     with conversation.turn("t2") as turn:
@@ -129,7 +135,7 @@ def test_other_turn_does_not_find_messages_of_failed_turn(store: Store) -> None:
 
 
 @pytest.mark.parametrize("other", ["E\u0301", "e\u0301 ", "\u00e9", "e"])
-def test_turn_ids_that_look_alike_are_different_turns(store: Store, other: str) -> None:
+def test_turns_with_ids_that_look_alike_are_different_turns(store: Store, other: str) -> None:
     conversation = store.open("k")
     fail(conversation, "e\u0301", message())
     with conversation.turn(other) as turn:
@@ -139,7 +145,7 @@ def test_turn_ids_that_look_alike_are_different_turns(store: Store, other: str) 
         assert len(turn.messages) == 1
 
 
-def test_message_of_earlier_attempt_that_is_deleted_is_not_part_of_the_turn(store: Store) -> None:
+def test_deleted_message_of_an_earlier_attempt_is_not_part_of_the_turn(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("a"), message("b"), message("c"))
     conversation.delete_message(2)
@@ -150,7 +156,7 @@ def test_message_of_earlier_attempt_that_is_deleted_is_not_part_of_the_turn(stor
     assert contents(turn.stored.messages) == ["a", "c", "b"]
 
 
-def test_message_of_earlier_attempt_that_is_deleted_during_the_turn_is_stored_again(store: Store) -> None:
+def test_message_of_an_earlier_attempt_is_stored_again_if_deleted_during_the_turn(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("a"))
     with conversation.turn("t") as turn:
@@ -163,7 +169,7 @@ def test_message_of_earlier_attempt_that_is_deleted_during_the_turn_is_stored_ag
 # Ids that the caller gives
 
 
-def test_message_with_stored_id_is_replayed(either_store: Store) -> None:
+def test_append_in_a_turn_is_replayed_if_the_id_is_stored(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         first = turn.append(message("first", id="m1"))
@@ -176,7 +182,7 @@ def test_message_with_stored_id_is_replayed(either_store: Store) -> None:
     assert contents(turn.stored.messages) == ["first", "second"]
 
 
-def test_next_attempt_lists_a_message_with_a_given_id_only_after_it_is_appended_again(store: Store) -> None:
+def test_next_attempt_lists_a_message_with_an_id_only_after_appending_it_again(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("question", id="m1"))
     with conversation.turn("t") as turn:
@@ -186,7 +192,7 @@ def test_next_attempt_lists_a_message_with_a_given_id_only_after_it_is_appended_
     assert [each.turn_no for each in conversation.messages()] == [1]
 
 
-def test_message_stored_before_the_turn_becomes_part_of_the_turn(store: Store) -> None:
+def test_message_stored_before_a_turn_becomes_part_of_the_turn_that_appends_it_again(store: Store) -> None:
     conversation = store.open("k", messages=[message("question", id="m1"), message("other")])
     with conversation.turn("t") as turn:
         assert turn.append(message("question", id="m1")).replayed
@@ -196,7 +202,7 @@ def test_message_stored_before_the_turn_becomes_part_of_the_turn(store: Store) -
     assert [each.turn_no for each in conversation.messages()] == [1, None, 1]
 
 
-def test_replayed_message_of_another_turn_stays_in_its_turn(store: Store) -> None:
+def test_message_of_a_saved_turn_stays_in_that_turn_if_a_later_turn_appends_it(store: Store) -> None:
     conversation = store.open("k")
     first = conversation.save_turn([message("question", id="m1")], id="t1")
     with conversation.turn("t2") as turn:
@@ -207,7 +213,7 @@ def test_replayed_message_of_another_turn_stays_in_its_turn(store: Store) -> Non
     assert contents(conversation.messages_of(first)) == ["question"]
 
 
-def test_save_turn_stores_message_without_id_again(store: Store) -> None:
+def test_save_turn_stores_a_message_of_a_failed_attempt_again_if_it_has_no_id(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("question"))
     conversation.save_turn([message("question")], id="t")
@@ -230,7 +236,9 @@ fields = st.fixed_dictionaries(
 
 
 @given(drawn=st.lists(fields, max_size=4))
-def test_next_attempt_replays_any_equal_messages(store: Store, drawn: list[dict[str, Any]]) -> None:
+def test_next_attempt_of_a_turn_recognizes_equal_messages_with_any_json(
+    store: Store, drawn: list[dict[str, Any]]
+) -> None:
     store.delete("k")
     conversation = store.open("k")
     new = [message(**each) for each in drawn]

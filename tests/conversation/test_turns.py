@@ -28,7 +28,7 @@ def test_save_turn_returns_seqs_of_its_messages(store: Store) -> None:
     assert listed == turn.model_copy(update={"messages": []})
 
 
-def test_turn_with_known_id_is_replayed(store: Store) -> None:
+def test_save_turn_with_a_stored_id_is_replayed(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     first = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, id="request-1")
     conversation.append_message(message("after"))
@@ -40,7 +40,7 @@ def test_turn_with_known_id_is_replayed(store: Store) -> None:
     assert "replayed" not in again.model_dump()
 
 
-def test_turn_of_known_messages_is_replayed(store: Store) -> None:
+def test_save_turn_is_replayed_if_a_turn_with_the_same_message_ids_is_stored(store: Store) -> None:
     conversation = store.open("k")
     batch = [message("a", id="1"), message("b", id="2")]
     first = conversation.save_turn(batch, {"input_tokens": 1})
@@ -49,7 +49,7 @@ def test_turn_of_known_messages_is_replayed(store: Store) -> None:
     assert conversation.total_usage() == {"input_tokens": 1}
 
 
-def test_turn_stores_only_new_messages(store: Store) -> None:
+def test_save_turn_stores_only_messages_whose_id_is_not_stored(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message("a", id="1"))
     conversation.append_message(message("between"))
@@ -63,7 +63,7 @@ def test_turn_stores_only_new_messages(store: Store) -> None:
     assert [m.content for m in conversation.messages()] == ["a", "between", "b"]
 
 
-def test_turn_with_some_known_messages_is_saved_once(store: Store) -> None:
+def test_repeated_save_turn_is_replayed_although_some_messages_were_stored_before(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message("a", id="1"))
     conversation.save_turn([message("b", id="2")], {"tokens": 1})
@@ -74,7 +74,7 @@ def test_turn_with_some_known_messages_is_saved_once(store: Store) -> None:
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
-def test_turn_of_appended_messages_counts_usage_once(store: Store) -> None:
+def test_repeated_save_turn_of_appended_messages_counts_the_usage_once(store: Store) -> None:
     conversation = store.open("k")
     batch = [message("a", id="1"), message("b", id="2")]
     conversation.append_messages(batch)
@@ -90,7 +90,7 @@ def test_turn_of_appended_messages_counts_usage_once(store: Store) -> None:
     assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
 
 
-def test_find_turn_and_messages_of_return_a_turn_by_id(store: Store) -> None:
+def test_find_turn_and_messages_of_return_a_saved_turn_and_its_messages(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
     bare = conversation.save_turn([], {"tokens": 2}, id="bare")
@@ -108,7 +108,7 @@ def test_find_turn_and_messages_of_return_a_turn_by_id(store: Store) -> None:
     assert (conversation.find_turn("bare"), conversation.find_turn("unknown")) == (None, None)
 
 
-def test_save_turn_after_a_stale_seq_conflicts(store: Store) -> None:
+def test_save_turn_raises_conflict_if_the_argument_after_is_not_the_last_seq(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())
     with pytest.raises(Conflict) as raised:
@@ -136,7 +136,7 @@ def test_turn_with_an_invalid_message_is_not_stored(store: Store) -> None:
     assert (conversation.messages(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
 
 
-def test_turn_calls_on_a_deleted_session_raise(store: Store) -> None:
+def test_turn_methods_raise_session_not_found_for_a_deleted_session(store: Store) -> None:
     conversation = store.open("k")
     turn = conversation.save_turn([message()])
     store.delete("k")
@@ -151,7 +151,7 @@ def test_turn_calls_on_a_deleted_session_raise(store: Store) -> None:
             call()
 
 
-def test_turns_are_ordered_by_turn_no_without_an_index(make_postgres: MakeDatabase) -> None:
+def test_turns_are_ordered_by_turn_no_even_if_the_database_uses_no_index(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         conversation = store.open("k")
         conversation.save_turn(messages(3), {"tier": "a"})
@@ -169,7 +169,7 @@ def vacuum(store: Store) -> None:
         connection.exec_driver_sql("VACUUM (ANALYZE) lango_turn")
 
 
-def test_pop_message_of_the_only_message_removes_the_turn(store: Store) -> None:
+def test_pop_message_of_the_only_message_of_a_turn_removes_the_turn(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(2), {"tokens": 1})
     conversation.pop_message()
@@ -186,7 +186,7 @@ def test_pop_message_keeps_a_later_empty_turn(store: Store) -> None:
     assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
 
 
-def test_truncate_removes_an_empty_turn(store: Store) -> None:
+def test_truncate_removes_an_empty_turn_after_the_seq(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.delete_message(2)
     conversation.save_turn([], {"tokens": 1})
@@ -231,7 +231,7 @@ def test_total_usage_sums_nested_numbers(usage_list: list[dict[str, Any]]) -> No
     assert set(total(usage_list)) == {name for usage in usage_list for name in usage}
 
 
-def test_describe_lists_usage_fields_with_their_paths() -> None:
+def test_describe_lists_each_usage_field_with_its_path() -> None:
     usage = {"input_tokens": 12_345, "cost": {"usd": 0.1 + 0.2, "by": {"tool": -1}}, "tier": "a", "ok": True, "n": None}
     assert list(describe(usage)) == [
         "input_tokens 12,345",
@@ -272,7 +272,7 @@ def test_turn_with_another_id_is_saved_although_its_messages_are_stored(store: S
     assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
 
 
-def test_turn_includes_a_stored_question_directly_before_its_answer(store: Store) -> None:
+def test_turn_includes_a_stored_question_if_the_answer_directly_follows_it(store: Store) -> None:
     conversation = store.open("k", messages=[message("earlier")])
     question, answer = message("q", id="q"), message("a", id="a", role="assistant")
     conversation.append_message(question)
@@ -286,7 +286,7 @@ def test_turn_includes_a_stored_question_directly_before_its_answer(store: Store
 
 
 @pytest.mark.parametrize("between", ["a message", "a turn", "an edit"])
-def test_turn_excludes_a_stored_question_followed_by_another_write(store: Store, between: str) -> None:
+def test_turn_excludes_a_stored_question_if_another_write_came_before_the_answer(store: Store, between: str) -> None:
     conversation = store.open("k")
     question = message("q", id="q")
     if between == "a turn":

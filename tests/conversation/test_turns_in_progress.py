@@ -85,7 +85,7 @@ def test_turn_in_progress_changes_counters_like_save_turn(store: Store, clock: C
     assert turn.stored.model_dump(exclude={"messages"}) == saved.turns()[0].model_dump(exclude={"messages"})
 
 
-def test_append_in_turn_is_counted_by_token_counter(url: str) -> None:
+def test_token_counter_counts_the_tokens_of_messages_that_a_turn_appends(url: str) -> None:
     with Store(url, token_counter=lambda each: len(str(each.content))) as store:
         conversation = store.open("k")
         with conversation.turn() as turn:
@@ -95,7 +95,7 @@ def test_append_in_turn_is_counted_by_token_counter(url: str) -> None:
         assert conversation.info().token_count == 103
 
 
-def test_turn_of_store_with_retry_stores_each_message_once(url: str) -> None:
+def test_turn_in_a_store_with_retry_stores_each_message_once(url: str) -> None:
     with Store(url, retry=SECOND) as store:
         conversation = store.open("k")
         conversation.enqueue(message("waiting"))
@@ -112,7 +112,7 @@ def test_turn_of_store_with_retry_stores_each_message_once(url: str) -> None:
 # Replay
 
 
-def test_stored_turn_is_replayed(either_store: Store, clock: Clock) -> None:
+def test_turn_with_a_stored_id_is_replayed(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as first:
         first.append(message("answer", role="assistant"))
@@ -140,7 +140,7 @@ def test_turn_that_save_turn_stored_is_replayed(store: Store) -> None:
         assert contents(turn.messages) == ["a"]
 
 
-def test_save_turn_with_id_of_turn_in_progress_is_replayed_after_its_end(store: Store) -> None:
+def test_save_turn_with_the_id_of_a_turn_that_a_block_saved_is_replayed(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("a"))
@@ -148,7 +148,7 @@ def test_save_turn_with_id_of_turn_in_progress_is_replayed_after_its_end(store: 
     assert contents(conversation.messages()) == ["a"]
 
 
-def test_stored_turn_is_replayed_while_another_runs(either_store: Store) -> None:
+def test_stored_turn_is_replayed_while_another_turn_runs(either_store: Store) -> None:
     conversation = either_store.open("k")
     conversation.save_turn([message("a")], id="t1")
     with conversation.turn("t2") as turn:
@@ -195,7 +195,7 @@ def test_turn_refuses_writes_outside_of_its_block(either_store: Store, method: s
     assert conversation.messages() == []
 
 
-def test_turn_can_be_entered_only_once(either_store: Store) -> None:
+def test_block_of_one_turn_object_cannot_be_entered_twice(either_store: Store) -> None:
     conversation = either_store.open("k")
     turn = conversation.turn("t")
     with suppress(ZeroDivisionError), turn:
@@ -209,7 +209,7 @@ def test_turn_can_be_entered_only_once(either_store: Store) -> None:
 # Exceptions in the block
 
 
-def test_exception_leaves_messages_and_draft_without_a_turn(either_store: Store) -> None:
+def test_exception_in_the_block_keeps_messages_and_draft_but_saves_no_turn(either_store: Store) -> None:
     conversation = either_store.open("k")
     with pytest.raises(ZeroDivisionError), conversation.turn("t", flush=timedelta(hours=1)) as turn:
         fail_after_writing(turn)
@@ -239,7 +239,7 @@ def test_interruption_of_the_block_releases_the_lease(store: Store, error: type[
 
 
 @pytest.mark.parametrize("loss", ["release", "takeover", "delete", "expiry"])
-def test_exception_of_the_block_is_raised_although_the_lease_is_lost(
+def test_exception_in_the_block_reaches_the_caller_although_the_lease_is_lost(
     either_store: Store, clock: Clock, loss: str
 ) -> None:
     conversation = either_store.open("k", ttl=timedelta(hours=1))
@@ -270,7 +270,7 @@ def test_exception_of_the_block_is_raised_although_the_lease_is_lost(
         assert conversation.open_turn() is None
 
 
-def test_exception_of_the_block_is_raised_although_the_database_fails(
+def test_exception_in_the_block_reaches_the_caller_although_the_database_fails(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     conversation = store.open("k")
@@ -285,7 +285,7 @@ def test_exception_of_the_block_is_raised_although_the_database_fails(
 
 
 @pytest.mark.parametrize("name", ["usage", "metadata"])
-def test_unstorable_usage_or_metadata_does_not_save_the_turn(either_store: Store, name: str) -> None:
+def test_turn_with_usage_or_metadata_that_cannot_be_stored_is_not_saved(either_store: Store, name: str) -> None:
     conversation = either_store.open("k")
 
     def finish(turn: RunningTurn) -> None:
@@ -299,7 +299,7 @@ def test_unstorable_usage_or_metadata_does_not_save_the_turn(either_store: Store
     assert [each.text for each in conversation.drafts()] == ["first second"]
 
 
-def test_invalid_message_in_the_block_writes_nothing(either_store: Store) -> None:
+def test_append_of_an_invalid_message_in_a_turn_writes_nothing(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:
         invalid_messages: list[Any] = [message("x", extra={"x": object()}), "no message"]
@@ -311,7 +311,7 @@ def test_invalid_message_in_the_block_writes_nothing(either_store: Store) -> Non
     assert contents(turn.stored.messages) == contents(conversation.messages()) == ["valid"]
 
 
-def test_cancelled_task_releases_the_lease(url: str) -> None:
+def test_task_cancelled_inside_the_block_keeps_the_draft_and_releases_the_lease(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             conversation = await store.open("k")
@@ -349,7 +349,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_task_cancelled_while_taking_the_lease_releases_the_lease(url: str, begun: threading.Event) -> None:
+def test_task_cancelled_while_the_turn_takes_the_lease_releases_the_lease(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         engine = create_engine(url)
         async with AsyncStore(url) as store:
@@ -375,7 +375,7 @@ def test_task_cancelled_while_taking_the_lease_releases_the_lease(url: str, begu
     asyncio.run(work())
 
 
-def test_task_cancelled_after_the_end_of_its_block_saves_the_turn(url: str) -> None:
+def test_task_cancelled_after_the_end_of_the_block_still_saves_the_turn(url: str) -> None:
     async def work() -> None:
         engine = create_engine(url, pool_size=1, max_overflow=0)
         async with AsyncStore(engine) as store:  # with one worker thread
@@ -410,7 +410,7 @@ def test_task_cancelled_after_the_end_of_its_block_saves_the_turn(url: str) -> N
     asyncio.run(work())
 
 
-def test_task_cancelled_while_saving_the_turn_saves_the_turn(url: str, begun: threading.Event) -> None:
+def test_task_cancelled_while_the_turn_is_being_saved_still_saves_the_turn(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         engine = create_engine(url)
         async with AsyncStore(url) as store:
@@ -496,7 +496,7 @@ def test_write_refuses_values_that_are_not_text(either_store: Store, text: Any) 
         assert turn.draft_text == ""
 
 
-def test_turn_is_refused_in_callers_transaction(store: Store) -> None:
+def test_turn_is_refused_in_a_callers_transaction(store: Store) -> None:
     store.open("k")
 
     def begin(tx: Store) -> None:
@@ -509,7 +509,7 @@ def test_turn_is_refused_in_callers_transaction(store: Store) -> None:
     assert store.open_turns() == []
 
 
-def test_turns_in_progress_are_read_in_callers_transaction(store: Store) -> None:
+def test_turns_in_progress_can_be_read_in_a_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.write("piece")

@@ -346,7 +346,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
-def test_random_turns_match_the_model(store: Store, clock: Clock) -> None:
+def test_random_turns_give_the_same_results_as_a_model_of_lists(store: Store, clock: Clock) -> None:
     run_state_machine_as_test(
         cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
         settings=settings(

@@ -52,21 +52,21 @@ def session_of_two_turns(store: Store) -> Conversation:
 # Each kind of change
 
 
-def test_truncate_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_truncate(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     assert conversation.truncate(after=2) == 3
     assert_taken_back(keeping, conversation, before, "truncate")
 
 
-def test_clear_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_clear(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     assert conversation.clear() == 5
     assert_taken_back(keeping, conversation, before, "clear")
 
 
-def test_clear_that_keeps_system_messages_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_clear_that_keeps_system_messages(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     conversation.save_turn([message("in a turn", role="system")])
     before = shown(conversation)
@@ -75,7 +75,7 @@ def test_clear_that_keeps_system_messages_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "clear")
 
 
-def test_pop_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_pop(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     popped = conversation.pop_message()
@@ -84,14 +84,14 @@ def test_pop_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "pop")
 
 
-def test_pop_of_a_record_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_pop_of_a_record(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     assert conversation.pop_message(records=True) is not None
     assert_taken_back(keeping, conversation, before, "pop")
 
 
-def test_pop_that_deletes_a_turn_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_pop_that_deletes_a_turn(keeping: Store) -> None:
     conversation = keeping.open("k")
     conversation.save_turn([message("only")], {"tokens": 1}, id="t")
     before = shown(conversation)
@@ -100,28 +100,28 @@ def test_pop_that_deletes_a_turn_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "pop")
 
 
-def test_delete_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_the_deletion_of_a_message(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     conversation.delete_message("a")
     assert_taken_back(keeping, conversation, before, "delete")
 
 
-def test_update_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_the_update_of_a_message(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     conversation.update_message(5, message("short", id="new", tokens=9))
     assert_taken_back(keeping, conversation, before, "update")
 
 
-def test_update_to_a_record_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_the_update_of_a_message_to_a_record(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     conversation.update_message(2, message("a", role="record"))
     assert_taken_back(keeping, conversation, before, "update")
 
 
-def test_replacement_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_replacement_of_the_last_messages(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     conversation.append_messages([message("b2", role="assistant"), message("c2")], replace_after=2)
@@ -129,7 +129,7 @@ def test_replacement_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "truncate")
 
 
-def test_compaction_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_compaction(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     conversation.compact(lambda _: summary())
@@ -137,7 +137,7 @@ def test_compaction_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "compact")
 
 
-def test_discarding_compaction_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_discarding_compaction(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
     conversation.compact(lambda _: summary(), discard=True)
@@ -145,7 +145,7 @@ def test_discarding_compaction_is_taken_back(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "discard")
 
 
-def test_deletion_of_the_only_message_of_a_summary_is_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_the_deletion_of_the_only_message_of_a_summary(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     compaction = conversation.compact(lambda _: summary())
     assert compaction is not None
@@ -185,7 +185,7 @@ def test_undo_and_redo_without_changes_return_none(keeping: Store) -> None:
     assert (conversation.changes(), conversation.info().last_seq) == ([], 2)
 
 
-def test_undo_keeps_messages_appended_since(keeping: Store) -> None:
+def test_undo_keeps_messages_appended_after_the_change(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("q1"), message("a1")])
     conversation.truncate(after=1)
     conversation.save_turn([message("q2"), message("a2")])
@@ -198,7 +198,7 @@ def test_undo_keeps_messages_appended_since(keeping: Store) -> None:
     assert_sound(keeping)
 
 
-def test_undo_of_a_compaction_keeps_messages_appended_since(keeping: Store) -> None:
+def test_undo_of_a_compaction_keeps_messages_appended_after_the_compaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("q1"), message("a1")])
     conversation.compact(lambda _: summary())
     conversation.append_message(message("q2"))
@@ -208,7 +208,7 @@ def test_undo_of_a_compaction_keeps_messages_appended_since(keeping: Store) -> N
     assert contents(conversation.messages()) == ["summary", "q2"]
 
 
-def test_another_change_ends_redo(keeping: Store) -> None:
+def test_redo_returns_none_after_another_change(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.truncate(after=1)
     conversation.undo()
@@ -226,7 +226,7 @@ def test_redo_keeps_messages_appended_after_the_undo(keeping: Store) -> None:
     assert contents(conversation.messages()) == ["a", "c"]
 
 
-def test_seqs_of_new_messages_are_higher_than_those_of_an_undo(keeping: Store) -> None:
+def test_message_appended_after_an_undo_gets_a_higher_seq_than_the_undo(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(5))
     conversation.truncate(after=0)
     assert conversation.info().last_seq == 6
@@ -249,7 +249,7 @@ def test_undo_restores_large_strings(keeping: Store) -> None:
 # Other ways to call it
 
 
-def test_undo_in_a_transaction_is_rolled_back_with_it(keeping: Store) -> None:
+def test_undo_in_a_transaction_is_rolled_back_with_the_transaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(2))
 
     def change_and_fail() -> None:
@@ -264,7 +264,7 @@ def test_undo_in_a_transaction_is_rolled_back_with_it(keeping: Store) -> None:
     assert (len(conversation.messages()), conversation.changes()) == (2, [])
 
 
-def test_replacement_without_new_messages_adds_none_and_can_be_undone(keeping: Store) -> None:
+def test_replacement_without_new_messages_can_be_taken_back(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     assert conversation.append_messages([], replace_after=1) == []
     (change,) = conversation.changes()

@@ -16,7 +16,7 @@ def shown(conversation: Conversation) -> tuple[Any, ...]:
     return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns()
 
 
-def test_redaction_is_not_taken_back(keeping: Store) -> None:
+def test_undo_does_not_take_back_a_redaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("secret")])
     conversation.delete_message(1)
     conversation.redact_message(2)
@@ -41,7 +41,7 @@ def asking(content: str, name: str) -> Message:
     return Message.assistant(content, tool_calls=[ToolCall(id="1", name=name)])
 
 
-def test_undo_of_update_keeps_calls_only_if_restored_message_asks_for_them(keeping: Store) -> None:
+def test_undo_of_an_update_keeps_calls_only_if_the_restored_message_asks_for_them(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[asking("a", "f")])
     conversation.update_message(1, asking("b", "g"))
     conversation.update_message(1, asking("c", "g"))

@@ -10,7 +10,7 @@ from lango_store.testing import Clock
 LARGE = "a large string " * 400
 
 
-def test_log_as_of_a_compaction_includes_its_summary(keeping: Store) -> None:
+def test_log_as_of_the_seq_of_a_compaction_includes_the_summary(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.compact(lambda window: Message.system("summary"), discard=True)
     (change,) = conversation.changes()
@@ -19,14 +19,14 @@ def test_log_as_of_a_compaction_includes_its_summary(keeping: Store) -> None:
     assert len(conversation.get(as_of=change.seq - 1).messages) == 3
 
 
-def test_log_as_of_a_replacement_includes_the_new_messages(keeping: Store) -> None:
+def test_log_as_of_the_seq_of_a_replacement_includes_the_new_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.append_messages([message("new"), message("newer")], replace_after=1)
     (change,) = conversation.changes()
     assert contents(conversation.get(as_of=change.seq).messages) == ["message 0", "new", "newer"]
 
 
-def test_undo_of_an_edit_in_a_running_turn_leaves_the_message_in_the_turn(keeping: Store) -> None:
+def test_undo_of_an_edit_made_during_a_turn_leaves_the_message_in_the_turn(keeping: Store) -> None:
     conversation = keeping.open("k")
     with conversation.turn("t") as turn:
         first = turn.append(message("a"))
@@ -37,7 +37,7 @@ def test_undo_of_an_edit_in_a_running_turn_leaves_the_message_in_the_turn(keepin
     assert contents(conversation.messages_of(saved)) == ["a", "c"]
 
 
-def test_undo_of_an_edit_leaves_last_consolidated(keeping: Store) -> None:
+def test_undo_of_an_edit_does_not_change_last_consolidated(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(6))
     conversation.update_message(1, message("new"))
     conversation.update(last_consolidated=6)
@@ -57,7 +57,7 @@ def test_undo_of_a_clear_that_removed_no_message_restores_last_consolidated(keep
     assert conversation.info().last_consolidated == 0
 
 
-def test_drop_sent_is_not_taken_back(keeping: Store) -> None:
+def test_undo_does_not_take_back_drop_sent(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", sent="as sent")])
     conversation.update_message(1, message("b", sent="as sent"))
     conversation.drop_sent(before=2)
@@ -76,7 +76,9 @@ def test_stats_and_examine_include_payloads_of_removed_messages(keeping: Store) 
     assert "missing payload" in [finding.name for finding in keeping.examine()]
 
 
-def test_transaction_with_an_older_snapshot_cannot_delete_a_payload_moved_since(make_postgres: MakeDatabase) -> None:
+def test_transaction_with_an_old_snapshot_cannot_delete_a_payload_that_was_moved_later(
+    make_postgres: MakeDatabase,
+) -> None:
     postgres_url = make_postgres()
     with Store(postgres_url, payloads=None) as plain:
         plain.create("k", messages=[message(LARGE), message("b")])
@@ -95,7 +97,9 @@ def test_transaction_with_an_older_snapshot_cannot_delete_a_payload_moved_since(
         assert store.conversation("k").messages()[0].content == LARGE
 
 
-def test_expire_deletes_copies_of_old_changes_and_keeps_later_copies(keeping: Store, clock: Clock) -> None:
+def test_expire_deletes_messages_kept_for_an_old_change_but_not_for_a_later_change(
+    keeping: Store, clock: Clock
+) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.delete_message(1)
     clock.move(days=20)

@@ -27,7 +27,7 @@ SHEPHERD = json.loads((DATA / "shepherd" / "cases.json").read_text())
 # Calls that a message answers
 
 
-def test_tool_message_answers_with_content_or_outputs() -> None:
+def test_tool_message_answers_calls_with_its_content_or_its_outputs() -> None:
     assert answers(message("-3", role=MessageRole.TOOL, tool_call_id="c1")) == ["c1"]
     outputs = [
         ToolCall(id="c1", name="n", output=None),
@@ -38,7 +38,7 @@ def test_tool_message_answers_with_content_or_outputs() -> None:
     assert answers(message("x", role=MessageRole.TOOL, tool_calls=outputs, tool_call_id="c2")) == ["c2", "c1"]
 
 
-def test_answers_is_empty_without_tool_role_or_call_id() -> None:
+def test_answers_is_empty_for_a_message_without_tool_role_or_call_id() -> None:
     assert answers(message("hi", tool_call_id="c1")) == []
     assert answers(message(role=MessageRole.ASSISTANT, tool_calls=[ToolCall(id="c1", name="n")])) == []
     assert answers(message(role=MessageRole.TOOL, tool_call_id="")) == []
@@ -48,7 +48,7 @@ def test_answers_is_empty_without_tool_role_or_call_id() -> None:
 # Tokens
 
 
-def test_tokens_of_uses_stored_tokens_before_the_counter() -> None:
+def test_tokens_of_uses_the_counter_only_if_no_tokens_are_stored() -> None:
     def count(counted: Message) -> int:
         return len(counted.content)
 
@@ -65,7 +65,7 @@ def test_tokens_of_uses_stored_tokens_before_the_counter() -> None:
         lambda uncounted: tail_within([uncounted], 1),
     ],
 )
-def test_message_without_tokens_and_counter_raises(call: Callable[[Message], object]) -> None:
+def test_message_without_tokens_raises_if_no_counter_is_given(call: Callable[[Message], object]) -> None:
     with pytest.raises(ValueError, match=r"message 3 .*give the message `tokens`.*Store\(token_counter="):
         call(message(seq=3))
     with pytest.raises(ValueError, match="role user"):
@@ -104,7 +104,7 @@ def test_message_without_tokens_and_counter_raises(call: Callable[[Message], obj
         ("u a:c1", 2, "u a:c1"),
     ],
 )
-def test_legal_suffix_is_accepted_by_providers(conversation: str, last: int | None, expected: str) -> None:
+def test_legal_suffix_is_a_prompt_that_providers_accept(conversation: str, last: int | None, expected: str) -> None:
     assert written(legal_suffix(rows(conversation), last)) == expected
 
 
@@ -113,7 +113,7 @@ def test_legal_suffix_refuses_a_negative_number() -> None:
         legal_suffix([], -1)
 
 
-def test_tail_within_cuts_at_any_message() -> None:
+def test_tail_within_can_cut_before_any_message() -> None:
     conversation = rows("u5 a5:c1 t0:c1 a3")
     assert written(tail_within(conversation, 3)) == "t0:c1 a3"
     assert written(tail_within(conversation, 12)) == "a5:c1 t0:c1 a3"
@@ -131,7 +131,7 @@ PARALLEL = "two tool results after one call"
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in SHEPHERD["eviction"]])
-def test_eviction_equals_eviction_of_shepherd_except_for_orphans(case: dict[str, Any]) -> None:
+def test_eviction_equals_the_eviction_of_shepherd_except_for_orphaned_results(case: dict[str, Any]) -> None:
     expected = case
     if case["name"] == PARALLEL:  # Shepherd keeps t8 without its call, which providers refuse
         assert case["left"] == ["u10", "t8", "a6", "t9"]
@@ -180,13 +180,13 @@ def test_eviction_equals_eviction_of_shepherd_except_for_orphans(case: dict[str,
         ("s1 u10 a5 u1", 0, []),
     ],
 )
-def test_eviction_removes_whole_turns_then_answered_calls(
+def test_eviction_removes_whole_turns_first_and_then_answered_calls(
     conversation: str, need: int, plan: list[tuple[int, int]]
 ) -> None:
     assert plan_eviction(rows(conversation), need) == plan
 
 
-def test_assistant_message_with_outputs_is_an_answered_call() -> None:
+def test_assistant_message_with_tool_outputs_counts_as_an_answered_call() -> None:
     answered_call = message(
         "carried", role=MessageRole.ASSISTANT, tokens=5, tool_calls=[ToolCall(id="c", name="n", output=1)]
     )
@@ -230,7 +230,7 @@ def test_fit_evicts_only_as_much_as_the_budget_requires() -> None:
 
 
 @pytest.mark.parametrize("case", SHEPHERD["completion_tokens"], ids=lambda case: str(case["context"]))
-def test_completion_budget_equals_budget_of_shepherd(case: dict[str, int]) -> None:
+def test_completion_budget_equals_the_budget_of_shepherd(case: dict[str, int]) -> None:
     for name, expected in case.items():
         if name.startswith("desired_completion_max_"):
             assert completion_budget(case["context"], int(name.rpartition("_")[2])) == expected

@@ -101,7 +101,9 @@ def is_legal(messages: list[Message], start: int) -> bool:
 
 
 @given(conversation=conversations(), last=st.none() | st.integers(0, 12))
-def test_legal_suffix_is_the_longest_legal_suffix(conversation: list[Message], last: int | None) -> None:
+def test_legal_suffix_returns_the_longest_suffix_that_providers_accept(
+    conversation: list[Message], last: int | None
+) -> None:
     remaining = legal_suffix(conversation, last)
     start = len(conversation) - len(remaining)
     assert all(ours is theirs for ours, theirs in zip(remaining, conversation[start:], strict=True))
@@ -124,7 +126,7 @@ def test_eviction_never_separates_a_call_from_its_results(conversation: list[Mes
 
 
 @given(conversation=conversations(), need=st.integers(1, 60) | st.just(EVERYTHING))
-def test_eviction_plan_is_sorted_in_bounds_and_sufficient(conversation: list[Message], need: int) -> None:
+def test_eviction_plan_is_sorted_within_bounds_and_frees_enough_tokens(conversation: list[Message], need: int) -> None:
     plan = plan_eviction(conversation, need)
     ends = [end for ends in plan for end in ends]
     assert ends == sorted(ends)
@@ -151,7 +153,9 @@ def test_fit_meets_the_budget_or_evicts_everything_possible(conversation: list[M
 
 
 @given(conversation=conversations(), max_tokens=st.integers(0, 60))
-def test_tail_within_is_the_longest_tail_in_the_budget(conversation: list[Message], max_tokens: int) -> None:
+def test_tail_within_returns_the_longest_tail_that_fits_the_budget(
+    conversation: list[Message], max_tokens: int
+) -> None:
     remaining = tail_within(conversation, max_tokens)
     assert sum(map(tokens_of, remaining)) <= max_tokens
     start = len(conversation) - len(remaining)

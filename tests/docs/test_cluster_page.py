@@ -32,7 +32,7 @@ def statements(block: str, url: str) -> list[str]:
     return [each for each in block.split(";\n") if each]
 
 
-def test_page_distributes_a_store_and_adds_workers(make_postgres: MakeDatabase) -> None:
+def test_commands_on_the_cluster_page_distribute_a_store_and_add_workers(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, *statements(NODES, url))
     (script,) = blocks(PAGE, "sh")
@@ -51,7 +51,7 @@ def test_page_distributes_a_store_and_adds_workers(make_postgres: MakeDatabase) 
         assert {each.name for each in store.examine()} <= {"settings"}
 
 
-def test_tenant_of_the_page_is_stored_on_one_worker(make_postgres: MakeDatabase) -> None:
+def test_statements_on_the_cluster_page_store_a_tenant_on_one_worker(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     say(url, *statements(TENANT, url))
     tenant_url = sa.make_url(url).update_query_dict({"options": "-csearch_path=tenant_a"})

@@ -31,12 +31,12 @@ def examples() -> dict[str, str]:
 EXAMPLES = examples()
 
 
-def test_docstring_examples_are_found() -> None:
+def test_search_for_examples_in_docstrings_finds_examples() -> None:
     assert {"store.py-Store", "aio.py-AsyncStore", "testing/__init__.py-Clock"} <= set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_in_a_docstring_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = Clock()
     with Store("sqlite:///other.db", migrate=True, clock=clock) as store:  # an example reads from an archive

@@ -108,7 +108,7 @@ def test_navigation_lists_every_page() -> None:
     assert set(re.findall(r"[\w/-]+\.md", configured)) <= existing
 
 
-def test_links_have_targets() -> None:
+def test_links_on_the_pages_have_existing_targets() -> None:
     broken = []
     for path in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()):
@@ -147,12 +147,12 @@ def test_landing_page_shows_the_version() -> None:
     assert (DOCS / "index.md").read_text().startswith(f"# lango_store {project['version']}\n")
 
 
-def test_site_configuration_is_strict() -> None:
+def test_site_is_built_with_strict_checks() -> None:
     assert yaml.safe_load((ROOT / "mkdocs.yml").read_text())["strict"] is True
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_FIGURES, ids=lambda page: page.name)
-def test_pages_show_measured_figures(page: Path) -> None:
+def test_pages_show_the_figures_that_were_measured(page: Path) -> None:
     figures, text = noted(), page.read_text()
     assert all(set(each) == set(DATABASES) for each in figures.values())
     assert with_figures(text, figures) == text

@@ -26,7 +26,7 @@ def url(make_sqlite: MakeDatabase) -> str:
     return database
 
 
-def test_errors_name_the_next_command_and_no_python_api(
+def test_errors_of_commands_name_the_next_command_and_no_python_api(
     url: str, make_sqlite: MakeDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def test_errors_name_the_next_command_and_no_python_api(
         assert not API.search(done.stderr), done.stderr
 
 
-def test_wrong_option_value_names_the_option(url: str) -> None:
+def test_error_for_an_invalid_option_value_names_the_option(url: str) -> None:
     for words, option in (
         (("sessions", "touch", "old", "--ttl", "soon"), "--ttl"),
         (("sessions", "touch", "old", "--ttl", "200000d"), "--ttl"),
@@ -66,10 +66,10 @@ def test_wrong_option_value_names_the_option(url: str) -> None:
         assert not API.search(done.stderr), done.stderr
 
 
-def test_invalid_argument_is_exit_code_2(url: str) -> None:
+def test_command_with_an_invalid_argument_exits_2(url: str) -> None:
     for words in (("sessions", "show", "x" * 513), ("sessions", "list", "--agent", "\ud800")):
         assert run(*words, "--url", url).returncode == 2
 
 
-def test_missing_file_to_import_is_exit_code_1(url: str, tmp_path: Path) -> None:
+def test_import_of_a_missing_file_exits_1(url: str, tmp_path: Path) -> None:
     assert run("import", str(tmp_path / "missing"), "--url", url).returncode == 1

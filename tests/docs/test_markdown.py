@@ -65,7 +65,7 @@ def test_wrapped_line_starts_with_no_list_or_heading_marker(page: str) -> None:
         ("9. Nine\n10. Ten\n\n- Alice\n- Bob\n\n# Title\n\n```\nA\n- B\n```\n", []),
     ],
 )
-def test_accidental_markers_are_found(text: str, wrong: list[int]) -> None:
+def test_check_of_wrapped_lines_finds_accidental_markers(text: str, wrong: list[int]) -> None:
     assert accidental_markers(text) == wrong
 
 

@@ -51,7 +51,7 @@ OTHER_PROGRAMS: Final = ("adk", "exec", "export", "pg_dump", "pg_restore", "psql
 SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "mv", "systemctl", "useradd")
 
 
-def test_code_blocks_have_a_tested_language() -> None:
+def test_code_blocks_have_only_languages_that_a_test_checks() -> None:
     for page, text in PAGES.items():
         fences = re.findall(r"^([ >]*)```(\S*)", text, re.MULTILINE)
         assert all(not indent for indent, _ in fences), f"{page}: no test finds an indented block"
@@ -104,7 +104,7 @@ def command_names(words: Sequence[str]) -> list[str]:
     return [name for name in CLI_COMMANDS if list(words[: len(name.split())]) == name.split()]
 
 
-def test_commands_in_prose_exist() -> None:
+def test_commands_and_options_named_in_prose_exist() -> None:
     for page, text in PAGES.items():
         for command in re.findall(r"`lango-store (?!--version`|--install-completion`|COMMAND --help`)([^`|]+)", text):
             group, *rest = words = command.split()

@@ -117,7 +117,7 @@ def contents(store: Store, key: str) -> list[Any]:
     return [message.content for message in store.messages(key)]
 
 
-def test_example_tests_on_fastapi_page_pass(url: str, tmp_path: Path) -> None:
+def test_example_tests_on_the_fastapi_page_pass(url: str, tmp_path: Path) -> None:
     (tmp_path / "test_chat.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     variables = {name: value for name, value in environment(url).items() if name != "LANGO_STORE_TEST_POSTGRES"}
@@ -127,7 +127,7 @@ def test_example_tests_on_fastapi_page_pass(url: str, tmp_path: Path) -> None:
     assert "4 passed" in done.stdout
 
 
-def test_turn_is_stored_whole_after_the_client_disconnects(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+def test_turn_is_finished_although_the_client_disconnects(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
     url = make_sqlite(migrated=False)
     subprocess.run(command("chat.service", "ExecStartPre"), env=environment(url), cwd=tmp_path, check=True, timeout=60)
     with service(url, tmp_path) as (_, client), Store(url) as store:
@@ -162,7 +162,7 @@ async def complete(prompt):
 """
 
 
-def test_question_sent_again_after_model_error_is_answered(url: str, program: Path, tmp_path: Path) -> None:
+def test_question_is_answered_if_sent_again_after_a_model_error(url: str, program: Path, tmp_path: Path) -> None:
     program.write_text(PROGRAM + FAILS_ONCE)
     with service(url, tmp_path) as (_, client), Store(url) as store:
         key = client.post("/chats").json()["key"]
@@ -205,7 +205,7 @@ async def ask_all(clients: list[httpx2.Client], keys: list[str], model: Streamin
             return await asyncio.gather(*requests)
 
 
-def test_doubled_questions_in_two_processes_ask_the_model_once(
+def test_question_sent_to_two_processes_asks_the_model_once(
     make_database: MakeDatabase, model: StreamingModel, tmp_path: Path
 ) -> None:
     url = make_database()
@@ -228,7 +228,7 @@ def test_doubled_questions_in_two_processes_ask_the_model_once(
             assert conversation.drafts() == []
 
 
-def test_stop_ends_a_turn_of_another_process(url: str, model: StreamingModel, tmp_path: Path) -> None:
+def test_stop_request_ends_a_turn_that_another_process_runs(url: str, model: StreamingModel, tmp_path: Path) -> None:
     model.hold()
     with ExitStack() as stack:
         (_, client), (_, other) = (stack.enter_context(service(url, tmp_path)) for _ in range(2))
@@ -274,7 +274,7 @@ def killed_and_restarted(url: str, folder: Path, model: StreamingModel) -> Itera
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_killed_service_answers_the_question_sent_again(
+def test_restarted_service_answers_a_question_that_is_sent_again_after_a_kill(
     make_database: MakeDatabase, model: StreamingModel, tmp_path: Path
 ) -> None:
     url = make_database()
@@ -287,7 +287,7 @@ def test_killed_service_answers_the_question_sent_again(
         assert model.calls == {"Hello": 2}
 
 
-def test_answer_of_a_killed_attempt_is_saved_without_asking_the_model(
+def test_stored_answer_of_a_killed_attempt_is_saved_without_asking_the_model(
     url: str, model: StreamingModel, tmp_path: Path
 ) -> None:
     with service(url, tmp_path) as (_, client), Store(url) as store:
@@ -300,7 +300,7 @@ def test_answer_of_a_killed_attempt_is_saved_without_asking_the_model(
         assert model.calls == {}
 
 
-def test_killed_service_saves_the_draft_on_stop(url: str, model: StreamingModel, tmp_path: Path) -> None:
+def test_stop_request_appends_the_draft_of_a_killed_service(url: str, model: StreamingModel, tmp_path: Path) -> None:
     with killed_and_restarted(url, tmp_path, model) as (client, key):
         stopped = client.post(f"/chats/{key}/stop").json()
         assert [message["content"] for message in stopped["messages"]] == ["Hello", "I "]
@@ -309,7 +309,7 @@ def test_killed_service_saves_the_draft_on_stop(url: str, model: StreamingModel,
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_killed_service_keeps_the_draft_before_another_question(
+def test_draft_of_a_killed_service_is_appended_before_the_next_question(
     url: str, model: StreamingModel, tmp_path: Path
 ) -> None:
     with killed_and_restarted(url, tmp_path, model) as (client, key), Store(url) as store:

@@ -11,7 +11,7 @@ from lango_store.tables import SCHEMA_REVISION
 LARGE = "x" * 5_000
 
 
-def test_statements_of_tables_page_return_described_rows(url: str) -> None:
+def test_statements_on_the_tables_page_return_the_described_rows(url: str) -> None:
     with Store(url, keep_removed=timedelta(days=1)) as store:
         check_statements(store)
 

@@ -125,7 +125,9 @@ def test_stored_approval_is_used_after_the_answering_process_is_killed(payments:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_payment_is_made_once_if_its_process_is_killed(payments: Payments, store: Store, after: bool) -> None:
+def test_payment_is_made_once_if_the_process_is_killed_before_storing_the_result(
+    payments: Payments, store: Store, after: bool
+) -> None:
     token = payments.run(*ASK)
     payments.kill("answer", token, "yes", when="pay", after=after)
     assert len(payments.keys) == after
@@ -137,7 +139,7 @@ def test_payment_is_made_once_if_its_process_is_killed(payments: Payments, store
 
 
 @pytest.mark.parametrize("step", ["complete", "print"])  # before and after the model reports the payment
-def test_payment_is_not_repeated_if_its_process_is_killed_afterwards(
+def test_payment_is_not_repeated_if_the_process_is_killed_after_storing_the_result(
     payments: Payments, store: Store, step: str
 ) -> None:
     token = payments.run(*ASK)

@@ -35,7 +35,7 @@ def save(store: Store, key: str, user: str, tokens: int) -> None:
 
 
 @needs_arrow
-def test_query_returns_the_sums_of_store_usage(empty_url: str) -> None:
+def test_query_on_the_usage_page_returns_the_sums_of_store_usage(empty_url: str) -> None:
     time = DAY
     with Store(empty_url, migrate=True, clock=lambda: time) as store:
         for user, tokens in (("ann", 1200), ("ann", 300), ("bob", 500)):
@@ -48,7 +48,7 @@ def test_query_returns_the_sums_of_store_usage(empty_url: str) -> None:
         assert rows[0].input_tokens == 1510
 
 
-def test_program_prints_the_usage_on_the_page(tmp_path: Path) -> None:
+def test_program_on_the_usage_page_prints_the_output_on_the_page(tmp_path: Path) -> None:
     program, *_ = blocks(PAGE, "python")
     done = run_program(program, folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, PRINTED), done.stderr
@@ -56,7 +56,7 @@ def test_program_prints_the_usage_on_the_page(tmp_path: Path) -> None:
     assert "1500" in shown.stdout.replace(",", "")
 
 
-def test_page_lists_the_names_of_token_counts() -> None:
+def test_usage_page_lists_the_names_of_token_counts() -> None:
 
     page = PAGES[PAGE]
     for name, paths in _SPELLINGS.items():

@@ -33,13 +33,13 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("place", PROGRAMS)
-def test_program_runs(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
+def test_program_on_a_page_runs(place: str, tmp_path: Path, make_postgres: MakeDatabase) -> None:
     program = PROGRAMS[place].replace("postgresql+psycopg://app@localhost/agents", make_postgres(migrated=False))
     done = run_program(program, folder=tmp_path, strict=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_first_programs_run_twice_in_one_folder(tmp_path: Path) -> None:
+def test_first_programs_can_run_twice_in_one_folder(tmp_path: Path) -> None:
     first = [PROGRAMS[place] for place in PROGRAMS if place.startswith(("README.md", "docs/index.md"))]
     start = [PROGRAMS[place] for place in PROGRAMS if place.startswith("docs/start/first-conversation.md")]
     for program in [*first, *start, *first, start[-1]]:
@@ -55,7 +55,7 @@ def test_first_program_prints_the_output_on_the_page(page: str, tmp_path: Path) 
 
 
 @pytest.mark.timeout(300)
-def test_programs_pass_mypy_without_the_pydantic_plugin(tmp_path: Path) -> None:
+def test_programs_on_the_pages_pass_mypy_without_the_pydantic_plugin(tmp_path: Path) -> None:
     for number, program in enumerate(PROGRAMS.values()):
         (tmp_path / f"program_{number}.py").write_text(program)
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-nanobot.*]\nignore_missing_imports = True\n")
@@ -88,12 +88,12 @@ def run_lango_store_commands(script: str, folder: Path) -> None:
         assert done.returncode == 0, (words, done.stderr)
 
 
-def test_migration_commands_run(tmp_path: Path) -> None:
+def test_migration_commands_on_the_pages_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "lango-store db current" in script)
     run_lango_store_commands(block, tmp_path)
 
 
-def test_operator_commands_run(tmp_path: Path) -> None:
+def test_commands_on_the_operations_page_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
     with Store(url, migrate=True, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC)) as store:
         for user in ("ann", "bob"):
@@ -119,7 +119,7 @@ def test_operator_commands_run(tmp_path: Path) -> None:
         assert store.messages("telegram:87654321")[-1].content == "Not sent."
 
 
-def test_nanobot_commands_run(tmp_path: Path) -> None:
+def test_commands_on_the_pages_import_nanobot_sessions(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "import workspace/sessions" in script)
     sessions = DATA / "nanobot_g2"
     shutil.copytree(sessions, tmp_path / "workspace" / "sessions", ignore=shutil.ignore_patterns("corrupt"))
@@ -127,7 +127,7 @@ def test_nanobot_commands_run(tmp_path: Path) -> None:
     assert len(list((tmp_path / "everything").iterdir())) == 5
 
 
-def test_import_commands_of_other_systems_run(tmp_path: Path) -> None:
+def test_commands_on_the_pages_import_sessions_of_three_other_systems(tmp_path: Path) -> None:
     data = DATA
     shutil.copytree(data / "dive", tmp_path / ".myapp" / "sessions", ignore=shutil.ignore_patterns("golden.json"))
     shutil.copy(data / "shepherd" / ".shepherd_session.openai.json", tmp_path)
@@ -137,7 +137,7 @@ def test_import_commands_of_other_systems_run(tmp_path: Path) -> None:
         run_lango_store_commands("lango-store db upgrade\n" + block.replace("~", str(tmp_path)), tmp_path)
 
 
-def test_backup_commands_run(tmp_path: Path) -> None:
+def test_backup_commands_on_the_pages_run(tmp_path: Path) -> None:
     (block,) = (script for script in SCRIPTS.values() if "copy --from sqlite:" in script)
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("k", messages=[Message(role="user", content="hello")])
@@ -146,7 +146,7 @@ def test_backup_commands_run(tmp_path: Path) -> None:
     assert (tmp_path / "backup" / "lango_store.jsonl").exists()
 
 
-def test_commands_of_first_conversation_show_its_sessions(tmp_path: Path) -> None:
+def test_commands_on_the_first_conversation_page_show_the_stored_sessions(tmp_path: Path) -> None:
     for place in PROGRAMS:
         if place.startswith("docs/start/first-conversation.md"):
             assert run_program(PROGRAMS[place], folder=tmp_path).returncode == 0
@@ -156,7 +156,7 @@ def test_commands_of_first_conversation_show_its_sessions(tmp_path: Path) -> Non
     assert "Messages so far: 1." in shown.stdout
 
 
-def test_search_and_html_commands_run(tmp_path: Path) -> None:
+def test_search_and_html_commands_on_the_pages_run(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         store.create("telegram:42", user_id="ann", messages=[Message.user("Oslo weather?")])
     (searching,) = (script for script in SCRIPTS.values() if "lango-store search disable" in script)
@@ -168,7 +168,7 @@ def test_search_and_html_commands_run(tmp_path: Path) -> None:
     assert "Oslo weather?" in (tmp_path / "out.html").read_text()
 
 
-def test_example_tests_with_fixtures_pass(tmp_path: Path) -> None:
+def test_example_tests_on_the_testing_page_pass(tmp_path: Path) -> None:
     (tests,) = blocks("docs/howto/testing.md", "python")
     (tmp_path / "test_mine.py").write_text(tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -179,7 +179,7 @@ def test_example_tests_with_fixtures_pass(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_example_backup_has_fields_of_a_real_backup(tmp_path: Path) -> None:
+def test_example_backup_on_the_formats_page_has_the_fields_of_a_real_backup(tmp_path: Path) -> None:
     (shown,) = blocks("docs/reference/formats.md", "text")
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         conversation = store.open("k", settings={"thinking": "high"})

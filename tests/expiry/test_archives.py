@@ -73,7 +73,9 @@ def test_archive_is_a_plain_sqlite_file(filled: Store, tmp_path: Path) -> None:
     connection.close()
 
 
-def test_forget_combines_filters(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_forget_deletes_only_archived_sessions_that_match_all_filters(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     cold = tmp_path / "cold.db"
     for key, user, agent in (("a:1", "ann", "x"), ("a:2", "ann", "y"), ("b:1", "ann", "x"), ("b:2", "", "x")):
         store.create(key, user_id=user, agent_id=agent, ttl=HOUR)
@@ -87,7 +89,7 @@ def test_forget_combines_filters(store: Store, clock: Clock, tmp_path: Path) -> 
         assert archive.forget(user_id="ann", key_prefix="") == 2
 
 
-def test_forget_leaves_no_trace_in_archive_file(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_forget_leaves_no_trace_in_the_archive_file(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     for user in ("ann", "bob"):
         store.create(f"k:{user}", user_id=user, ttl=HOUR, messages=[message(f"secretword{user} " * 50)] * 20)
@@ -116,7 +118,7 @@ def test_purge_stops_if_archive_cannot_be_written(filled: Store, tmp_path: Path)
         filled.restore(tmp_path / "none.db", "k")
 
 
-def test_archive_refuses_a_database_of_another_application(filled: Store, tmp_path: Path) -> None:
+def test_purge_refuses_a_database_of_another_application_as_archive(filled: Store, tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     for name in ("notes", "sessions"):
         with closing(sqlite3.connect(path)) as connection:
@@ -128,7 +130,7 @@ def test_archive_refuses_a_database_of_another_application(filled: Store, tmp_pa
     assert tables == [("notes",), ("sessions",)]
 
 
-def test_purges_in_several_threads_share_one_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_purges_in_several_threads_can_share_one_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
     for number in range(20):
         store.create(f"k{number}", ttl=HOUR, messages=messages(2))
     clock.move(hours=2)
@@ -168,7 +170,7 @@ with Store(sys.argv[1]) as store:
 
 
 @pytest.mark.parametrize("after", [0, 4])
-def test_killed_purge_keeps_each_session_in_store_or_archive(
+def test_killed_purge_leaves_each_session_in_the_store_or_in_the_archive(
     url: str, clock: Clock, tmp_path: Path, after: int
 ) -> None:
     cold = tmp_path / "cold.db"

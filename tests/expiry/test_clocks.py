@@ -84,7 +84,7 @@ def test_client_clocks_ten_minutes_apart_do_not_affect_expiry(client: Store, mac
             assert client.delete(key)
 
 
-def test_append_returns_stored_times(client: Store, machine: Machine) -> None:
+def test_append_returns_the_times_that_are_stored(client: Store, machine: Machine) -> None:
     with machine(10):
         made = client.create("k", ttl=TTL)
         assert made == client.get("k")
@@ -99,7 +99,7 @@ def test_append_returns_stored_times(client: Store, machine: Machine) -> None:
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_search_uses_server_clock(client: Store, machine: Machine) -> None:
+def test_search_finds_a_live_session_although_the_clients_clock_is_wrong(client: Store, machine: Machine) -> None:
     with machine(-10):
         client.create("k", ttl=TTL, messages=[message("oslo")])
     schema.enable_search(client.engine)
@@ -124,7 +124,7 @@ def test_store_without_clock_does_not_read_the_clients_clock(make_postgres: Make
         store.get("k"), store.list_sessions(), store.exists("k"), store.touch("k"), store.expire()
 
 
-def test_clock_argument_applies_on_both_databases(url: str, clock: Clock) -> None:
+def test_store_takes_times_from_the_argument_clock_on_both_databases(url: str, clock: Clock) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=TTL)
         one = store.append_message("k", message())
@@ -134,13 +134,13 @@ def test_clock_argument_applies_on_both_databases(url: str, clock: Clock) -> Non
         assert store.expire().sessions == 1
 
 
-def test_purge_uses_its_now_argument(client: Store) -> None:
+def test_purge_with_now_deletes_sessions_that_are_expired_at_that_time(client: Store) -> None:
     client.create("k", ttl=TTL)
     assert client.expire(now=datetime.now(UTC)).sessions == 0
     assert client.expire(now=datetime.now(UTC) + 2 * TTL).sessions == 1
 
 
-def test_time_advances_in_long_transaction_of_caller(make_postgres: MakeDatabase) -> None:
+def test_session_can_expire_during_a_long_transaction_of_the_caller(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, store.engine.begin() as connection:
         mine = store.using(connection)
         mine.create("k", ttl=timedelta(milliseconds=20))
@@ -162,7 +162,7 @@ def test_append_never_moves_expiry_back_but_touch_can(store: Store, clock: Clock
     assert abs(touched - (clock.time + TTL)) < timedelta(milliseconds=1)
 
 
-def test_purge_finds_expired_sessions_by_index(make_postgres: MakeDatabase) -> None:
+def test_purge_finds_expired_sessions_by_an_index(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, store.engine.connect() as connection:
         connection.exec_driver_sql(
             "INSERT INTO lango_session (key, created_at, updated_at, expires_at) SELECT i::text, now(), now(), "

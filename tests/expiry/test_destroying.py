@@ -34,7 +34,7 @@ def cold(make_sqlite: MakeDatabase, tmp_path: Path) -> Path:
     return path
 
 
-def test_downgrade_lists_losses_and_requires_confirmation(filled: str) -> None:
+def test_downgrade_command_lists_losses_and_requires_confirmation(filled: str) -> None:
     command = ("db", "downgrade", "base", "--url", filled)
     refused = run(*command)
     assert refused.returncode == 2
@@ -48,7 +48,7 @@ def test_downgrade_lists_losses_and_requires_confirmation(filled: str) -> None:
     assert schema.current(filled) is None
 
 
-def test_delete_prints_number_of_sessions_and_requires_confirmation(filled: str) -> None:
+def test_delete_command_prints_the_number_of_sessions_and_requires_confirmation(filled: str) -> None:
     for words, said in {
         ("chat:0",): "deleting 1 session",
         ("chat:0", "chat:1"): "deleting 2 sessions",
@@ -67,14 +67,14 @@ def test_delete_prints_number_of_sessions_and_requires_confirmation(filled: str)
         assert [info.key for info in store.iter_sessions()] == ["chat:2"]
 
 
-def test_damaged_session_can_be_deleted(filled: str) -> None:
+def test_delete_command_deletes_a_damaged_session(filled: str) -> None:
     with Store(filled) as store, store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET last_seq = -1 WHERE key = 'chat:0'")
     done = run("sessions", "delete", "--user", "ann", "--yes", "--url", filled)
     assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
 
 
-def test_forget_prints_number_of_sessions_and_requires_confirmation(cold: Path) -> None:
+def test_forget_command_prints_the_number_of_sessions_and_requires_confirmation(cold: Path) -> None:
     command = ("archive", "forget", str(cold), "--user", "ann")
     refused = run(*command)
     assert refused.returncode == 2
@@ -87,7 +87,7 @@ def test_forget_prints_number_of_sessions_and_requires_confirmation(cold: Path) 
         assert archive.count(key_prefix="chat") == (1, 5)
 
 
-def test_show_of_expired_session_does_not_revive_it(url: str) -> None:
+def test_show_command_does_not_revive_an_expired_session(url: str) -> None:
     with Store(url, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
         store.create("old", ttl=DAY, messages=messages(2))
     assert run("sessions", "show", "old", "--url", url).returncode == 1

@@ -31,7 +31,7 @@ def test_purge_deletes_only_expired_sessions(filled: Store) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM lango_message").scalar() == 30
 
 
-def test_purge_policies_select_sessions(filled: Store, clock: Clock) -> None:
+def test_purge_deletes_only_sessions_that_the_options_select(filled: Store, clock: Clock) -> None:
     assert filled.expire(dry_run=True, older_than=timedelta(days=8)).sessions == 6
     assert filled.expire(dry_run=True, created_before=clock.time - timedelta(days=7, seconds=1)).sessions == 6
     assert filled.expire(dry_run=True, older_than=timedelta(0), agent_id="a1").sessions == 3
@@ -77,7 +77,7 @@ def test_purge_respects_batch_size_and_limit(filled: Store) -> None:
             filled.expire(**wrong)
 
 
-def test_purge_ends_a_batch_before_a_session_that_makes_it_too_large(store: Store, clock: Clock) -> None:
+def test_purge_ends_a_batch_before_a_session_that_would_make_the_batch_too_large(store: Store, clock: Clock) -> None:
     for n in range(4):
         store.create(f"k{n}", ttl=HOUR, messages=messages(200))
     store.create("larger than a batch", ttl=2 * HOUR, messages=messages(600))
@@ -111,7 +111,7 @@ def test_interrupted_purge_commits_whole_batches_and_can_be_repeated(filled: Sto
 
 
 @pytest.mark.parametrize("archive", [None, "cold.db"], ids=["deleted", "archived"])
-def test_purge_spares_session_appended_to_before_delete(
+def test_purge_spares_a_session_that_gets_a_message_during_the_purge(
     make_postgres: MakeDatabase, clock: Clock, tmp_path: Path, archive: str | None
 ) -> None:
     """The purge chooses sessions from an old snapshot, the append commits first, and the purge checks again."""
@@ -161,7 +161,9 @@ class Stop(Exception):
 # delete_where
 
 
-def test_delete_where_waits_for_sessions_in_use(make_postgres: MakeDatabase, clock: Clock) -> None:
+def test_delete_where_waits_for_a_session_that_another_transaction_has_locked(
+    make_postgres: MakeDatabase, clock: Clock
+) -> None:
     with Store(make_postgres(), clock=clock) as store:
         store.create("k1", user_id="ann")
         store.create("k2", user_id="ann")
@@ -177,7 +179,7 @@ def test_delete_where_waits_for_sessions_in_use(make_postgres: MakeDatabase, clo
         assert (gone, store.count(expired=None)) == ([2], 0)
 
 
-def test_delete_where_deletes_all_sessions_of_a_user(filled: Store) -> None:
+def test_delete_where_deletes_all_sessions_that_match_the_filters(filled: Store) -> None:
     assert filled.delete_where(user_id="u1") == 3
     assert keys(filled) == {f"chat:{n}" for n in (0, 2, 3, 4, 6, 7, 8)}
     assert filled.delete_where(user_id="u0", agent_id="a1") == 1

@@ -95,7 +95,7 @@ def test_show_command_escapes_control_characters(url: str) -> None:
     assert json.loads(lines[1])["content"] == "\ud800 a\0b \x1b[31m [red]x[/red] ☀"
 
 
-def test_show_command_reports_damaged_message(filled: str) -> None:
+def test_show_command_reports_a_damaged_message(filled: str) -> None:
     engine = create_engine(filled)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_message SET role = 'weird' WHERE session_key = 'chat:0' AND seq = 2")
@@ -178,7 +178,7 @@ def test_stats_command_prints_totals(filled: str) -> None:
     assert (found["sessions"], found["messages"], found["records"]) == (4, 16, 0)
 
 
-def test_stats_on_narrow_terminal_breaks_no_word(make_sqlite: MakeDatabase) -> None:
+def test_stats_command_on_a_narrow_terminal_breaks_no_word(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     assert "agent" not in run_on_terminal("stats", "--url", url, columns=40)[0]  # no tables
     with Store(url) as store:
@@ -207,7 +207,7 @@ def test_doctor_command_reports_and_repairs_damage(filled: str) -> None:
     assert run("doctor", "--url", filled).returncode == 0
 
 
-def test_ctrl_c_finishes_the_batch_and_reports_progress(filled: str) -> None:
+def test_ctrl_c_lets_expire_finish_the_batch_and_report_progress(filled: str) -> None:
     time = [NOW - timedelta(days=10)]
     with Store(filled, clock=lambda: time[0]) as store:
         for n in range(300):
@@ -226,7 +226,7 @@ def test_ctrl_c_finishes_the_batch_and_reports_progress(filled: str) -> None:
         assert 3 <= int(purged) < 302
 
 
-def test_expire_on_terminal_shows_progress_bar(filled: str) -> None:
+def test_expire_command_on_a_terminal_shows_a_progress_bar(filled: str) -> None:
     seen, code = run_on_terminal("expire", "--url", filled, columns=100)
     assert code == 0
     assert "2/2" in seen
@@ -245,7 +245,7 @@ WRITING = [("expire",), ("sessions", "touch", "chat:0"), ("sessions", "delete", 
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_outdated_schema_exits_1(
+def test_command_on_an_outdated_schema_exits_1(
     url: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
@@ -256,14 +256,14 @@ def test_outdated_schema_exits_1(
 
 
 @pytest.mark.parametrize("words", [*READING, *WRITING])
-def test_unreachable_server_exits_3(words: tuple[str, ...]) -> None:
+def test_command_on_an_unreachable_server_exits_3(words: tuple[str, ...]) -> None:
     done = run(*words, "--url", "postgresql://ann:hunter2@127.0.0.1:1/agents?connect_timeout=2")
     assert done.returncode == 3, done
     assert "hunter2" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_read_only_file_can_be_listed_but_not_purged(make_sqlite: MakeDatabase) -> None:
+def test_commands_can_read_but_not_change_a_read_only_file(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=9)) as store:
         store.create("chat:0", messages=messages(2))
@@ -277,7 +277,7 @@ def test_read_only_file_can_be_listed_but_not_purged(make_sqlite: MakeDatabase) 
         assert "writable" in done.stderr
 
 
-def test_locked_database_exits_3(make_sqlite: MakeDatabase) -> None:
+def test_delete_command_on_a_locked_database_exits_3(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:
         store.create("chat:0")
@@ -287,7 +287,7 @@ def test_locked_database_exits_3(make_sqlite: MakeDatabase) -> None:
     assert "locked" in done.stderr
 
 
-def test_full_disk_exits_3_and_purges_nothing(filled: str, tmp_path: Path) -> None:
+def test_expire_command_on_a_full_disk_exits_3_and_purges_nothing(filled: str, tmp_path: Path) -> None:
     program = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

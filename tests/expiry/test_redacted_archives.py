@@ -16,7 +16,9 @@ def traces(path: Path, word: bytes) -> int:
     return path.read_bytes().count(word)
 
 
-def test_redact_message_redacts_store_and_archive(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redact_message_with_archive_redacts_the_store_and_the_archive(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     path = tmp_path / "cold.db"
     store.create("k", ttl=timedelta(hours=1), messages=[message("the word is hunter2", id="b", tokens=5), message("x")])
     clock.move(hours=2)
@@ -36,7 +38,9 @@ def test_redact_message_redacts_store_and_archive(store: Store, clock: Clock, tm
     assert_sound(store)
 
 
-def test_session_restored_and_purged_again_is_archived_once(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_session_that_is_restored_and_purged_again_is_in_the_archive_once(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     path = tmp_path / "cold.db"
     store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", tokens=5), message("x")])
     for _ in range(3):
@@ -47,7 +51,7 @@ def test_session_restored_and_purged_again_is_archived_once(store: Store, clock:
         assert archive.count(key_prefix="k") == (1, 2)
 
 
-def test_redaction_spares_message_of_an_earlier_session_with_same_key_and_time(
+def test_redaction_spares_the_archived_message_of_an_earlier_session_of_the_same_key(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
     path = tmp_path / "cold.db"
@@ -63,7 +67,9 @@ def test_redaction_spares_message_of_an_earlier_session_with_same_key_and_time(
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
 
 
-def test_redaction_reaches_archived_version_of_updated_message(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redaction_of_an_updated_message_also_redacts_the_archived_version(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     path = tmp_path / "cold.db"
     store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2", id="a", tokens=5), message("x", tokens=7)])
     for n in range(2):
@@ -81,7 +87,9 @@ def test_redaction_reaches_archived_version_of_updated_message(store: Store, clo
     assert store.restore(path, "k").token_count == 7
 
 
-def test_redaction_of_archived_record_keeps_token_count_of_session(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redaction_of_an_archived_record_keeps_the_token_count_of_the_session(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     path = tmp_path / "cold.db"
     record = message("hunter2", id="r", role=MessageRole.RECORD, tokens=50)
     store.create("k", ttl=timedelta(hours=1), messages=[message("hi", tokens=3), record])
@@ -93,7 +101,7 @@ def test_redaction_of_archived_record_keeps_token_count_of_session(store: Store,
     assert_sound(store)
 
 
-def test_message_only_in_archive_can_be_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_message_that_only_the_archive_has_can_be_redacted(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     for word in ("hunter2", "hunter3"):
         store.create("k", ttl=timedelta(hours=1), messages=[message("hello"), message(word, id="b")])
@@ -112,7 +120,7 @@ def test_message_only_in_archive_can_be_redacted(store: Store, clock: Clock, tmp
     assert traces(path, b"hello")  # in this incarnation, seq 1 is another message
 
 
-def test_redaction_of_expired_session_raises_session_expired(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_redaction_in_an_expired_session_raises_session_expired(store: Store, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     with Archive(path, create=True):
         store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2")])

@@ -49,7 +49,7 @@ def named(engine: sa.Engine, constraint: str = "fk_ticket of ticket") -> str:
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
 @pytest.mark.parametrize("options", [{}, {"ondelete": "RESTRICT"}, {"deferrable": True, "initially": "DEFERRED"}])
 @pytest.mark.parametrize("batch_size", [1, 500])
-def test_purge_continues_past_held_sessions_and_names_them(
+def test_purge_skips_and_reports_sessions_that_foreign_keys_reference(
     store: Store, engine: sa.Engine, clock: Clock, options: dict[str, Any], batch_size: int
 ) -> None:
     due(store, clock, "a", "held", "held too", "z")
@@ -64,7 +64,7 @@ def test_purge_continues_past_held_sessions_and_names_them(
     assert (store.expire().sessions, store.expire().held) == (2, {})
 
 
-def test_purge_with_nothing_due_reads_no_foreign_keys(store: Store) -> None:
+def test_purge_reads_no_foreign_keys_if_no_session_is_expired(store: Store) -> None:
     with watched(store.engine) as statements:
         store.count()  # with the checks of a first call
         statements.clear()
@@ -75,7 +75,7 @@ def test_purge_with_nothing_due_reads_no_foreign_keys(store: Store) -> None:
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_batch_without_deletions_is_reported_and_too_many_held_sessions_raise(
+def test_purge_reports_a_batch_of_only_referenced_sessions_and_raises_for_too_many(
     store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due(store, clock, "held", "z")
@@ -89,7 +89,9 @@ def test_batch_without_deletions_is_reported_and_too_many_held_sessions_raise(
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_held_session_is_not_archived(store: Store, engine: sa.Engine, clock: Clock, tmp_path: Path) -> None:
+def test_session_that_a_foreign_key_references_is_not_archived(
+    store: Store, engine: sa.Engine, clock: Clock, tmp_path: Path
+) -> None:
     due(store, clock, "a", "held")
     ticket(engine, "held")
     report = store.expire(archive=tmp_path / "cold.db")
@@ -101,7 +103,7 @@ def test_held_session_is_not_archived(store: Store, engine: sa.Engine, clock: Cl
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_session_is_held_by_references_to_its_messages_and_to_rows_that_cascade(
+def test_purge_skips_a_session_if_its_messages_or_cascading_rows_are_referenced(
     store: Store, engine: sa.Engine, clock: Clock
 ) -> None:
     due(store, clock, "a", "cascade", "message")
@@ -118,14 +120,18 @@ def test_session_is_held_by_references_to_its_messages_and_to_rows_that_cascade(
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_row_with_on_delete_set_null_holds_no_session(store: Store, engine: sa.Engine, clock: Clock) -> None:
+def test_foreign_key_with_on_delete_set_null_does_not_prevent_the_purge(
+    store: Store, engine: sa.Engine, clock: Clock
+) -> None:
     due(store, clock, "a")
     ticket(engine, "a", ondelete="SET NULL")
     assert (store.expire().sessions, store.expire().held) == (1, {})
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_delete_of_held_session_names_the_foreign_key(store: Store, engine: sa.Engine) -> None:
+def test_delete_of_a_referenced_session_raises_session_held_with_the_foreign_key(
+    store: Store, engine: sa.Engine
+) -> None:
     store.create("a", user_id="ann")
     store.create("held", user_id="ann", messages=messages(2))
     ticket(engine, "held")
@@ -141,7 +147,7 @@ def test_delete_of_held_session_names_the_foreign_key(store: Store, engine: sa.E
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_command_names_held_sessions(url: str, engine: sa.Engine, clock: Clock) -> None:
+def test_expire_command_names_sessions_that_foreign_keys_reference(url: str, engine: sa.Engine, clock: Clock) -> None:
     clock.move(days=-3650)
     with Store(url, clock=clock) as store:
         due(store, clock, "a", "held")

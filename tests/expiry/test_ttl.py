@@ -18,7 +18,7 @@ def store(either_store: Store) -> Store:
 HOUR = timedelta(hours=1)
 
 
-def test_append_moves_expiry_but_read_does_not(store: Store, clock: Clock) -> None:
+def test_append_restarts_the_ttl_but_a_read_does_not(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR)
     assert store.info("k").expires_at == clock.time + HOUR
     clock.move(minutes=40)
@@ -31,7 +31,7 @@ def test_append_moves_expiry_but_read_does_not(store: Store, clock: Clock) -> No
     assert store.exists("k")
 
 
-def test_expired_session_is_refused_and_not_listed(store: Store, clock: Clock) -> None:
+def test_expired_session_refuses_reads_and_writes_and_is_not_listed(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, messages=[message(id="a")])
     store.create("stays", ttl=None)
     clock.move(hours=1)
@@ -70,7 +70,7 @@ def test_expired_session_is_refused_and_not_listed(store: Store, clock: Clock) -
     assert exists.value.expired
 
 
-def test_touch_revives_session_and_sets_ttl(store: Store, clock: Clock) -> None:
+def test_touch_revives_an_expired_session_and_sets_the_ttl(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, messages=[message("still here")])
     clock.move(days=2)
     touched = store.touch("k")
@@ -99,7 +99,7 @@ def test_expired_session_can_be_deleted_or_replaced(store: Store, clock: Clock) 
 
 
 @pytest.mark.parametrize("method", ["get_or_create", "open"])
-def test_renew_does_not_replace_a_session_revived_meanwhile(url: str, clock: Clock, method: str) -> None:
+def test_renew_does_not_replace_a_session_that_was_revived_meanwhile(url: str, clock: Clock, method: str) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=HOUR, title="old")
     times = iter([clock() + 2 * HOUR])  # expired at the first read, revived before the second
@@ -108,7 +108,7 @@ def test_renew_does_not_replace_a_session_revived_meanwhile(url: str, clock: Clo
         assert store.info("k").title == "old"
 
 
-def test_session_ttl_overrides_default_ttl(url: str, clock: Clock) -> None:
+def test_ttl_of_a_session_overrides_the_default_ttl(url: str, clock: Clock) -> None:
     with Store(url, clock=clock, default_ttl=HOUR) as store:
         assert store.create("default").ttl_seconds == 3600
         assert store.create("never", ttl=None).ttl_seconds is None
@@ -137,7 +137,7 @@ def test_clock_without_time_zone_is_refused(url: str) -> None:
         store.create("k")
 
 
-def test_reading_expired_session_does_not_revive_it(store: Store, clock: Clock) -> None:
+def test_reading_an_expired_session_does_not_revive_it(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, messages=messages(3))
     before = store.get("k")
     assert store.get("k", expired=True) == before
@@ -159,7 +159,7 @@ def test_reading_expired_session_does_not_revive_it(store: Store, clock: Clock) 
 
 
 @pytest.mark.parametrize("write", ["append", "append with create", "turn"])
-def test_unreadable_expiry_does_not_fail_a_committed_append(store: Store, write: str) -> None:
+def test_committed_append_is_returned_although_the_stored_expiry_is_unreadable(store: Store, write: str) -> None:
     store.create("k", ttl=HOUR)
     damaged = {"sqlite": "never", "postgresql": "infinity"}[store.engine.dialect.name]
     with store.engine.begin() as connection:

@@ -118,7 +118,7 @@ def kill(page: Page, token: str, killing: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
-def test_stored_approval_is_used_after_its_process_is_killed_in_the_tool(page: Page, tmp_path: Path) -> None:
+def test_stored_approval_is_used_after_the_process_is_killed_during_the_tool(page: Page, tmp_path: Path) -> None:
     token = asked(page, tmp_path)
     kill(page, token, KILLED_IN_TOOL, tmp_path)
     assert answered(token, tmp_path, False) == ["paying 40 euros", "Done."]
@@ -129,7 +129,7 @@ def test_stored_approval_is_used_after_its_process_is_killed_in_the_tool(page: P
     [(OPENAI, "ScriptedModel", "get_response", ["Done."]), (ADK, "Script", "generate_content_async", [])],
     ids=["openai", "adk"],
 )
-def test_tool_is_not_repeated_after_its_process_is_killed_in_the_model(
+def test_tool_is_not_repeated_after_the_process_is_killed_during_the_model_call(
     page: Page, model: str, method: str, printed: list[str], tmp_path: Path
 ) -> None:
     token = asked(page, tmp_path)
@@ -138,7 +138,7 @@ def test_tool_is_not_repeated_after_its_process_is_killed_in_the_model(
 
 
 @pytest.mark.skipif(not CLAUDE_DEFERS, reason="this version of the SDK does not defer calls")
-def test_stored_result_of_claude_tool_is_used_after_its_process_is_killed(tmp_path: Path) -> None:
+def test_stored_result_of_a_claude_tool_is_used_after_the_process_is_killed(tmp_path: Path) -> None:
     token = asked(CLAUDE, tmp_path)
     kill(CLAUDE, token, KILLED_AFTER_TOOL, tmp_path)
     assert roles(CLAUDE, tmp_path)[:3] == ["user", "assistant", "tool"]

@@ -154,7 +154,7 @@ async def test_backup_restores_an_equal_session(
     assert await load(framework, other) == written
 
 
-async def test_copy_in_other_database_is_equal_and_usable(
+async def test_copy_in_another_database_is_equal_and_can_be_continued(
     framework: Framework, url: str, make_sqlite: MakeDatabase, make_postgres: MakeDatabase
 ) -> None:
     written = await fill(framework, url)
@@ -180,7 +180,7 @@ async def test_archived_session_is_found_and_restored(
 
 
 @given(said=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=4))
-def test_history_starts_with_the_previous_history(framework: Framework, url: str, said: list[str]) -> None:
+def test_each_history_starts_with_the_previous_history(framework: Framework, url: str, said: list[str]) -> None:
     async def prompts() -> list[tuple[list[Any], list[Any]]]:
         pairs: list[tuple[list[Any], list[Any]]] = []
         for text in said:

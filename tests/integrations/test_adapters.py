@@ -22,13 +22,13 @@ def test_keys_joined_from_different_ids_differ(one: list[str], other: list[str])
 
 
 @given(parts)
-def test_joined_key_is_valid_and_splits_into_its_ids(texts: list[str]) -> None:
+def test_joined_key_is_valid_and_can_be_split_into_the_ids(texts: list[str]) -> None:
     key = joined_key(*texts)
     assert checked_key(key) == key
     assert split_key(key) == texts
 
 
-def test_joined_key_starts_with_prefix_unchanged() -> None:
+def test_joined_key_starts_with_the_unescaped_prefix() -> None:
     key = joined_key("shop", "ann:1", prefix="adk/")
     assert key == "adk/shop:ann%3A1"
     assert split_key(key, "adk/") == ["shop", "ann:1"]
@@ -42,7 +42,7 @@ def test_level_key_escapes_slashes_and_level_id_restores_the_id(id: str, prefix:
     assert level_id(key, prefix) == id
 
 
-def test_level_key_keeps_ids_without_slash_and_level_id_refuses_other_keys() -> None:
+def test_level_key_keeps_ids_without_slash_and_level_id_returns_none_for_other_keys() -> None:
     assert level_key("telegram:1 é") == "telegram:1 é"
     assert level_key("a/b%", "acme/") == "acme/a%2Fb%25"
     assert [level_id(key, "acme/") for key in ("acme/a/b", "other", "acme/50%", "acme/%41")] == [None] * 4

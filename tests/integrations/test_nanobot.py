@@ -26,7 +26,7 @@ def test_session_is_unchanged_after_restart(start: Callable[[], SessionManager])
     assert [list(line) for line in again.messages] == [list(line) for line in session.messages]
 
 
-def test_unknown_session_is_new_and_unsaved(start: Callable[[], SessionManager], store: Store) -> None:
+def test_get_or_create_of_a_missing_session_stores_nothing(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     assert sessions.get_or_create(KEY).messages == []
     assert sessions.read_session_file(KEY) is None
@@ -94,7 +94,7 @@ def test_cleared_session_stays_empty_after_restart(start: Callable[[], SessionMa
     assert store.info(KEY).message_count == 0
 
 
-def test_summary_in_the_middle_keeps_its_position(start: Callable[[], SessionManager]) -> None:
+def test_summary_inserted_between_messages_keeps_its_position(start: Callable[[], SessionManager]) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     for number in range(6):
@@ -138,7 +138,9 @@ def test_model_preset_is_renamed_in_all_sessions(start: Callable[[], SessionMana
     assert fresh.get_or_create("a:2").metadata[nanobots.SESSION_MODEL_PRESET_METADATA_KEY] == "new"
 
 
-def test_private_provider_state_is_in_no_read_and_no_list(start: Callable[[], SessionManager], store: Store) -> None:
+def test_private_provider_state_is_not_returned_by_reads_and_lists(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -194,7 +196,9 @@ def test_nanobot_ignores_and_keeps_records(start: Callable[[], SessionManager], 
     assert start().get_or_create(KEY).messages == again.messages
 
 
-def test_save_detects_deleted_message_despite_records(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_detects_a_deleted_message_although_a_record_was_appended(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)
@@ -206,7 +210,7 @@ def test_save_detects_deleted_message_despite_records(start: Callable[[], Sessio
         sessions.save(session)
 
 
-def test_fork_has_no_private_state_of_origin(start: Callable[[], SessionManager], store: Store) -> None:
+def test_fork_does_not_copy_the_private_provider_state(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)

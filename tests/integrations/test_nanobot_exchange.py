@@ -89,7 +89,7 @@ def test_last_consolidated_round_trips_as_nanobots_last_archived(
 
 
 @pytest.mark.parametrize("generation", ["nanobot_g0", "nanobot_g1", "nanobot_go"])
-def test_sessions_of_older_generations_are_readable(
+def test_sessions_of_older_nanobot_versions_are_readable(
     start: Callable[[], SessionManager], store: Store, generation: str
 ) -> None:
     reports = import_path(store, DATA / generation, format="nanobot")
@@ -102,7 +102,7 @@ def test_sessions_of_older_generations_are_readable(
             assert sessions.read_session_metadata(key)["key"] == key
 
 
-def test_session_of_other_program_is_readable_by_nanobot(start: Callable[[], SessionManager], store: Store) -> None:
+def test_session_of_another_program_is_readable_by_nanobot(start: Callable[[], SessionManager], store: Store) -> None:
     calls = [ToolCall(id="c", name="read", arguments={"path": "a"}, output={"text": "b"})]
     store.create(KEY, title="ours", messages=[message("hello"), message(None, role="assistant", tool_calls=calls)])
     sessions = start()
@@ -118,6 +118,6 @@ def test_session_of_other_program_is_readable_by_nanobot(start: Callable[[], Ses
     assert store.conversation(KEY).all_messages()[0].seq == 1
 
 
-def test_store_has_every_method_nanobot_needs(store: Store) -> None:
+def test_adapter_has_every_method_that_nanobot_needs(store: Store) -> None:
     needed = {name for name in vars(nanobots.SessionStore) if not name.startswith("_")}
     assert needed <= {name for name in dir(LangoSessionStore(store)) if not name.startswith("_")}

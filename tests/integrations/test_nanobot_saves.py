@@ -48,7 +48,9 @@ def test_save_without_changes_sends_no_statement(start: Callable[[], SessionMana
     assert statements == []
 
 
-def test_save_rewrites_messages_from_first_change_on(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_stores_messages_again_from_the_first_changed_one(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     for number in range(100):
@@ -91,7 +93,7 @@ def test_save_with_an_invalid_line_writes_nothing(start: Callable[[], SessionMan
 # Several processes
 
 
-def test_save_does_not_overwrite_another_process(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_does_not_overwrite_messages_of_another_process(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.add_message("user", "hello")
@@ -121,7 +123,9 @@ def test_concurrent_first_saves_do_not_overwrite_each_other(start: Callable[[], 
     assert [each.content for each in store.messages(KEY)] == ["first"]
 
 
-def test_stale_copy_read_later_does_not_hide_conflict(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_of_a_stale_session_conflicts_although_a_fresh_copy_was_read(
+    start: Callable[[], SessionManager], store: Store
+) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.add_message("user", "hello")
@@ -138,7 +142,7 @@ def test_stale_copy_read_later_does_not_hide_conflict(start: Callable[[], Sessio
     assert store.info(KEY).message_count == 2
 
 
-def test_metadata_of_two_processes_is_merged(start: Callable[[], SessionManager], store: Store) -> None:
+def test_metadata_changes_of_two_processes_are_merged(start: Callable[[], SessionManager], store: Store) -> None:
     ours, theirs = start(), start()
     session = ours.get_or_create(KEY)
     session.metadata |= {"a": 1, "b": 1, "c": 1}

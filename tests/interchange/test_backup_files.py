@@ -113,7 +113,7 @@ def test_backup_has_drafts_and_inbox_but_no_lease(source: Store, target: Store, 
     assert exported(target) == exported(source)
 
 
-def test_export_accepts_drafts_of_turns_with_generated_ids(source: Store, folder: Path) -> None:
+def test_export_includes_sessions_with_drafts_of_turns_with_generated_ids(source: Store, folder: Path) -> None:
     for number in range(30):
         source.open(f"k{number}").turn().begin().write("half")
     assert [each.error for each in export(source, folder, "jsonl", everything=True)] == [None] * 30
@@ -212,7 +212,7 @@ with Store(sys.argv[2]) as target:
 """
 
 
-def test_killed_import_keeps_its_batches_and_is_continued(source: Store, target: Store, folder: Path) -> None:
+def test_killed_import_keeps_committed_batches_and_can_be_continued(source: Store, target: Store, folder: Path) -> None:
     path = export_of_20(source, folder)
     done = run_program(KILLED, str(path), target.engine.url.render_as_string(hide_password=False))
     assert done.returncode == -signal.SIGKILL
@@ -222,7 +222,7 @@ def test_killed_import_keeps_its_batches_and_is_continued(source: Store, target:
     assert all_fields(target) == all_fields(source)
 
 
-def test_file_is_validated_to_its_end_before_the_first_batch(
+def test_file_is_validated_to_its_end_before_the_first_batch_is_stored(
     source: Store, target: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces, "ROWS", 16)
@@ -284,7 +284,7 @@ def test_backup_with_invalid_first_line_is_refused(target: Store, first: str, re
         imported(target, [first.encode(), b'{"sessions":0}'])
 
 
-def test_long_session_is_never_in_memory_as_a_whole(
+def test_export_and_import_never_hold_a_whole_long_session_in_memory(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "ROWS", 20)

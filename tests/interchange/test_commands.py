@@ -41,7 +41,7 @@ def test_import_and_export_commands_round_trip_sessions(home: Any, tmp_path: Pat
     assert (again.returncode, again.stdout) == (0, "exported 0 sessions to out, 8 unchanged, 0 failed\n")
 
 
-def test_json_option_prints_one_line_per_file(home: Any) -> None:
+def test_import_with_json_option_prints_one_line_per_file(home: Any) -> None:
     done = home("import", str(DATA / "nanobot_g2" / "corrupt"), "--json", "--dry-run")
     told = {Path(each["path"]).stem: each for each in map(json.loads, done.stdout.splitlines())}
     assert len(told) == 7
@@ -62,7 +62,7 @@ def test_json_option_prints_one_line_per_file(home: Any) -> None:
     assert done.returncode == 1
 
 
-def test_import_exit_codes(home: Any, tmp_path: Path) -> None:
+def test_import_exits_1_for_an_unreadable_file_and_2_for_a_wrong_format_or_url(home: Any, tmp_path: Path) -> None:
     assert home("import", str(CONVERSATION)).returncode == 0
     changed = tmp_path / "telegram_12345678.jsonl"
     changed.write_text(CONVERSATION.read_text().replace("weather?", "rain?"))
@@ -75,7 +75,7 @@ def test_import_exit_codes(home: Any, tmp_path: Path) -> None:
     assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 2
 
 
-def test_export_exit_codes(home: Any) -> None:
+def test_export_exits_1_for_a_missing_session_and_2_for_wrong_options(home: Any) -> None:
     home("import", str(CONVERSATION))
     nanobot = ("--to", "out", "--format", "nanobot")
     assert home("export", "telegram:12345678", *nanobot).returncode == 0

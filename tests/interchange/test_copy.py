@@ -30,7 +30,7 @@ def test_copy_preserves_every_row_between_sqlite_and_postgresql(source: Store, t
     assert report.messages == sum("seq" in row for rows in all_fields(source).values() for row in rows)
 
 
-def test_copy_has_drafts_and_inbox_but_no_lease(source: Store, target: Store) -> None:
+def test_copy_transfers_drafts_and_inbox_but_no_lease(source: Store, target: Store) -> None:
     stored = stream_and_enqueue(source)
     assert copy(source, target).copied == 1
     assert_waiting(target, stored)
@@ -55,14 +55,16 @@ def test_copy_reports_changed_session_and_does_not_overwrite_it(source: Store, t
 
 
 @pytest.mark.parametrize("column", ["title", "expires_at", "metadata", "last_turn_no", "ttl_seconds"])
-def test_copy_detects_difference_in_any_column(source: Store, target: Store, column: str) -> None:
+def test_copy_detects_a_difference_in_any_session_column(source: Store, target: Store, column: str) -> None:
     other = {"title": "t", "expires_at": "2030-01-01T00:00:00.000001+00:00", "last_turn_no": 1, "ttl_seconds": 0.1}
     put(source, session_row("k"))
     put(target, session_row("k", **{column: other.get(column, "{}")}))
     assert copy(source, target).differing == ["k"]
 
 
-def test_copy_handles_several_batches_and_pages(source: Store, target: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_transfers_several_batches_of_sessions_and_pages_of_messages(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copying, "BATCH", 10)
     monkeypatch.setattr(paging, "ROWS", 20)
     put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
@@ -153,7 +155,7 @@ def test_copy_command_copies_and_sets_exit_code(source: Store, target: Store) ->
     assert "differs, not changed: 'more'" in run(*words).stderr
 
 
-def test_copy_to_database_without_tables_says_what_to_do(
+def test_copy_to_a_database_without_tables_names_the_upgrade_command(
     make_sqlite: MakeDatabase, make_postgres: MakeDatabase
 ) -> None:
     source, target = make_sqlite(), make_postgres(migrated=False)

@@ -121,7 +121,7 @@ places = st.sampled_from(ROWS).flatmap(
 @example(place=(ROWS[0], "last_seq"), value=2**70)
 @example(place=(ROWS[0], "settings"), value=[1])
 @example(place=(ROWS[0], "created_at"), value="0001-01-01T00:00:00+14:00")
-def test_changed_field_is_refused_or_readable_by_every_method(
+def test_backup_with_a_changed_field_is_refused_or_readable_by_every_method(
     target: Store, tmp_path: Path, place: tuple[int, str], value: Any
 ) -> None:
     number, name = place
@@ -205,7 +205,7 @@ def test_changed_field_is_refused_or_readable_by_every_method(
         ("shared_value", {"scope": "😀" * 200, "name": "😀" * 500}, "have 2,800 bytes together"),
     ],
 )
-def test_refused_row_is_named_by_line_and_field(
+def test_error_for_a_refused_row_names_the_line_and_the_field(
     target: Store, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
 ) -> None:
     begins, contains = {
@@ -280,7 +280,7 @@ def test_longest_ttl_and_all_iso_8601_times_are_accepted(target: Store, tmp_path
     every_method_works(target)
 
 
-def test_last_compaction_is_current_although_turn_lines_are_swapped(target: Store, tmp_path: Path) -> None:
+def test_last_compaction_stays_current_if_turn_lines_of_a_backup_are_swapped(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(9))
     for _ in range(3):
         conversation.compact(lambda _: [message("summary")])
@@ -296,7 +296,7 @@ def test_last_compaction_is_current_although_turn_lines_are_swapped(target: Stor
     assert (conversation.messages(), conversation.turns()) == before
 
 
-def test_turn_without_messages_and_empty_compaction_are_accepted(target: Store, tmp_path: Path) -> None:
+def test_import_accepts_a_turn_without_messages_and_an_empty_compaction(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
     conversation.clear()

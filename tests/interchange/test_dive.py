@@ -30,7 +30,7 @@ def test_file_is_unchanged_after_two_round_trips(path: Path, tmp_path: Path, mak
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_imported_session_has_the_values_of_dive(path: Path, url: str) -> None:
+def test_imported_session_has_the_values_that_dive_loads(path: Path, url: str) -> None:
     expected = golden(path.parent.name)[path.stem]
     with Store(url) as store:
         interchange.import_path(store, path)
@@ -48,7 +48,7 @@ def test_imported_session_has_the_values_of_dive(path: Path, url: str) -> None:
             assert history == [(each["summary"], len(each["replaced_messages"])) for each in told]
 
 
-def test_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
+def test_suspended_session_keeps_pending_and_completed_calls(tmp_path: Path) -> None:
     suspended = header(
         title="waits",
         metadata={"b": 1, "a": [None]},
@@ -65,7 +65,7 @@ def test_suspended_session_keeps_its_calls(tmp_path: Path) -> None:
     assert lines(dive.write(draft, tmp_path / "out"))[0] == suspended
 
 
-def test_updated_at_is_the_later_of_header_and_last_event(tmp_path: Path) -> None:
+def test_updated_at_is_the_later_time_of_header_and_last_event(tmp_path: Path) -> None:
     later = "2026-11-21T20:34:01.833901980Z"
     draft = read(file(tmp_path, header(), event(user(), timestamp="2027-01-01T00:00:00.5+09:00")))
     assert draft.updated_at == datetime(2026, 12, 31, 15, 0, 0, 500000, tzinfo=UTC)
@@ -73,7 +73,7 @@ def test_updated_at_is_the_later_of_header_and_last_event(tmp_path: Path) -> Non
     assert read(file(tmp_path, header(updated_at=later), event(user()))).updated_at == MOMENT
 
 
-def test_only_unique_storable_message_ids_are_kept(tmp_path: Path) -> None:
+def test_message_ids_are_kept_only_if_unique_and_storable(tmp_path: Path) -> None:
     path = file(
         tmp_path,
         header(),
@@ -217,7 +217,7 @@ def test_files_of_other_formats_are_not_recognized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("id", ["", ".", "..", "a..b", "a/b", "a\\b", None, 7])
-def test_id_refused_by_dive_is_refused(id: Any, tmp_path: Path) -> None:
+def test_import_refuses_an_id_that_dive_refuses(id: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="id"):
         read(file(tmp_path, header(id=id)))
 
@@ -235,7 +235,7 @@ def test_id_refused_by_dive_is_refused(id: Any, tmp_path: Path) -> None:
         ("%/%25", "%%2F%2525"),
     ],
 )
-def test_key_invalid_as_file_name_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
+def test_key_that_is_not_a_valid_file_name_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
     path = dive.write(Draft(key, [], forked_from=key), tmp_path)
     assert path == tmp_path / f"{id}.jsonl"
     assert (lines(path)[0]["data"]["id"], lines(path)[0]["data"]["forked_from"]) == (id, id)
@@ -261,7 +261,7 @@ def test_dive_id_with_percent_sign_is_unchanged(id: str, tmp_path: Path) -> None
     assert lines(tmp_path / "out" / f"{id}.jsonl")[0] == lines(path)[0]
 
 
-def test_id_invalid_as_key_is_refused(tmp_path: Path) -> None:
+def test_id_that_is_not_a_valid_key_is_refused(tmp_path: Path) -> None:
     for id in ("a\0b", "x" * 513, "\ud83d"):
         with pytest.raises(InvalidFile, match="key"):
             read(file(tmp_path, header(id=id)))

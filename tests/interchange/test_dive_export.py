@@ -22,7 +22,7 @@ def test_export_escapes_text_like_go(tmp_path: Path) -> None:
     assert read(tmp_path / "s.jsonl").messages[0].content == content
 
 
-def test_messages_from_other_sources_are_exported_as_blocks(tmp_path: Path) -> None:
+def test_messages_of_other_programs_are_exported_as_blocks(tmp_path: Path) -> None:
     made = [
         Message(role="developer", content="be brief"),
         Message(role="model", tool_calls=[ToolCall(id="c", name="ls", arguments='{"a":1}')]),
@@ -51,7 +51,7 @@ def test_messages_from_other_sources_are_exported_as_blocks(tmp_path: Path) -> N
     ]
 
 
-def test_header_has_changes_made_after_import(tmp_path: Path) -> None:
+def test_exported_header_has_changes_made_after_import(tmp_path: Path) -> None:
     draft = read(file(tmp_path, header(title="old", metadata={"a": 1}, suspended=True), event(user())))
     draft.key, draft.fields, draft.forked_from = "branch", {"title": "new"}, "s"
     draft.updated_at = datetime(2027, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_header_has_changes_made_after_import(tmp_path: Path) -> None:
     }
 
 
-def test_suspended_session_is_exported_until_it_is_answered(store: Store, tmp_path: Path) -> None:
+def test_session_is_exported_as_suspended_until_the_suspension_is_answered(store: Store, tmp_path: Path) -> None:
     suspended = header(suspended=True, pending_tool_calls=[{"id": "toolu_1", "name": "ask"}])
     (report,) = interchange.import_path(store, file(tmp_path, suspended, event(user())))
     assert report.error is None

@@ -40,7 +40,7 @@ def test_export_selects_sessions_by_key_user_or_all(opened: Store, tmp_path: Pat
         exported(user_id="ann", everything=True)
 
 
-def test_unknown_session_does_not_stop_export_of_others(opened: Store, tmp_path: Path) -> None:
+def test_missing_session_does_not_stop_the_export_of_other_sessions(opened: Store, tmp_path: Path) -> None:
     opened.create("k")
     missing, there = interchange.export(opened, tmp_path, "nanobot", keys=["missing", "k"])
     assert "no session 'missing'" in str(missing.error)
@@ -120,7 +120,7 @@ def test_unfinished_export_cannot_be_imported(opened: Store, tmp_path: Path) -> 
         assert interchange.files_of(out) == [(done, "jsonl")]
 
 
-def test_export_refuses_import_only_format(opened: Store, given: Any) -> None:
+def test_export_refuses_a_format_that_can_only_be_imported(opened: Store, given: Any) -> None:
     given(draft("k"))
     with pytest.raises(ValueError, match="given can only be imported: export to one of "):
         interchange.export(opened, ".", "given", everything=True)

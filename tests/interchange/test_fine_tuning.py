@@ -117,7 +117,7 @@ def test_messages_after_the_last_answer_are_left_out(store: Store, lines: Lines)
     assert [each["role"] for each in second["messages"]] == ["user", "assistant"]
 
 
-def test_unanswered_call_gets_a_result(store: Store, lines: Lines) -> None:
+def test_unanswered_call_gets_a_later_result_or_a_placeholder(store: Store, lines: Lines) -> None:
     store.create("k", messages=[QUESTION, CALL, Message.user("Hello?"), ANSWER, RESULT, ANSWER])
     store.create("l", messages=[QUESTION, CALL, Message.user("Hello?"), ANSWER])
     late, never = lines()
@@ -127,7 +127,7 @@ def test_unanswered_call_gets_a_result(store: Store, lines: Lines) -> None:
     assert never["messages"][2]["content"] == "The tool did not finish: its result is unknown."
 
 
-def test_result_without_call_and_empty_content_are_left_out(store: Store, lines: Lines) -> None:
+def test_tool_results_without_a_call_and_messages_without_content_are_left_out(store: Store, lines: Lines) -> None:
     empty = [Message.user(""), Message.assistant(None), Message.user([]), Message.tool("", tool_call_id="a")]
     store.create("k", messages=[RESULT, QUESTION, CALL, *empty[3:], *empty[:3], ANSWER])
     (line,) = lines()
@@ -211,12 +211,12 @@ def test_payloads_are_exported_as_whole_strings(store: Store, lines: Lines) -> N
     assert line["messages"][0]["content"] == "x" * 5_000
 
 
-def test_content_as_the_model_received_it_is_exported(store: Store, lines: Lines) -> None:
+def test_sent_field_is_exported_as_the_content(store: Store, lines: Lines) -> None:
     store.create("k", messages=[Message.user("Hi", sent="Hi (it is Monday)"), ANSWER])
     assert lines()[0]["messages"][0]["content"] == "Hi (it is Monday)"
 
 
-def test_texts_are_redacted_everywhere_by_default(store: Store, lines: Lines) -> None:
+def test_texts_of_every_field_are_redacted_by_default(store: Store, lines: Lines) -> None:
     secret = "ann@example.com"
     calls = [ToolCall(id="a", name="f", arguments=json.dumps({secret: [secret, 378282246310005]}))]
     talk = [
@@ -241,13 +241,13 @@ def test_texts_are_redacted_everywhere_by_default(store: Store, lines: Lines) ->
     assert secret in json.dumps(lines(redact=None))
 
 
-def test_redact_accepts_another_function(store: Store, lines: Lines) -> None:
+def test_redact_option_accepts_another_function(store: Store, lines: Lines) -> None:
     store.create("k", messages=[QUESTION, ANSWER])
     (line,) = lines(redact=str.upper)
     assert [each["content"] for each in line["messages"]] == ["WHAT IS THE WEATHER?", "COLD."]
 
 
-def test_other_formats_refuse_a_function_that_redacts(store: Store, tmp_path: Path) -> None:
+def test_export_in_another_format_refuses_a_redact_function(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="jsonl cannot be redacted"):
         interchange.export(store, tmp_path, "jsonl", everything=True, redact=str.upper)
 
@@ -274,7 +274,7 @@ def test_missing_session_is_reported(store: Store, tmp_path: Path) -> None:
     assert "no session 'missing'" in failure(store, tmp_path, "missing")
 
 
-def test_format_cannot_be_imported(store: Store, tmp_path: Path) -> None:
+def test_fine_tuning_file_cannot_be_imported(store: Store, tmp_path: Path) -> None:
     store.create("k", messages=[QUESTION, ANSWER])
     interchange.export(store, tmp_path, "openai", everything=True)
     assert interchange.recognize(tmp_path / "openai.jsonl") is None
@@ -320,7 +320,7 @@ def filled(store: Store, url: str) -> str:
     return url
 
 
-def test_command_exports_redacted_lines_and_reports_the_others(filled: str, tmp_path: Path) -> None:
+def test_export_command_writes_redacted_lines_and_reports_failed_sessions(filled: str, tmp_path: Path) -> None:
     words = ("export", "--all", "--format", "openai", "--url", filled)
     done = run(*words, "--to", str(tmp_path / "out"))
     assert done.returncode == 1
@@ -337,7 +337,7 @@ def unchanged_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
-def test_command_redacts_with_a_function_of_a_module(filled: str, tmp_path: Path) -> None:
+def test_export_command_redacts_with_a_function_from_a_module(filled: str, tmp_path: Path) -> None:
     (tmp_path / "own_redaction.py").write_text("def shout(text):\n    return text.upper()\n")
     words = ("export", "k", "--format", "openai", "--url", filled, "--to", "-")
     done = run(*words, "--redact", "own_redaction:shout", folder=tmp_path)
@@ -348,7 +348,7 @@ def test_command_redacts_with_a_function_of_a_module(filled: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("options", [("--no-redact",), ("--redact", "json:dumps")])
-def test_command_refuses_redaction_of_other_formats(filled: str, options: tuple[str, ...]) -> None:
+def test_export_command_refuses_redact_options_with_other_formats(filled: str, options: tuple[str, ...]) -> None:
     refused = run("export", "--all", "--to", "-", "--url", filled, *options)
     assert refused.returncode == 2
     assert "with --format openai" in " ".join(refused.stderr.split())

@@ -50,7 +50,7 @@ def test_second_import_changes_nothing(opened: Store) -> None:
     assert rows(opened) == before
 
 
-def test_session_continued_after_import_is_reported_as_existing(opened: Store) -> None:
+def test_imported_session_that_was_continued_is_reported_as_already_there(opened: Store) -> None:
     interchange.import_path(opened, CONVERSATION)
     opened.append_message("telegram:12345678", message("and now?"))
     (report,) = interchange.import_path(opened, CONVERSATION)
@@ -58,7 +58,7 @@ def test_session_continued_after_import_is_reported_as_existing(opened: Store) -
     assert opened.info("telegram:12345678").message_count == 7
 
 
-def test_different_session_with_same_key_is_reported_and_kept(opened: Store) -> None:
+def test_existing_different_session_is_reported_as_collision_and_kept(opened: Store) -> None:
     opened.create("telegram:12345678", title="mine", messages=[message("something else")])
     before = rows(opened)
     (report,) = interchange.import_path(opened, CONVERSATION)
@@ -67,7 +67,7 @@ def test_different_session_with_same_key_is_reported_and_kept(opened: Store) -> 
     assert rows(opened) == before
 
 
-def test_expired_session_with_same_key_is_reported_and_kept(opened: Store, clock: Clock) -> None:
+def test_existing_expired_session_is_reported_as_collision(opened: Store, clock: Clock) -> None:
     opened.create("telegram:12345678", ttl=timedelta(hours=1))
     clock.move(hours=2)
     (report,) = interchange.import_path(opened, CONVERSATION)
@@ -83,7 +83,7 @@ def test_file_that_grew_after_import_is_reported_as_collision(opened: Store, tmp
     assert report.collided == ["cli:direct"]
 
 
-def test_import_dry_run_reports_result_of_real_run(opened: Store, tmp_path: Path) -> None:
+def test_dry_run_of_an_import_returns_the_reports_of_the_real_import(opened: Store, tmp_path: Path) -> None:
     folder = folder_with(tmp_path, "nanobot_g1/telegram_a_b.jsonl", "nanobot_g1/cli_direct.jsonl")
     shutil.copy(folder / "telegram_a_b.jsonl", folder / "zz.jsonl")
     (folder / "zz.jsonl").write_text((folder / "zz.jsonl").read_text() + "{}\n[\n")
@@ -190,7 +190,7 @@ def test_file_with_a_message_that_cannot_be_stored_imports_nothing(
     assert rows(opened) == before
 
 
-def test_file_of_many_sessions_is_checked_first_and_written_in_batches(
+def test_file_of_many_sessions_is_checked_whole_and_then_written_in_batches(
     opened: Store, given: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(format, "ROWS", 6)
@@ -211,7 +211,7 @@ def test_import_can_run_in_callers_transaction(opened: Store) -> None:
     assert opened.count() == 0
 
 
-def test_only_one_concurrent_import_creates_the_session(url: str) -> None:
+def test_exactly_one_of_two_concurrent_imports_creates_the_session(url: str) -> None:
     together = Barrier(2)
 
     def run_one() -> list[str]:
@@ -278,7 +278,7 @@ def test_unknown_format_name_raises_value_error(opened: Store, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("format", [None, *interchange.FORMATS])
-def test_special_file_is_refused_without_waiting(opened: Store, tmp_path: Path, format: str | None) -> None:
+def test_pipe_or_broken_link_is_refused_without_waiting(opened: Store, tmp_path: Path, format: str | None) -> None:
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe.jsonl")
     for name in ("gone.jsonl", "pipe.jsonl"):
@@ -291,12 +291,12 @@ def test_unreadable_path_raises_store_error(opened: Store, tmp_path: Path) -> No
         interchange.import_path(opened, tmp_path / ("x" * 300))
 
 
-def test_import_into_unavailable_database_raises(tmp_path: Path) -> None:
+def test_import_into_unavailable_database_raises_database_unavailable(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/nowhere/a.db") as store, pytest.raises(DatabaseUnavailable):
         interchange.import_path(store, CONVERSATION)
 
 
-def test_file_name_with_invalid_utf8_is_imported_and_reported(opened: Store, tmp_path: Path) -> None:
+def test_file_with_invalid_utf8_in_its_name_is_imported_and_reported(opened: Store, tmp_path: Path) -> None:
     good, bad = (tmp_path / os.fsdecode(name) for name in (b"\xff_1.jsonl", b"\xff_2.jsonl"))
     good.write_bytes(CONVERSATION.read_bytes())
     bad.write_text("no\n")

@@ -1,4 +1,4 @@
-"""Imports of lango's database: values as lango reads them, except the order of mixed offsets."""
+"""Imports of lango's database: values as lango reads them, except the order of messages with mixed time zones."""
 
 import shutil
 import sqlite3
@@ -59,7 +59,7 @@ def langos(message: Message) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", golden("lango"))
-def test_draft_has_the_values_of_lango(key: str) -> None:
+def test_messages_are_read_like_lango_reads_them(key: str) -> None:
     expected = golden("lango")[key]
     draft = read(FILE)[key]
     history = [message | {"timestamp": nanoseconds(message["timestamp"])} for message in expected["history"]]
@@ -68,7 +68,7 @@ def test_draft_has_the_values_of_lango(key: str) -> None:
         assert nanoseconds(draft.extra["lango"][ours]) == nanoseconds(expected[theirs])
 
 
-def test_mixed_offsets_are_ordered_by_the_instant_then_by_row(copy: Path) -> None:
+def test_messages_with_mixed_time_zones_are_ordered_by_instant_then_by_row(copy: Path) -> None:
     times = [
         "2026-04-01 10:00:00.000000002+09:00",
         "2026-04-01 01:00:00.000000001+00:00",
@@ -123,7 +123,7 @@ def test_unknown_role_becomes_user_and_is_reported() -> None:
     assert [(each.line, "stored as user" in each.reason) for each in skipped] == [(22, True)]
 
 
-def test_database_is_imported_only_once(url: str) -> None:
+def test_second_import_of_a_database_changes_nothing(url: str) -> None:
     with Store(url) as store:
         (report,) = interchange.import_path(store, FILE)
         assert (report.format, report.error, report.sessions, report.messages) == ("lango", None, 8, 16)
@@ -181,7 +181,7 @@ def test_import_never_changes_source_database(source: Path) -> None:
     assert state() == before
 
 
-def test_unstorable_rows_are_reported_and_others_imported(copy: Path) -> None:
+def test_rows_that_cannot_be_stored_are_reported_and_other_rows_imported(copy: Path) -> None:
     change(
         copy,
         "UPDATE sessions SET key = '' WHERE id = 1",

@@ -45,7 +45,9 @@ def test_line_above_limit_is_refused_before_parsing(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_import_work_grows_linearly_with_messages(make_database: MakeDatabase, tmp_path: Path, format: str) -> None:
+def test_work_of_an_import_grows_linearly_with_the_number_of_messages(
+    make_database: MakeDatabase, tmp_path: Path, format: str
+) -> None:
     def work(count: int) -> tuple[int, int]:
         """Import a number of messages, and count function calls and statements."""
         path = exported(make_database(), tmp_path / f"s{count}", format, [f"message {n}" for n in range(count)])

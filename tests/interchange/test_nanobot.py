@@ -30,7 +30,7 @@ def test_current_files_are_read_like_nanobot_does(opened: Store, key: str) -> No
     assert file_name(key, "g2") == golden["filename"]
 
 
-def test_history_equals_nanobots_history(opened: Store) -> None:
+def test_history_of_an_imported_session_equals_that_of_older_nanobot(opened: Store) -> None:
     golden = G1["telegram:12345678"]
     imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
     session = opened.open("telegram:12345678")
@@ -42,7 +42,7 @@ def test_history_equals_nanobots_history(opened: Store) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in G2 if key != "telegram:12345678"])  # that one has images and commands
-def test_history_equals_history_of_current_nanobot(opened: Store, key: str) -> None:
+def test_history_of_an_imported_session_equals_that_of_current_nanobot(opened: Store, key: str) -> None:
     imported(opened, DATA / "nanobot_g2" / G2[key]["filename"])
     assert opened.open(key).history(from_consolidated=True) == G2[key]["history_default"]
 
@@ -52,7 +52,7 @@ def test_keys_become_file_names_like_in_nanobot(key: str) -> None:
     assert file_name(key, "g1") == G1["filenames"][key]
 
 
-def test_oldest_files_take_key_from_file_name(opened: Store) -> None:
+def test_sessions_in_the_oldest_files_get_the_key_from_the_file_name(opened: Store) -> None:
     reports = interchange.import_path(opened, DATA / "nanobot_g0")
     assert [report.keys for report in reports] == [["cli:direct"], ["telegram:12345678"], ["telegram:a:b"]]
     assert [each["content"] for each in seen(opened, "telegram:12345678")] == [
@@ -73,7 +73,7 @@ def test_files_of_go_port_are_readable(opened: Store) -> None:
     assert opened.conversation("telegram:12345678").all_messages()[0].content == "Hello 你好 🌍 <b>&</b>"
 
 
-def test_tool_calls_are_imported_as_tool_call_values(opened: Store) -> None:
+def test_tool_calls_are_imported_into_the_tool_calls_field(opened: Store) -> None:
     imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
     asked, first = opened.conversation("telegram:12345678").all_messages()[3:5]
     assert asked.tool_calls == [
@@ -83,7 +83,7 @@ def test_tool_calls_are_imported_as_tool_call_values(opened: Store) -> None:
     assert (first.role, first.tool_call_id, first.name) == (MessageRole.TOOL, "call_1", "get_weather")
 
 
-def test_extra_has_only_fields_without_a_column(opened: Store) -> None:
+def test_extra_of_an_imported_message_has_only_fields_without_a_column(opened: Store) -> None:
     imported(opened, DATA / "nanobot_g2" / G2["telegram:12345678"]["filename"])
     extras = [each.extra for each in opened.conversation("telegram:12345678").all_messages()]
     assert extras[2] == {"timestamp": "2026-11-21T20:35:51.407660", "media": ["/tmp/a.png"]}
@@ -106,7 +106,7 @@ def test_extra_has_only_fields_without_a_column(opened: Store) -> None:
         ("dGVsZWdyYW06YTpi=", HELLO, "dGVsZWdyYW06YTpi="),
     ],
 )
-def test_key_comes_from_metadata_else_file_name(
+def test_key_comes_from_the_metadata_line_or_else_from_the_file_name(
     opened: Store, file: Callable[..., Path], name: str, first: Any, key: str
 ) -> None:
     assert imported(opened, file(first, HELLO, name=f"{name}.jsonl")).keys == [key]

@@ -79,7 +79,7 @@ def test_unstorable_fields_are_reported_and_exported_again(
         *[("metadata", each) for each in (None, "x", 1, {"score": float("nan")})],
     ],
 )
-def test_invalid_count_or_metadata_is_reported_and_exported_empty(
+def test_invalid_last_consolidated_or_metadata_is_reported_and_exported_as_0_or_empty(
     opened: Store, file: Callable[..., Path], tmp_path: Path, name: str, value: Any
 ) -> None:
     report = imported(opened, file(METADATA | {name: value}, HELLO, HELLO))
@@ -111,7 +111,7 @@ def test_last_of_several_metadata_lines_is_used(opened: Store, file: Callable[..
     assert lines(exported(opened, tmp_path, "telegram:1")) == [last, HELLO]
 
 
-def test_metadata_line_has_only_changes_made_in_store(
+def test_exported_metadata_line_differs_only_by_changes_made_in_the_store(
     opened: Store, file: Callable[..., Path], tmp_path: Path, clock: Clock
 ) -> None:
     source = file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO, HELLO)
@@ -126,7 +126,9 @@ def test_metadata_line_has_only_changes_made_in_store(
     assert after.read_text().splitlines()[1:] == source.read_text().splitlines()[1:]
 
 
-def test_metadata_of_store_replaces_metadata_of_file(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
+def test_metadata_set_in_the_store_replaces_imported_metadata_in_the_export(
+    opened: Store, file: Callable[..., Path], tmp_path: Path
+) -> None:
     imported(opened, file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO))
     opened.update("telegram:1", metadata={"b": 2, "title": "newer"})
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2, "title": "newer"}
@@ -183,7 +185,7 @@ def test_session_not_from_nanobot_is_exported_in_current_nanobot_format(
     ]
 
 
-def test_new_messages_of_go_port_sessions_use_its_time_format(opened: Store, tmp_path: Path) -> None:
+def test_new_messages_of_go_port_sessions_are_exported_in_go_time_format(opened: Store, tmp_path: Path) -> None:
     source = DATA / "nanobot_go" / "cli_direct.jsonl"
     imported(opened, source)
     opened.append_message("cli:direct", message("x"))
@@ -194,7 +196,7 @@ def test_new_messages_of_go_port_sessions_use_its_time_format(opened: Store, tmp
     ]
 
 
-def test_outputs_in_calls_are_exported_as_tool_messages(opened: Store, tmp_path: Path) -> None:
+def test_outputs_stored_in_tool_calls_are_exported_as_tool_messages(opened: Store, tmp_path: Path) -> None:
     calls = [ToolCall(id=f"c{n}", name="f", arguments="{}", output={"n": n}) for n in range(2)]
     opened.create("k", messages=[message("go", role="assistant", tool_calls=calls), message("thanks")])
     opened.update("k", last_consolidated=1)
@@ -208,7 +210,7 @@ def test_outputs_in_calls_are_exported_as_tool_messages(opened: Store, tmp_path:
 
 
 @pytest.mark.parametrize("content", [None, "sunny"])
-def test_output_of_tool_message_is_exported_as_tool_line(content: str | None) -> None:
+def test_tool_message_with_an_output_is_exported_as_one_tool_line(content: str | None) -> None:
     call = ToolCall(id="c", name="f", output="rain")
     (line,) = lines_from_message(Message(role=MessageRole.TOOL, content=content, tool_calls=[call]))
     assert line == {"role": "tool", "content": content or "rain", "tool_call_id": "c", "name": "f"}
@@ -224,7 +226,7 @@ def test_compacted_messages_are_exported_as_consolidated(opened: Store, tmp_path
 
 
 @pytest.mark.parametrize("path", [DATA / "nanobot_go" / "cli_direct.jsonl", DATA / "nanobot_g1" / "cli_direct.jsonl"])
-def test_new_lone_surrogate_is_exported_as_escape(opened: Store, tmp_path: Path, path: Path) -> None:
+def test_lone_surrogate_in_a_new_message_is_exported_as_an_escape(opened: Store, tmp_path: Path, path: Path) -> None:
     imported(opened, path)
     opened.append_message("cli:direct", message("\ud83d"))
     assert lines(exported(opened, tmp_path, "cli:direct"))[-1]["content"] == "\ud83d"

@@ -60,7 +60,7 @@ def test_backup_has_each_payload_once_and_restores_it(store: Store, target: Stor
     assert_sound(target)
 
 
-def test_copy_has_the_same_payloads(store: Store, target: Store) -> None:
+def test_copy_transfers_all_payloads(store: Store, target: Store) -> None:
     fill(store)
     for expected in ((2, 0), (0, 2)):
         report = copy(store, target)
@@ -95,7 +95,9 @@ def test_backup_without_the_line_of_a_payload_is_refused(store: Store, target: S
 
 
 @pytest.mark.parametrize("format", sorted(set(writable()) - {"jsonl", "openai"}))
-def test_files_of_other_systems_have_whole_messages(store: Store, target: Store, tmp_path: Path, format: str) -> None:
+def test_files_in_other_formats_contain_the_full_text_of_payloads(
+    store: Store, target: Store, tmp_path: Path, format: str
+) -> None:
     sent = [Message.user(LARGE), Message.assistant(OTHER), Message.user("short")]
     store.create("k", messages=sent)
     export(store, tmp_path, format, keys=["k"])
@@ -120,7 +122,7 @@ def part_of(text: str) -> bytes:
     return text[:1_000].encode()
 
 
-def test_archived_payloads_are_found_and_restored(store: Store, tmp_path: Path) -> None:
+def test_archived_payloads_are_found_by_a_search_and_restored(store: Store, tmp_path: Path) -> None:
     fill(store)
     before = store.messages("k")
     store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
@@ -149,7 +151,7 @@ def test_redaction_in_an_archive_removes_payloads_without_references(store: Stor
     assert_sound(store)
 
 
-def test_archive_without_a_payload_is_not_restored(store: Store, tmp_path: Path) -> None:
+def test_session_whose_archive_lacks_a_payload_is_not_restored(store: Store, tmp_path: Path) -> None:
     fill(store)
     store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
     with closing(sqlite3.connect(tmp_path / "cold.db")) as connection, connection:
@@ -159,7 +161,7 @@ def test_archive_without_a_payload_is_not_restored(store: Store, tmp_path: Path)
     assert store.count(expired=None) == 0
 
 
-def test_session_with_a_missing_payload_is_archived_and_not_restored(store: Store, tmp_path: Path) -> None:
+def test_session_with_a_missing_payload_is_archived_but_cannot_be_restored(store: Store, tmp_path: Path) -> None:
     fill(store)
     lose_a_payload(store)
     assert store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db").sessions == 2

@@ -50,7 +50,7 @@ def test_redact_text_replaces_only_what_it_recognizes(text: str, expected: str |
     assert redact_text(text) == (text if expected is None else expected)
 
 
-def test_redact_text_is_linear_in_the_length() -> None:
+def test_time_of_redact_text_is_linear_in_the_length_of_the_text() -> None:
     pieces = ("a", "1 ", "a@", "a.a-", "A1", "data:;a", "eyJ", "+1-", "(1", "0", "DE89 ", "api_key=aaaaaaaaaaaaaaaa")
     for piece in pieces:
         text = piece * (100_000 // len(piece))
@@ -65,12 +65,12 @@ def test_redact_text_is_idempotent(text: str) -> None:
 
 
 @given(json_values())
-def test_redacted_value_is_json_and_unchanged_without_replacements(value: Any) -> None:
+def test_redacted_value_is_json_and_equals_the_value_if_nothing_is_replaced(value: Any) -> None:
     assert redacted(value, None) == value
     assert redacted(value, lambda text: text) == value
     json.dumps(redacted(value, lambda text: "x"))
 
 
-def test_redacted_value_replaces_names_and_numbers() -> None:
+def test_redaction_of_a_value_also_replaces_object_keys_and_numbers() -> None:
     value = {"ann@example.com": [378282246310005, 1.5, True, None, {"to": "bob@example.com"}]}
     assert redacted(value, redact_text) == {"[email]": ["[card]", 1.5, True, None, {"to": "[email]"}]}

@@ -1,4 +1,4 @@
-"""Shepherd's session files: a list of messages with their tokens, byte for byte."""
+"""Shepherd's session files, a list of messages with their tokens: exported byte for byte as imported."""
 
 import json
 from datetime import UTC, datetime
@@ -53,13 +53,13 @@ def file(folder: Path, value: Any) -> Path:
 
 
 @pytest.mark.parametrize(("provider", "name"), FILE_NAMES.items())
-def test_file_is_named_after_its_provider(tmp_path: Path, provider: str, name: str) -> None:
+def test_exported_file_is_named_after_the_provider(tmp_path: Path, provider: str, name: str) -> None:
     draft = read(file(tmp_path, session(provider=provider)))
     assert draft.key == f"shepherd:{provider}"
     assert shepherd.write(draft, tmp_path / "out").name == name
 
 
-def test_draft_has_the_values_of_the_file() -> None:
+def test_imported_session_has_the_values_of_the_file() -> None:
     draft = read(FILE)
     assert shepherd.recognizes(FILE)
     assert not shepherd.recognizes(FILE.with_name("session.json"))
@@ -112,7 +112,7 @@ def test_fields_without_a_column_survive_two_round_trips(tmp_path: Path, make_da
         ),
     ],
 )
-def test_arguments_of_tool_calls_are_kept_in_any_form(tmp_path: Path, text: str, calls: list[ToolCall]) -> None:
+def test_any_text_in_tool_calls_json_is_exported_unchanged(tmp_path: Path, text: str, calls: list[ToolCall]) -> None:
     path = file(tmp_path, session({"role": "assistant", "content": "", "tokens": 1, "tool_calls_json": text}))
     draft = read(path)
     assert draft.messages[0].tool_calls == calls
@@ -161,7 +161,7 @@ def test_export_has_changes_made_after_import(tmp_path: Path) -> None:
     assert (out["model"], out["timestamp"]) == ("gpt-y", "2027-01-02T03:04:05")
 
 
-def test_messages_from_other_sources_are_exported_in_shepherds_form(tmp_path: Path) -> None:
+def test_messages_of_other_programs_are_exported_in_shepherd_format(tmp_path: Path) -> None:
     made = [
         Message(role="developer", content="be brief"),
         Message(role="model", tool_calls=[ToolCall(id="c", name="ls", arguments={"a": 1})], tokens=4),

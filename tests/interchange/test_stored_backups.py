@@ -1,4 +1,4 @@
-"""A stored backup and archive of each revision can be read by this release."""
+"""A stored backup and archive of each migration revision can be read by this release."""
 
 import shutil
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ def sound(store: Store) -> bool:
     return [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-def test_stored_backups_and_archives_cover_every_revision() -> None:
+def test_stored_backups_and_archives_cover_every_migration_revision() -> None:
     assert FILES == ARCHIVES == REVISIONS
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_backup_of_any_revision_can_be_imported(target: Store, revision: str) -> None:
+def test_backup_of_any_migration_revision_can_be_imported(target: Store, revision: str) -> None:
     (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")
     assert report.error is None
     assert set(report.keys) - {"contents", "unfinished", "payloads"} == {"plain", "expiring", "turns"}
@@ -104,7 +104,7 @@ def test_contents_of_every_kind_are_restored_to_the_right_column(target: Store, 
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_export_writes_the_same_rows_as_the_stored_backup(target: Store, revision: str, tmp_path: Path) -> None:
+def test_export_of_an_imported_backup_has_every_row_of_the_backup(target: Store, revision: str, tmp_path: Path) -> None:
     import_path(target, BACKUPS / f"{revision}.jsonl")
     export(target, tmp_path, "jsonl", everything=True)
     today = (tmp_path / "lango_store.jsonl").read_text().splitlines()
@@ -115,7 +115,7 @@ def test_export_writes_the_same_rows_as_the_stored_backup(target: Store, revisio
 
 
 @pytest.mark.parametrize("revision", ARCHIVES)
-def test_archive_of_any_revision_can_be_restored(target: Store, revision: str, tmp_path: Path) -> None:
+def test_archive_of_any_migration_revision_can_be_restored(target: Store, revision: str, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     shutil.copy(BACKUPS / f"{revision}.db", cold)
     restored: Session = target.restore(cold, "expiring")

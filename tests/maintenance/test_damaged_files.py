@@ -74,7 +74,7 @@ def test_error_for_lost_page_names_salvage_command(damaged_file: Path) -> None:
         assert all("--salvage" in each.detail for each in checks)
 
 
-def test_doctor_fails_for_damage_that_only_the_database_finds(damaged_file: Path) -> None:
+def test_doctor_exits_1_for_damage_that_only_sqlite_itself_finds(damaged_file: Path) -> None:
     name = "ix_lango_session_agent_id"  # no check reads this index
     ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", damaged_file, name)
     data = bytearray(damaged_file.read_bytes())
@@ -118,7 +118,7 @@ def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
         assert [detail.split(" of ")[0] for detail in named] == ["value 'v1'", "value 'v3'", "value b'v5'"]
 
 
-def test_paging_refuses_a_primary_key_index_that_is_out_of_order(
+def test_reading_in_pages_raises_if_the_primary_key_index_is_out_of_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "circle.db"
@@ -137,7 +137,7 @@ def test_paging_refuses_a_primary_key_index_that_is_out_of_order(
             list(itertools.islice(page.read(connection, "k"), 10))
 
 
-def test_damaged_schema_text_raises_store_error(damaged_file: Path) -> None:
+def test_damaged_schema_text_raises_database_unavailable(damaged_file: Path) -> None:
     data = damaged_file.read_bytes()
     place = data.index(b"CREATE TABLE lango_message")
     damaged_file.write_bytes(data[:place] + b"\xff\xfe" + data[place + 2 :])

@@ -39,7 +39,7 @@ def test_invalid_utf8_is_reported_and_other_messages_are_readable(damaged_file: 
         assert len(named) == 5 * SESSIONS
 
 
-def test_write_returning_invalid_utf8_names_the_field_and_changes_nothing(damaged_file: Path) -> None:
+def test_write_to_a_session_with_invalid_utf8_names_the_field_and_changes_nothing(damaged_file: Path) -> None:
     said("UPDATE lango_session SET title = CAST(x'ff22' AS TEXT) WHERE key = 'telegram:1'", damaged_file)
     before = said("SELECT revision, model, expires_at FROM lango_session", damaged_file)
     with opened(damaged_file) as store:
@@ -50,7 +50,7 @@ def test_write_returning_invalid_utf8_names_the_field_and_changes_nothing(damage
 
 
 @pytest.mark.parametrize("borrowed", [False, True])
-def test_invalid_utf8_is_reported_by_multi_statement_reads(damaged_file: Path, borrowed: bool) -> None:
+def test_pop_message_and_last_message_report_invalid_utf8(damaged_file: Path, borrowed: bool) -> None:
     said("UPDATE lango_message SET content = CAST(x'22e4ff22' AS TEXT), text = NULL", damaged_file)
     with opened(damaged_file) as own, own.engine.connect() as connection:
         store = own.using(connection) if borrowed else own
@@ -127,7 +127,7 @@ def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn", "lango_draft", "lango_inbox"])
-def test_column_with_value_of_another_type_is_reported_or_read(
+def test_value_of_wrong_type_in_any_column_raises_only_store_errors(
     sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "check", lambda _: [])  # takes half of the time, and values do not affect it
@@ -146,7 +146,7 @@ def test_column_with_value_of_another_type_is_reported_or_read(
                         assert found.field
 
 
-def test_removal_counts_non_numeric_tokens_as_zero(damaged_file: Path) -> None:
+def test_delete_message_counts_tokens_that_are_not_a_number_as_zero(damaged_file: Path) -> None:
     with opened(damaged_file) as store:
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)

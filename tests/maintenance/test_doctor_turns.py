@@ -77,7 +77,7 @@ def test_doctor_names_unreadable_turn(talked: Store, url: str, change: str) -> N
     assert "turn 1" in found.detail
 
 
-def test_doctor_resets_summarized_upto_without_compaction(store: Store, url: str) -> None:
+def test_doctor_resets_summarized_upto_if_there_is_no_compaction(store: Store, url: str) -> None:
     store.create("k", messages=[message() for _ in range(3)])
     spoil(url, "UPDATE lango_session SET summarized_upto = 2")
     assert [(f.name, f.subject) for f in findings(store)] == [("wrong counters", "k")]

@@ -68,7 +68,7 @@ def test_stats_order_agents_with_equal_counts_by_name(store: Store) -> None:
     assert [each.agent_id for each in store.stats().agents] == ["c", None, "a", "b", "d", "e", "f"]
 
 
-def test_stats_error_for_infinite_counter_names_doctor(make_sqlite: MakeDatabase) -> None:
+def test_error_of_stats_for_an_infinite_counter_names_the_doctor_command(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=[message()])
         with store.engine.begin() as connection:
@@ -154,7 +154,7 @@ def test_doctor_recounts_counters_of_wrong_type(make_sqlite: MakeDatabase) -> No
         assert store.append_message("k", message()).seq == 4
 
 
-def test_doctor_never_sets_counters_to_non_numbers(make_sqlite: MakeDatabase) -> None:
+def test_doctor_never_sets_a_counter_to_a_value_that_is_not_a_number(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
@@ -174,7 +174,9 @@ DOINGS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("do", DOINGS.values(), ids=list(DOINGS))
-def test_repair_ignores_rows_deleted_or_repaired_by_others(url: str, do: Callable[[Store], object]) -> None:
+def test_repair_tolerates_a_session_that_is_deleted_or_repaired_meanwhile(
+    url: str, do: Callable[[Store], object]
+) -> None:
     done: list[object] = []
 
     def meddle(text: str, _: float) -> None:
@@ -215,7 +217,7 @@ def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> 
         assert store.info("k").revision == revision + 1
 
 
-def test_doctor_reports_checks_that_failed_with_reason(undistributed: str) -> None:
+def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=50ms"})
     with Store(engine) as store, engine.connect() as holder:
         store.create("k", messages=messages(3))
@@ -234,7 +236,7 @@ def test_doctor_reports_missing_tables(store: Store) -> None:
     assert "lango_turn" in finding.detail
 
 
-def test_examine_names_unreadable_values_in_order(store: Store) -> None:
+def test_examine_names_unreadable_shared_values_in_order_of_names(store: Store) -> None:
     for name in "edcba":
         store.set_shared_values("app", {name: 1})
     number = "1" * 5_000  # more digits than Python parses
@@ -244,7 +246,7 @@ def test_examine_names_unreadable_values_in_order(store: Store) -> None:
     assert named == ["value 'a'", "value 'd'", "value 'e'"]
 
 
-def test_examine_names_unreadable_rows_in_order(undistributed: str) -> None:
+def test_examine_names_unreadable_sessions_and_messages_in_order_of_keys(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store:
         for key in "dbca":
@@ -271,7 +273,7 @@ def waiting(store: Store) -> Store:
     return store
 
 
-def test_doctor_finds_nothing_in_drafts_and_inboxes(waiting: Store) -> None:
+def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> None:
     assert [finding for finding in waiting.examine() if finding.name != "settings"] == []
 
 
@@ -326,7 +328,7 @@ def test_doctor_names_damaged_row_of_call_or_suspension(store: Store, change: st
     assert fact in finding.detail
 
 
-def test_stats_show_bytes_of_agent_id_that_is_not_text(make_sqlite: MakeDatabase) -> None:
+def test_stats_show_an_agent_id_that_is_not_text_as_escaped_bytes(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create(agent_id="bob", messages=[message()])
         with store.engine.begin() as connection:

@@ -62,14 +62,14 @@ def test_downgrade_waits_for_a_transaction_that_appends_a_payload(make_postgres:
     engine.dispose()
 
 
-def test_downgrade_to_base_drops_payloads_too(url: str) -> None:
+def test_downgrade_to_base_is_not_refused_if_there_are_payloads(url: str) -> None:
     with Store(url) as store:
         store.create("k", messages=[message(LARGE)])
     assert schema.downgrade(url, "base") is None
     assert schema.current(url) is None
 
 
-def test_refused_downgrade_exits_1_with_the_command_to_run(tmp_path: Path) -> None:
+def test_refused_downgrade_exits_1_and_names_the_payloads_move_command(tmp_path: Path) -> None:
     at = ("--url", f"sqlite:///{tmp_path}/store.db")
     with Store(at[1], migrate=True) as store:
         store.create("k", messages=[Message.user(LARGE)])

@@ -27,7 +27,7 @@ def test_schema_revision_is_the_newest_migration() -> None:
     assert REVISIONS[0] == BASELINE
 
 
-def test_every_revision_upgrades_and_downgrades_with_rows(
+def test_every_migration_revision_upgrades_and_downgrades_with_rows(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
@@ -59,7 +59,7 @@ def test_every_revision_upgrades_and_downgrades_with_rows(
     engine.dispose()
 
 
-def test_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> None:
+def test_error_for_a_missing_schema_names_the_upgrade_command(empty_url: str) -> None:
     with Store(empty_url) as store:
         for _ in range(2):
             with pytest.raises(SchemaOutOfDate, match="lango-store db upgrade") as raised:
@@ -69,7 +69,9 @@ def test_missing_schema_is_refused_with_the_command_to_run(empty_url: str) -> No
         store.create("k")
 
 
-def test_older_schema_is_refused_with_both_revisions(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_an_older_schema_names_both_revisions(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch, needed=True)
     with Store(url) as store, pytest.raises(SchemaOutOfDate, match=f"{SCHEMA_REVISION}.*{LATER[-1]}.*db upgrade"):
         store.ping()
@@ -125,7 +127,9 @@ def test_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCapture
     engine.dispose()
 
 
-def test_unknown_feature_is_refused_at_first_call_and_after_ping(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_with_an_unknown_feature_is_refused_at_first_call_and_at_ping(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store(url) as running, Store(url) as late:
         running.create("k")
         with running.engine.begin() as connection:
@@ -160,7 +164,7 @@ def test_open_connections_keep_working_when_a_column_is_added(url: str) -> None:
     engine.dispose()
 
 
-def test_migrate_upgrades_schema_at_first_call_not_at_construction(empty_url: str) -> None:
+def test_store_with_migrate_upgrades_the_schema_at_the_first_call(empty_url: str) -> None:
     store = Store(empty_url, migrate=True)
     assert schema.current(empty_url) is None
     store.ping()
@@ -186,7 +190,7 @@ def test_four_concurrent_upgrades_succeed(empty_url: str) -> None:
     assert schema.check(empty_url) == []
 
 
-def test_upgrade_with_locked_table_raises_instead_of_queueing(make_postgres: MakeDatabase) -> None:
+def test_migration_of_a_locked_table_raises_database_busy_after_lock_timeout(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -231,7 +235,7 @@ DRIFTS = {
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_check_names_differences(url: str, drift: str) -> None:
+def test_schema_check_reports_differences(url: str, drift: str) -> None:
     engine = create_engine(url)
     statements, named = DRIFTS[drift]
     with engine.begin() as connection:
@@ -244,7 +248,7 @@ def test_check_names_differences(url: str, drift: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["DROP", "CHECK (text IS NULL OR content IS NULL)"])
-def test_check_names_different_constraint(url: str, change: str) -> None:
+def test_schema_check_reports_a_dropped_or_different_constraint(url: str, change: str) -> None:
     engine = create_engine(url)
     name = "ck_lango_message_content"
     with engine.begin() as connection:
@@ -263,7 +267,7 @@ def test_check_names_different_constraint(url: str, change: str) -> None:
     engine.dispose()
 
 
-def test_sql_returns_statements_of_missing_revisions(
+def test_schema_sql_returns_the_statements_of_missing_revisions(
     make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
@@ -286,7 +290,7 @@ def test_sql_returns_statements_of_missing_revisions(
     engine.dispose()
 
 
-def test_migration_ignores_orphaned_rows_of_host_tables(make_sqlite: MakeDatabase) -> None:
+def test_migration_ignores_orphaned_rows_in_tables_of_the_application(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(migrated=False))
     with engine.connect() as connection:
         connection.connection.dbapi_connection.executescript(  # type: ignore[union-attr]
@@ -298,7 +302,7 @@ def test_migration_ignores_orphaned_rows_of_host_tables(make_sqlite: MakeDatabas
     engine.dispose()
 
 
-def test_stamp_sets_revision(empty_url: str) -> None:
+def test_stamp_sets_the_migration_revision(empty_url: str) -> None:
     assert schema.stamp(empty_url, SCHEMA_REVISION) == SCHEMA_REVISION
     assert schema.current(empty_url) == SCHEMA_REVISION
 
@@ -308,7 +312,7 @@ def test_upgrade_to_unknown_revision_is_refused(empty_url: str) -> None:
         schema.upgrade(empty_url, "nonsense")
 
 
-def test_migration_runs_on_plain_host_engine(empty_url: str) -> None:
+def test_migration_runs_on_a_plain_engine_of_the_application(empty_url: str) -> None:
     engine = sa.create_engine(empty_url)
     assert schema.upgrade(engine) == SCHEMA_REVISION
     assert schema.check(engine) == []

@@ -78,14 +78,18 @@ def assert_both_are_there(url: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_host_env_continues_after_upgrade(tmp_path: Path, empty_url: str, way: str) -> None:
+def test_migrations_of_an_application_continue_after_env_py_upgrades_the_store(
+    tmp_path: Path, empty_url: str, way: str
+) -> None:
     line = WAYS[way].format(connection="connection") + ("; connection.commit()" if way == "the connection" else "")
     command.upgrade(host(tmp_path / "host", empty_url, env=line), "head")
     assert_both_are_there(empty_url)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_host_revision_continues_after_upgrade(tmp_path: Path, empty_url: str, way: str) -> None:
+def test_migrations_of_an_application_continue_after_one_of_them_upgrades_the_store(
+    tmp_path: Path, empty_url: str, way: str
+) -> None:
     config = host(tmp_path / "host", empty_url, revision=WAYS[way].format(connection="op.get_bind()"))
     if way != "the connection" and empty_url.startswith("sqlite"):
         config.set_main_option("sqlalchemy.url", f"{empty_url}?timeout=0.2")  # the host's transaction locks the file
@@ -96,7 +100,7 @@ def test_host_revision_continues_after_upgrade(tmp_path: Path, empty_url: str, w
     assert_both_are_there(empty_url)
 
 
-def test_documented_env_migrates_host_and_store_or_neither(tmp_path: Path, empty_url: str) -> None:
+def test_documented_env_py_migrates_application_and_store_or_neither(tmp_path: Path, empty_url: str) -> None:
     (env,) = blocks("docs/production/migrations.md", "text")
     failing = host(tmp_path / "failing", empty_url, revision="raise RuntimeError('the host')", whole_env=env)
     with pytest.raises(RuntimeError, match="the host"):
@@ -140,7 +144,7 @@ def test_failed_upgrade_leaves_callers_transaction_usable(empty_url: str) -> Non
     engine.dispose()
 
 
-def test_upgrade_in_transaction_keeps_rows_and_refuses_table_rebuild(
+def test_upgrade_in_callers_transaction_keeps_rows_and_sqlite_refuses_a_table_rebuild(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
@@ -181,7 +185,7 @@ def test_upgrade_waits_for_commit_of_another_upgrade(empty_url: str) -> None:
     engine.dispose()
 
 
-def test_upgrades_of_several_databases_run_in_threads(make_database: MakeDatabase) -> None:
+def test_upgrades_of_several_databases_can_run_in_threads(make_database: MakeDatabase) -> None:
     urls = [make_database(migrated=False) for _ in range(4)]
     threads = [threading.Thread(target=schema.upgrade, args=(url,)) for url in urls]
     for thread in threads:
@@ -241,6 +245,6 @@ def test_upgrade_keeps_callers_search_path(make_postgres: MakeDatabase) -> None:
     engine.dispose()
 
 
-def test_upgrade_refuses_search_path_without_schema(make_postgres: MakeDatabase) -> None:
+def test_upgrade_refuses_a_search_path_whose_schema_does_not_exist(make_postgres: MakeDatabase) -> None:
     with pytest.raises(LangoStoreError, match=r"nowhere.*CREATE SCHEMA"):
         schema.upgrade(f"{make_postgres(migrated=False)}&options=-csearch_path%3Dnowhere")

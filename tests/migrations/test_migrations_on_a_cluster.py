@@ -28,7 +28,9 @@ def cluster(make_postgres: MakeDatabase) -> str:
     return url
 
 
-def test_migrations_change_distributed_tables(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrations_run_on_distributed_tables_and_keep_rows(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
     rows, placed = contents(cluster), distributed(cluster)
     assert schema.upgrade(cluster) == LATER[-1]
@@ -49,7 +51,9 @@ def test_distributed_tables_can_be_dropped_and_created_again(cluster: str) -> No
     assert schema.downgrade(cluster, "base") is None
 
 
-def test_lock_timeout_applies_to_workers(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_timeout_of_an_upgrade_also_applies_on_workers(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)
     engine = create_engine(workers(cluster)[0])
     with engine.begin() as connection:

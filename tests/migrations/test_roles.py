@@ -188,7 +188,7 @@ def test_reader_role_can_read_but_not_write(database: Database, clock: Clock, tm
     assert (denied.returncode, "permission denied" in denied.stderr) == (2, True), denied
 
 
-def test_only_roles_granted_the_search_index_can_search(database: Database, clock: Clock) -> None:
+def test_only_roles_with_grants_on_the_search_index_can_search(database: Database, clock: Clock) -> None:
     owner = create_engine(database.url("owner"))
     schema.enable_search(owner)
     owner.dispose()
@@ -281,7 +281,7 @@ def test_doctor_names_roles_that_may_create_in_schema(database: Database) -> Non
     assert remedies() == []
 
 
-def test_not_permitted_error_names_the_grant(database: Database) -> None:
+def test_not_permitted_error_names_the_table_and_says_to_grant_rights(database: Database) -> None:
     with Store(database.url("reader")) as store, pytest.raises(LangoStoreError) as caught:
         store.create("k")
     assert "permission denied for table lango_session" in str(caught.value)

@@ -63,6 +63,6 @@ def test_clock_moves_forward_and_backward() -> None:
     assert clock() < before
 
 
-def test_messages_are_created_with_any_field() -> None:
+def test_make_message_creates_a_message_with_any_field() -> None:
     assert make_message("hi", role="assistant", tokens=3) == Message(role="assistant", content="hi", tokens=3)
     assert [each.content for each in make_messages(2)] == ["message 0", "message 1"]

@@ -9,7 +9,7 @@ from support.paths import PACKAGE, ROOT
 # Each difference between databases is a named method of a dialect, with its reason.
 
 
-def test_only_dialects_compare_dialect_names() -> None:
+def test_only_dialect_modules_compare_the_name_of_the_dialect() -> None:
     paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "_dialect"]
     decisions = [
         f"{path.relative_to(PACKAGE).as_posix()}: {ast.unparse(each)}"
@@ -35,7 +35,7 @@ def test_code_selects_rows_of_a_session_only_with_the_shared_predicate() -> None
     assert occurrences == set()
 
 
-def test_tested_lowest_versions_equal_the_allowed_ones() -> None:
+def test_lowest_tested_versions_equal_the_lowest_allowed_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     allowed = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(project["dependencies"]), re.MULTILINE))
     lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()

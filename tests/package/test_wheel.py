@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build once per test run, also with several workers."""
+    """Build once per test run, even with several workers."""
     run = tmp_path_factory.getbasetemp()
     folder = (run if "PYTEST_XDIST_WORKER" not in os.environ else run.parent) / "dist"
     folder.mkdir(exist_ok=True)

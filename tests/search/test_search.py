@@ -62,7 +62,7 @@ SEQS_BY_QUERY = {
 
 
 @pytest.mark.parametrize("ranked", [True, False], ids=["ranked", "newest"])
-def test_search_accepts_only_words_phrases_exclusions_and_prefixes(
+def test_query_syntax_has_only_words_phrases_exclusions_and_prefixes(
     searched: Store, monkeypatch: pytest.MonkeyPatch, ranked: bool
 ) -> None:
     if not ranked:
@@ -73,7 +73,7 @@ def test_search_accepts_only_words_phrases_exclusions_and_prefixes(
     assert {words: [seq for _, seq in found(searched, words)] for words in SEQS_BY_QUERY} == SEQS_BY_QUERY
 
 
-def test_search_of_too_many_matches_returns_the_newest(
+def test_search_with_too_many_matches_to_rank_returns_the_newest(
     searched: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched.create("old", user_id="ann", messages=[message("rare oslo"), message("oslo", role="assistant")])
@@ -174,7 +174,7 @@ def test_search_finds_tool_names_and_outputs(searched: Store) -> None:
 
 
 @given(st.text(max_size=60))
-def test_search_accepts_any_text(searched: Store, words: str) -> None:
+def test_any_text_is_a_valid_query(searched: Store, words: str) -> None:
     searched.search(words)
 
 
@@ -188,7 +188,7 @@ CONTENTS = [
 ]
 
 
-def test_search_finds_any_content(searched: Store) -> None:
+def test_search_finds_words_in_content_of_any_form(searched: Store) -> None:
     seqs = [each.seq for each in searched.create("a", messages=[message(each) for each in CONTENTS]).messages]
     assert [seq for _, seq in found(searched, "oslo")] == seqs
     for seq in seqs:
@@ -201,7 +201,7 @@ def test_search_does_not_find_messages_with_role_record(searched: Store) -> None
     assert found(searched, "oslo") == [("a", 2)]
 
 
-def test_search_filters_by_user_agent_key_role_and_time(searched: Store, clock: Clock) -> None:
+def test_search_filters_by_user_id_agent_id_key_role_and_time(searched: Store, clock: Clock) -> None:
     for number, user in enumerate(("ann", "bob")):
         searched.create(f"chat:{number}", user_id=user, agent_id=f"agent {number}")
         searched.append_message(f"chat:{number}", message("oslo", role="model"))
@@ -218,7 +218,7 @@ def test_search_filters_by_user_agent_key_role_and_time(searched: Store, clock: 
     assert found(searched, "oslo", user_id="ann", role="user") == [second]
 
 
-def test_search_pages_contain_each_hit_once_and_best_first(searched: Store) -> None:
+def test_pages_of_a_search_contain_each_hit_once_with_the_best_first(searched: Store) -> None:
     searched.create("a", messages=[message("oslo " + "and more " * number) for number in range(25)])
     pages = [searched.search("oslo", limit=10)]
     while (offset := pages[-1].next) is not None:
@@ -275,7 +275,7 @@ def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
     assert found(searched, "oslo") == [("a", 1)]
 
 
-def test_search_finds_messages_by_their_current_text(searched: Store, url: str, clock: Clock) -> None:
+def test_search_finds_messages_only_by_their_current_text(searched: Store, url: str, clock: Clock) -> None:
     searched.create("a", messages=[message(f"oslo {number}", id=f"m{number}") for number in range(10)])
     assert len(found(searched, "oslo")) == 10
     searched.conversation("a").update_message(1, message("bergen"))
@@ -311,7 +311,7 @@ def test_conversation_search_is_limited_to_its_session(searched: Store) -> None:
         searched.conversation("c").search("oslo")
 
 
-def test_search_without_index_names_the_command(store: Store) -> None:
+def test_error_of_a_search_without_index_names_the_enable_command(store: Store) -> None:
     with pytest.raises(SearchUnavailable, match="lango-store search enable"):
         store.search("oslo")
 

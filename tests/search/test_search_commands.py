@@ -21,7 +21,7 @@ def filled(url: str) -> str:
     return url
 
 
-def test_search_enable_status_rebuild_and_disable(filled: str) -> None:
+def test_search_commands_enable_show_rebuild_and_disable_the_index(filled: str) -> None:
     def command(*words: str) -> tuple[int, str]:
         completed = run("search", *words, "--url", filled)
         return completed.returncode, completed.stdout + completed.stderr
@@ -66,7 +66,7 @@ def test_search_prints_the_offset_of_the_next_page(filled: str) -> None:
     assert second.stderr == ""
 
 
-def test_command_search_for_finds_words_that_are_names_of_subcommands(filled: str) -> None:
+def test_search_for_command_finds_words_that_are_also_subcommands(filled: str) -> None:
     with Store(filled) as store:
         store.append_message("ann:1", message("how do I enable it?"))
     run("search", "enable", "--url", filled)

@@ -50,7 +50,7 @@ def objects(engine: sa.Engine) -> set[str]:
 # Creation
 
 
-def test_enable_indexes_existing_messages(filled: Store) -> None:
+def test_enable_search_indexes_existing_messages(filled: Store) -> None:
     assert schema.search_status(filled.engine).state == "disabled"
     status = schema.enable_search(filled.engine)
     assert (status.state, status.indexed, status.waiting) == ("ready", 30, 0)
@@ -58,7 +58,7 @@ def test_enable_indexes_existing_messages(filled: Store) -> None:
     assert schema.search_status(filled.engine) == status == schema.enable_search(filled.engine)
 
 
-def test_disable_removes_every_object_of_the_index(filled: Store) -> None:
+def test_disable_search_removes_every_object_of_the_index(filled: Store) -> None:
     schema.enable_search(filled.engine)
     assert schema.disable_search(filled.engine)
     assert objects(filled.engine) == set()
@@ -83,13 +83,13 @@ class Killed(BaseException):
         "naïve_beyond",
     ],
 )
-def test_examine_finds_nothing_for_non_ascii_words(store: Store, text: str) -> None:
+def test_examine_finds_no_fault_in_an_index_of_non_ascii_words(store: Store, text: str) -> None:
     store.create("a", messages=[message(text)])
     schema.enable_search(store.engine)
     assert findings(store) == []
 
 
-def test_enable_resumes_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enable_search_resumes_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 10)
 
     def kill(_: schema.Progress) -> None:
@@ -105,7 +105,9 @@ def test_enable_resumes_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPa
     assert len(found(filled, "oslo")) == 31
 
 
-def test_incomplete_index_is_unusable_until_enabled_again(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_index_refuses_searches_until_it_is_enabled_again(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def kill(*_: object) -> None:
         raise Killed
 
@@ -120,7 +122,7 @@ def test_incomplete_index_is_unusable_until_enabled_again(filled: Store, monkeyp
     assert schema.enable_search(filled.engine).indexed == 31
 
 
-def test_enable_during_writes_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enable_search_during_writes_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 50)
     with Store(url) as store:
         for key in ("a", "b"):
@@ -144,7 +146,7 @@ def test_enable_during_writes_misses_no_message(url: str, monkeypatch: pytest.Mo
         assert schema.search_status(url).indexed == store.info("a").message_count + store.info("b").message_count
 
 
-def test_enable_is_rolled_back_with_the_callers_transaction(filled: Store) -> None:
+def test_enable_search_is_rolled_back_with_the_callers_transaction(filled: Store) -> None:
     with filled.engine.connect() as connection:
         assert schema.enable_search(connection).indexed == 30
         connection.rollback()
@@ -154,7 +156,7 @@ def test_enable_is_rolled_back_with_the_callers_transaction(filled: Store) -> No
     assert len(found(filled, "oslo")) == 30
 
 
-def test_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled: Store) -> None:
+def test_search_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled: Store) -> None:
     schema.enable_search(filled.engine)
     assert schema.check(filled.engine) == []
     with filled.engine.connect() as connection:
@@ -164,7 +166,7 @@ def test_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled: Store
     assert objects(filled.engine) == set()
 
 
-def test_migrations_keep_the_index_or_require_a_rebuild(
+def test_search_index_works_after_migrations_or_requires_a_rebuild(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store(url) as store:
@@ -208,7 +210,9 @@ UNNOTICED = (DAMAGES["sqlite"][0], DAMAGES["sqlite"][2], DAMAGES["postgresql"][1
 """Damage that `examine` finds, but a search does not always notice."""
 
 
-def test_damaged_index_fails_only_searches_and_is_rebuilt(filled: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_index_makes_only_searches_fail_and_can_be_rebuilt(
+    filled: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     schema.enable_search(filled.engine)
     seq = 10
     for damage in DAMAGES[filled.engine.dialect.name]:
@@ -266,7 +270,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     server.stop()
 
 
-def test_search_names_a_damaged_message(store: Store, url: str) -> None:
+def test_error_of_a_search_names_the_damaged_message(store: Store, url: str) -> None:
     schema.enable_search(url)
     store.create("k", messages=[message("bergen"), message("oslo")])
     execute(store, "UPDATE lango_message SET role = 'nobody' WHERE seq = 2")
@@ -288,7 +292,7 @@ def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) ->
 # Roles and schemas
 
 
-def test_role_needs_grants_on_search_index_only_to_search(make_postgres: MakeDatabase) -> None:
+def test_role_without_grants_on_the_search_index_can_write_but_not_search(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)
     engine = create_engine(url)

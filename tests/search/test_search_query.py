@@ -59,7 +59,7 @@ def test_snippet_starts_and_ends_between_words() -> None:
     assert part[at:end] == "Oslo"
 
 
-def test_snippet_is_the_part_with_most_of_the_words() -> None:
+def test_snippet_is_the_part_with_the_most_query_words() -> None:
     text = "one " + "x " * 500 + "one two three" + " x" * 500
     part, positions = snippet(text, find("one two three", text))
     assert [part[at:end] for at, end in positions] == ["one", "two", "three"]
@@ -77,7 +77,7 @@ def test_finder_ignores_case_and_accents(query_text: str, text: str, expected: l
     assert [text[at:end] for at, end in find(query_text, text)] == expected
 
 
-def test_searchable_returns_text_and_tool_text_separately() -> None:
+def test_function_searchable_returns_text_and_tool_text_separately() -> None:
     calls = json.dumps([{"name": "get", "arguments": {"a": "no"}, "output": [{"x": "sun"}, 1, "rain"]}, 7])
     blocks = json.dumps([{"type": "text", "text": "one"}, {"deep": {"text": "two"}}, {"url": "no"}])
     assert searchable("user", "ann", None, "hi\ud800", None, None) == ("hi ", "")
@@ -87,7 +87,7 @@ def test_searchable_returns_text_and_tool_text_separately() -> None:
     assert searchable("user", None, None, None, "no JSON", "{") == ("", "")
 
 
-def test_searchable_limits_the_length_of_texts() -> None:
+def test_function_searchable_limits_the_length_of_texts() -> None:
     calls = json.dumps([{"name": "n" * 60_000}])
     assert [len(part) for part in searchable("user", None, None, "x" * 60_000, None, calls)] == [60_000, 40_000]
     assert [len(part) for part in searchable("user", None, None, "x" * 600_000, None, calls)] == [100_000, 0]

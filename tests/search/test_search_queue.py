@@ -75,7 +75,7 @@ def test_search_with_an_empty_queue_does_not_wait_for_a_writer(make_sqlite: Make
             assert found(store, "oslo") == [("a", 1)]
 
 
-def test_read_only_search_counts_messages_not_indexed(store: Store, url: str) -> None:
+def test_search_in_a_read_only_database_counts_messages_not_yet_indexed(store: Store, url: str) -> None:
     schema.enable_search(url)
     store.create("a", messages=[message("oslo")])
     assert found(store, "oslo") == [("a", 1)]
@@ -87,7 +87,7 @@ def test_read_only_search_counts_messages_not_indexed(store: Store, url: str) ->
     assert ([hit.seq for hit in page.items], page.waiting) == ([1], 1)
 
 
-def test_search_of_a_read_only_file_counts_messages_not_indexed(make_sqlite: MakeDatabase) -> None:
+def test_search_in_a_read_only_sqlite_file_counts_messages_not_yet_indexed(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     schema.enable_search(url)
     with Store(url) as store:
@@ -124,7 +124,7 @@ def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str
     assert (waiting(indexed), findings(indexed)) == (0, [])
 
 
-def test_search_finds_restored_messages_and_no_messages_that_undo_removed(url: str) -> None:
+def test_search_finds_messages_that_undo_restored_but_none_that_undo_removed(url: str) -> None:
     schema.enable_search(url)
     with Store(url, keep_removed=timedelta(days=1)) as store:
         conversation = store.open("a", messages=[message("oslo"), message("bergen " + "x " * 2_500)])
@@ -146,7 +146,9 @@ def is_in_file(path: Path, word: str) -> bool:
     return word.encode() in path.read_bytes()
 
 
-def test_redaction_removes_words_from_the_file_at_once_and_deletion_at_expire(make_sqlite: MakeDatabase) -> None:
+def test_words_leave_the_sqlite_file_at_once_after_redaction_and_at_expire_after_deletion(
+    make_sqlite: MakeDatabase,
+) -> None:
     url = make_sqlite()
     path = Path(url.removeprefix("sqlite:///"))
     engine = create_engine(url)

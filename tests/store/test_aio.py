@@ -117,7 +117,7 @@ def test_closed_async_store_raises(url: str) -> None:
     asyncio.run(work())
 
 
-def test_forked_child_starts_its_own_threads(url: str) -> None:
+def test_forked_process_starts_its_own_threads(url: str) -> None:
     program = """
 import asyncio, os, sys, warnings
 from lango_store import AsyncStore, Message

@@ -91,7 +91,7 @@ def test_append_with_create_replaces_an_expired_session(store: Store, clock: Clo
     assert problems(store) == []
 
 
-def test_append_with_create_is_stored_once_when_repeated(store: Store) -> None:
+def test_repeated_append_with_create_stores_each_message_once(store: Store) -> None:
     batch = [message("a", id="1"), message("b", id="2")]
     first = store.append_messages("k", batch, create=True)
     again = store.append_messages("k", batch, create=True)
@@ -100,7 +100,7 @@ def test_append_with_create_is_stored_once_when_repeated(store: Store) -> None:
     assert store.append_messages("k", [message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
 
 
-def test_append_with_create_and_after_0_conflicts_if_session_has_messages(store: Store) -> None:
+def test_append_with_create_and_after_0_raises_conflict_if_session_has_messages(store: Store) -> None:
     store.append_message("k", message(), after=0, create=True)
     with pytest.raises(Conflict):
         store.append_message("k", message(), after=0, create=True)
@@ -123,7 +123,7 @@ REFUSED: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("using", [False, True])
 @pytest.mark.parametrize("expired", [False, True])
 @pytest.mark.parametrize("append", REFUSED.values(), ids=list(REFUSED))
-def test_append_with_create_and_nonzero_after_or_expect_conflicts_without_a_session(
+def test_append_with_create_and_after_3_or_expect_3_conflicts_if_the_session_is_missing(
     store: Store, clock: Clock, append: Callable[[Store], object], expired: bool, using: bool
 ) -> None:
     if expired:
@@ -140,7 +140,7 @@ def test_append_with_create_and_nonzero_after_or_expect_conflicts_without_a_sess
         store.append_message("k", message(), after=3)
 
 
-def test_append_with_create_succeeds_with_last_seq_of_the_conflict(store: Store) -> None:
+def test_append_with_create_succeeds_if_repeated_with_last_seq_of_the_conflict(store: Store) -> None:
     after = 3
     for _ in range(2):
         try:
@@ -151,7 +151,7 @@ def test_append_with_create_succeeds_with_last_seq_of_the_conflict(store: Store)
     assert (stored.seq, after) == (1, 0)
 
 
-def test_append_with_create_and_expect_0_conflicts(store: Store) -> None:
+def test_append_with_create_and_expect_0_raises_conflict(store: Store) -> None:
     with pytest.raises(Conflict, match="expect=0") as conflict:
         store.append_message("k", message(), expect=0, create=True)
     assert (conflict.value.expected, conflict.value.last_seq) == (0, 0)

@@ -1,4 +1,4 @@
-"""Cancelled calls of `AsyncStore`: a read ends at once, a write once its outcome is known."""
+"""Cancelled calls of `AsyncStore`: a read ends at once, a write when its outcome is known."""
 
 import asyncio
 import threading
@@ -135,7 +135,7 @@ def test_cancelled_write_raises_only_after_its_commit(url: str, method: str, beg
 
 
 @pytest.mark.parametrize("expired", [["inner"], ["inner", "outer"]])
-def test_timed_out_write_is_committed_before_timeout_error(
+def test_timed_out_write_is_committed_before_timeout_error_is_raised(
     url: str, begun: threading.Event, expired: list[str]
 ) -> None:
     async def work() -> None:
@@ -168,7 +168,7 @@ def test_timed_out_write_is_committed_before_timeout_error(
     asyncio.run(work())
 
 
-def test_ending_event_loop_waits_for_writes(url: str, begun: threading.Event) -> None:
+def test_asyncio_run_waits_for_running_writes_before_it_returns(url: str, begun: threading.Event) -> None:
     async def release_when_cancelled(release: Callable[[], None]) -> None:
         try:
             await asyncio.Event().wait()
@@ -191,7 +191,7 @@ def test_ending_event_loop_waits_for_writes(url: str, begun: threading.Event) ->
             assert contents(url) == ["new"]
 
 
-def test_cancelled_write_carries_its_error_as_cause(url: str, begun: threading.Event) -> None:
+def test_cancelled_error_has_the_conflict_of_the_write_as_cause(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         async with opened(url, begun) as store:
             with writes_locked_out(url) as release:
@@ -208,7 +208,7 @@ def test_cancelled_write_carries_its_error_as_cause(url: str, begun: threading.E
     asyncio.run(work())
 
 
-def test_cancelled_write_waiting_for_a_thread_is_not_executed(url: str, begun: threading.Event) -> None:
+def test_write_that_is_cancelled_while_waiting_for_a_thread_is_not_executed(url: str, begun: threading.Event) -> None:
     async def work() -> None:
         async with opened(url, begun, pool_size=1) as store:
             with writes_locked_out(url) as release:
@@ -227,7 +227,7 @@ def test_cancelled_write_waiting_for_a_thread_is_not_executed(url: str, begun: t
     asyncio.run(work())
 
 
-def test_cancelled_call_before_its_write_writes_nothing(url: str) -> None:
+def test_append_that_is_cancelled_before_it_writes_stores_nothing(url: str) -> None:
     gate = Gate()
 
     def count(_: Message) -> int:
@@ -279,7 +279,7 @@ def test_turn_cancelled_again_while_it_ends_stores_its_draft(url: str, begun: th
 
 
 @pytest.mark.parametrize("method", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
-def test_cancelled_read_ends_at_once_and_writes_nothing(url: str, method: str) -> None:
+def test_call_that_is_cancelled_while_it_reads_ends_at_once_and_writes_nothing(url: str, method: str) -> None:
     gate, blocked = Gate(), threading.Event()
 
     def clock() -> datetime:

@@ -58,7 +58,7 @@ def test_change_is_recorded_with_its_seq(
         assert connection.execute(sa.select(CHANGE.c.changed_at, CHANGE.c.changed_by)).all() == [(clock.time, None)]
 
 
-def test_append_and_refused_change_record_no_change(store: Store) -> None:
+def test_no_change_is_recorded_for_an_append_or_a_refused_change(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn(messages(2))
     conversation.set_values({"a": 1})

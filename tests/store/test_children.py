@@ -142,7 +142,7 @@ def test_concurrent_delete_with_children_leaves_no_orphan(store: Store) -> None:
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_held_descendant_prevents_deletion_of_its_ancestors(filled: Store) -> None:
+def test_descendant_held_by_a_foreign_key_prevents_deletion_of_its_ancestors(filled: Store) -> None:
     with filled.engine.begin() as connection:
         key = "VARCHAR(512)" if filled.engine.dialect.name == "sqlite" else 'VARCHAR(512) COLLATE "C"'
         connection.execute(sa.text(f"CREATE TABLE note (session {key} REFERENCES lango_session (key))"))
@@ -166,7 +166,7 @@ def test_usage_with_children_adds_all_descendants(filled: Store) -> None:
 
 
 @pytest.mark.parametrize("children", [False, True])
-def test_purge_deletes_live_descendants_only_with_children(filled: Store, clock: Clock, children: bool) -> None:
+def test_purge_deletes_live_descendants_only_with_children_true(filled: Store, clock: Clock, children: bool) -> None:
     for key in ("k", "k/a/x"):
         filled.touch(key, ttl=HOUR)
     clock.move(hours=2)
@@ -179,7 +179,9 @@ def test_purge_deletes_live_descendants_only_with_children(filled: Store, clock:
 
 @pytest.mark.parametrize("limit", range(5))
 @pytest.mark.parametrize("batch_size", [1, 2, 500])
-def test_purge_with_limit_equals_its_dry_run(store: Store, clock: Clock, limit: int, batch_size: int) -> None:
+def test_purge_with_limit_deletes_as_many_sessions_as_a_dry_run_reports(
+    store: Store, clock: Clock, limit: int, batch_size: int
+) -> None:
     for minutes, key in enumerate(["a", "a/x", "b/x", "b", "c", "c/x/y"]):
         store.create(key, ttl=timedelta(minutes=minutes + 1))
     store.create("a/live")
@@ -189,7 +191,7 @@ def test_purge_with_limit_equals_its_dry_run(store: Store, clock: Clock, limit: 
     assert planned.sessions == report.sessions == [0, 3, 4, 5, 7][limit]
 
 
-def test_delete_where_with_children_ignores_user_of_descendants(store: Store) -> None:
+def test_delete_where_with_children_also_deletes_descendants_of_other_users(store: Store) -> None:
     store.create("k", user_id="ann")
     store.create("k/a", user_id="bob")
     store.create("other", user_id="bob")
@@ -229,7 +231,7 @@ def test_export_includes_descendants_only_with_children(
         assert all(other.messages(key) == filled.messages(key) for key in keys(other))
 
 
-def test_copy_includes_all_descendants_and_fork_none(filled: Store, make_sqlite: MakeDatabase) -> None:
+def test_copy_includes_descendants_and_fork_does_not(filled: Store, make_sqlite: MakeDatabase) -> None:
     filled.conversation("k").fork("fork")
     with Store(make_sqlite()) as other:
         copy(filled, other)
@@ -239,7 +241,9 @@ def test_copy_includes_all_descendants_and_fork_none(filled: Store, make_sqlite:
         assert other.conversation("fork").children() == []
 
 
-def test_restore_leaves_out_children_of_an_earlier_session(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_restore_leaves_out_children_of_an_earlier_session_with_this_key(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
     cold = tmp_path / "cold.db"
     for name, hours in (("old", 2), ("new", -1)):  # the clock goes back before the second purge
         store.open("k", ttl=HOUR).child(name)
@@ -255,7 +259,7 @@ KEYS = LEVELS.map("/".join).filter(bool)
 
 @settings(max_examples=15)
 @given(st.sets(KEYS, min_size=1, max_size=12), st.data())
-def test_random_trees_agree_with_model_of_descendants(store: Store, tree: set[str], data: st.DataObject) -> None:
+def test_calls_on_random_session_trees_agree_with_a_model(store: Store, tree: set[str], data: st.DataObject) -> None:
     parent = data.draw(st.sampled_from(sorted(tree)))
     family = {key for key in tree if key == parent or key.startswith(f"{parent}/")}
     try:

@@ -81,7 +81,9 @@ CUTS_AFTER: dict[str, Callable[[Conversation, int], object]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS_AFTER.values(), ids=CUTS_AFTER)
-def test_cut_at_a_lower_seq_never_keeps_more(store: Store, cut: Callable[[Conversation, int], object]) -> None:
+def test_cut_after_a_lower_seq_never_keeps_more_messages_or_turns(
+    store: Store, cut: Callable[[Conversation, int], object]
+) -> None:
     conversation = compacted_session(store)
     conversation.save_turn([])
     conversation.compact(lambda window: [message("newer"), message("summary")])
@@ -100,7 +102,9 @@ def test_cut_at_a_lower_seq_never_keeps_more(store: Store, cut: Callable[[Conver
 
 
 @pytest.mark.parametrize("cut", CUTS_AFTER.values(), ids=CUTS_AFTER)
-def test_cut_removes_empty_turns_after_its_seq(store: Store, cut: Callable[[Conversation, int], object]) -> None:
+def test_cut_removes_later_turns_that_have_no_messages(
+    store: Store, cut: Callable[[Conversation, int], object]
+) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
     cut(conversation, 2)
@@ -110,7 +114,7 @@ def test_cut_removes_empty_turns_after_its_seq(store: Store, cut: Callable[[Conv
 
 
 @pytest.mark.parametrize("id", [None, "new"])
-def test_replacing_only_records_stores_the_replacement(store: Store, id: str | None) -> None:
+def test_replace_after_stores_new_messages_even_if_it_replaces_only_records(store: Store, id: str | None) -> None:
     records = [Message(role=MessageRole.RECORD, content=n) for n in range(2)]
     conversation = store.open("k", messages=[message("question"), *records])
     with store.transaction() as tx:
@@ -138,7 +142,7 @@ CUTS: dict[str, Callable[[Conversation], object]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_cut_into_summarized_messages_restores_them(store: Store, cut: str) -> None:
+def test_cut_within_summarized_messages_undoes_the_compaction(store: Store, cut: str) -> None:
     compacted_session(store)
     CUTS[cut](store.open("k"))
     conversation = store.open("f" if cut == "fork" else "k")
@@ -147,7 +151,7 @@ def test_cut_into_summarized_messages_restores_them(store: Store, cut: str) -> N
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_cut_into_discarded_messages_is_refused(store: Store, cut: str) -> None:
+def test_cut_within_discarded_messages_is_refused(store: Store, cut: str) -> None:
     conversation = compacted_session(store, discard=True)
     before = conversation.get()
     with pytest.raises(InvalidCut, match="give 4 or more to keep the summary") as raised:
@@ -168,7 +172,7 @@ SUMMARY_METADATA: dict[str, tuple[str | None, list[str]]] = {
 
 
 @pytest.mark.parametrize(("metadata", "remaining"), SUMMARY_METADATA.values(), ids=SUMMARY_METADATA)
-def test_summary_has_discarded_messages_only_if_its_metadata_says_so(
+def test_cut_below_a_summary_is_refused_only_if_the_metadata_says_discarded(
     store: Store, metadata: str | None, remaining: list[str]
 ) -> None:
     put_compacted(store, replaced_upto=2, metadata=metadata)
@@ -181,7 +185,7 @@ def test_summary_has_discarded_messages_only_if_its_metadata_says_so(
     assert contents(conversation.messages()) == remaining
 
 
-def test_cut_raises_on_a_damaged_summary(make_sqlite: MakeDatabase) -> None:
+def test_cut_raises_damaged_message_if_the_metadata_of_a_summary_is_damaged(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         put_compacted(store, replaced_upto=2, metadata="{")
         with pytest.raises(DamagedMessage, match="metadata of turn 1"):
@@ -216,7 +220,7 @@ def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> No
     )
 
 
-def test_cut_below_the_seq_of_a_summary_keeps_counters_and_last_seq(store: Store) -> None:
+def test_counters_and_last_seq_are_correct_after_a_cut_below_a_summary(store: Store) -> None:
     conversation = compacted_session(store)
     conversation.save_turn([message("more")], {"tokens": 1})
     conversation.truncate(after=4)
@@ -230,7 +234,7 @@ def test_cut_below_the_seq_of_a_summary_keeps_counters_and_last_seq(store: Store
 # `replace_after`: afterwards the log is the messages up to that seq, then the new ones
 
 
-def test_replace_after_stores_known_ids_again_at_the_end(store: Store) -> None:
+def test_replace_after_appends_new_messages_with_the_ids_of_replaced_ones(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), *(message(id, id=id) for id in "bcd")])
     stored = conversation.append_messages([message("new b", id="b"), message("new d", id="d")], replace_after=1)
     assert [(m.content, m.replayed) for m in stored] == [("new b", False), ("new d", False)]
@@ -263,7 +267,7 @@ def test_replace_after_with_reordered_ids_is_not_a_replay(store: Store) -> None:
     assert contents(conversation.all_messages()) == ["a", "c", "b"]
 
 
-def test_replace_after_replays_messages_before_the_cut(store: Store) -> None:
+def test_replace_after_replays_messages_that_are_stored_before_the_cut(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="a"), message("b", id="b"), message("c")])
     stored = conversation.append_messages([message("new a", id="a"), message("d", id="d")], replace_after=2)
     assert [(m.content, m.seq, m.replayed) for m in stored] == [("a", 1, True), ("d", 5, False)]
@@ -272,7 +276,7 @@ def test_replace_after_replays_messages_before_the_cut(store: Store) -> None:
     assert contents(conversation.all_messages()) == ["a", "b"]
 
 
-def test_replace_after_deletes_concurrent_messages_only_without_after(store: Store) -> None:
+def test_replace_after_deletes_concurrent_messages_unless_after_is_given(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
     conversation.append_message(message("concurrent"))

@@ -124,7 +124,7 @@ def test_redact_message_needs_no_reason_and_can_be_repeated(store: Store) -> Non
     assert store.info("k").token_count == 4
 
 
-def test_redact_message_without_token_count_keeps_none(store: Store) -> None:
+def test_redact_message_adds_no_token_count(store: Store) -> None:
     store.create("k", messages=[message("a password")])
     assert store.conversation("k").redact_message(1).tokens is None
     assert store.messages("k")[0].tokens is None
@@ -132,7 +132,7 @@ def test_redact_message_without_token_count_keeps_none(store: Store) -> None:
 
 @each_edit
 @pytest.mark.parametrize("seq_or_id", [0, -1, 4, 2**70, "c"])
-def test_edit_of_unknown_message_raises_message_not_found(
+def test_edit_of_a_missing_message_raises_message_not_found(
     store: Store, edit: Callable[[Conversation, int | str], object], seq_or_id: int | str
 ) -> None:
     conversation = session_of_three(store)
@@ -154,7 +154,7 @@ def test_edit_refuses_an_invalid_seq_or_id(
 
 
 @each_edit
-def test_edit_raises_session_expired_or_session_not_found(
+def test_edit_is_refused_if_the_session_is_expired_or_missing(
     store: Store, clock: Clock, edit: Callable[[Conversation, int | str], object]
 ) -> None:
     conversation = session_of_three(store)
@@ -220,7 +220,7 @@ def test_removing_all_messages_of_a_summary_undoes_the_compaction(
 
 
 @pytest.mark.parametrize("remove", REMOVE_LAST.values(), ids=REMOVE_LAST)
-def test_removing_all_messages_of_a_discarding_summary_keeps_usage(
+def test_usage_is_kept_after_the_summary_of_a_discarding_compaction_is_removed(
     store: Store, remove: Callable[[Conversation], object]
 ) -> None:
     conversation = store.open("k")
@@ -237,7 +237,7 @@ def test_removing_all_messages_of_a_discarding_summary_keeps_usage(
     assert_sound(store)
 
 
-def test_update_message_refuses_to_make_a_summary_a_record(store: Store) -> None:
+def test_update_message_refuses_to_change_a_summary_into_a_record(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())
     conversation.compact(lambda window: [message("summary")])
@@ -287,7 +287,7 @@ def test_pop_message_keeps_a_turn_with_wrong_last_seq(store: Store) -> None:
 
 
 @each_edit
-def test_edit_during_compaction_causes_conflict(
+def test_compact_raises_conflict_if_a_message_is_edited_meanwhile(
     store: Store, edit: Callable[[Conversation, int | str], object]
 ) -> None:
     conversation = session_of_three(store)

@@ -97,7 +97,7 @@ def test_frequent_write_is_one_statement_and_one_round_trip(
 
 @not_on_a_cluster("takes several statements on a cluster: test_distributed_store counts them")
 @pytest.mark.parametrize("name", ["append with create", *(name for name in WRITES if "creates" in name)])
-def test_creating_write_in_callers_transaction_is_one_statement_in_a_savepoint(
+def test_write_that_creates_a_session_in_callers_transaction_is_one_statement_in_a_savepoint(
     one_connection: sa.Engine, name: str
 ) -> None:
     with Store(one_connection) as store:
@@ -132,7 +132,7 @@ def test_session_change_is_one_transaction_on_sqlite(
         assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted)
 
 
-def test_load_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
+def test_load_of_a_session_is_two_round_trips(one_connection: sa.Engine, tmp_path: Path) -> None:
     with Store(one_connection) as store:
         store.create("k", messages=messages(50))
         with counted(one_connection, tmp_path) as counts:

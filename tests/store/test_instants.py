@@ -27,7 +27,7 @@ _numbers = itertools.count()
 @example(now=datetime(2024, 2, 28, 23, 59, 59, 999_999, UTC), ttl=MICROSECOND, later=timedelta(0))
 @example(now=datetime(2024, 2, 28, 23, 59, 59, 999_999, UTC), ttl=timedelta(seconds=0.999999), later=MICROSECOND)
 @example(now=datetime(1999, 12, 31, 23, 59, 59, 1, UTC), ttl=timedelta(seconds=2.5), later=timedelta(seconds=1))
-def test_expires_at_equals_python_datetime_arithmetic(
+def test_expires_at_equals_the_time_that_python_computes(
     store: Store, clock: Clock, now: datetime, ttl: timedelta, later: timedelta
 ) -> None:
     conversation = store.conversation(f"k{next(_numbers)}")
@@ -44,7 +44,7 @@ def test_expires_at_equals_python_datetime_arithmetic(
     assert store.touch(conversation.key, ttl=ttl).expires_at == clock.time + ttl
 
 
-def test_expires_at_without_a_clock_is_updated_at_plus_ttl(url: str) -> None:
+def test_expires_at_equals_updated_at_plus_ttl_without_a_clock(url: str) -> None:
     with Store(url) as store:
         store.create("k", ttl=TTL)
         for write in (lambda: store.append_message("k", message()), lambda: store.append_messages("k", messages(2))):
@@ -109,7 +109,7 @@ def test_session_is_expired_exactly_at_expires_at(store: Store, clock: Clock, ex
     assert store.count(expired=None) == 1
 
 
-def test_expire_includes_exact_older_than_and_excludes_exact_created_before(store: Store, clock: Clock) -> None:
+def test_expire_treats_older_than_as_inclusive_and_created_before_as_exclusive(store: Store, clock: Clock) -> None:
     store.create("k")
     created_at = clock.time
     clock.move(hours=1)

@@ -169,14 +169,14 @@ def test_error_names_the_path_of_a_value_that_is_not_json(shared_store: Store) -
         shared_store.create("other", settings={"limits": [1, {2}]})
 
 
-def test_value_that_contains_itself_twice_is_refused(shared_store: Store) -> None:
+def test_list_that_contains_itself_is_refused(shared_store: Store) -> None:
     value: list[Any] = []
     value += [value, value]
     with pytest.raises(InvalidMessage, match="content: list has more than 200 levels"):
         shared_store.append_message("k", message(value))
 
 
-def test_200_levels_and_4300_digits_are_stored(shared_store: Store) -> None:
+def test_json_with_200_levels_and_4300_digits_is_stored(shared_store: Store) -> None:
     deep, long = nested(200), 10**4299
     call = ToolCall(id="a", name="n", arguments=deep, output=[long, "\ud800"])
     shared_store.append_message("k", message(deep, tool_calls=[call]))
@@ -192,14 +192,14 @@ def test_text_field_refuses_nul_and_surrogate(shared_store: Store, field: str, t
     assert shared_store.info("k").last_seq == 0
 
 
-def test_invalid_title_error_says_how_to_fix_it(shared_store: Store) -> None:
+def test_error_for_an_invalid_title_says_how_to_fix_it(shared_store: Store) -> None:
     with pytest.raises(InvalidValue, match=r"title: is int, not text; give text, or None$"):
         shared_store.update("k", title=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match=r"title: holds a NUL; .* remove it"):
         shared_store.update("k", title="a\0b")
 
 
-def test_append_validates_a_changed_or_unvalidated_message(shared_store: Store) -> None:
+def test_append_refuses_an_invalid_message_that_pydantic_has_not_validated(shared_store: Store) -> None:
     changed = message({"a": 1})
     changed.content["a"] = {1}
     with pytest.raises(InvalidMessage, match="content"):
@@ -222,7 +222,7 @@ def test_append_validates_a_changed_or_unvalidated_message(shared_store: Store) 
         ("created_at", "yesterday", "created_at"),
     ],
 )
-def test_damaged_message_is_named_and_other_messages_remain_readable(
+def test_error_of_get_names_the_damaged_message_and_other_messages_are_readable(
     make_sqlite: MakeDatabase, column: str, damage: str, field: str
 ) -> None:
     with Store(make_sqlite()) as store:
@@ -251,7 +251,7 @@ BOTH, NEITHER = "text = 'x', content = '1'", "text = NULL, content = NULL"
         (NEITHER, "content"),
     ],
 )
-def test_damaged_content_is_named_by_read_examine_export_and_copy(
+def test_damaged_content_is_named_by_get_examine_export_and_copy(
     make_sqlite: MakeDatabase, tmp_path: Path, change: str, field: str
 ) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as target:
@@ -276,7 +276,7 @@ def test_damaged_content_is_named_by_read_examine_export_and_copy(
 
 
 @pytest.mark.parametrize("change", [BOTH, NEITHER])
-def test_check_constraint_requires_exactly_one_content_column(shared_store: Store, change: str) -> None:
+def test_constraint_requires_exactly_one_of_text_and_content(shared_store: Store, change: str) -> None:
     shared_store.create("one", messages=[message("a"), message({"a": 1}), message(None)])
     for seq in (1, 2, 3):
         update = sa.text(f"UPDATE lango_message SET {change} WHERE session_key = 'one' AND seq = {seq}")

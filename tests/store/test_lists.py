@@ -56,7 +56,7 @@ def test_message_id_filter_selects_sessions_with_that_message(store: Store) -> N
     assert store.count(message_id="3") == 0
 
 
-def test_title_filter_matches_a_part_and_ignores_case_of_a_to_z_only(store: Store) -> None:
+def test_title_filter_matches_part_of_a_title_and_ignores_case_of_ascii_letters(store: Store) -> None:
     titles = ["100% Ärger", "100 ärger", "Under_score", "Underscore", "ISTANBUL", "istanbul", "ı", "", None, "a\\b"]
     for number, title in enumerate(titles):
         store.create(f"k{number}", title=title)
@@ -110,7 +110,7 @@ def test_list_ordered_by_created_is_unchanged_by_updates(filled: Store, clock: C
     assert listed == [f"chat:{n}" for n in reversed(range(10))]
 
 
-def test_cursor_of_another_order_is_refused(filled: Store) -> None:
+def test_cursor_from_a_list_in_another_order_is_refused(filled: Store) -> None:
     updated, created = (filled.list_sessions(order=order, limit=3).next for order in ("updated", "created"))
     with pytest.raises(InvalidCursor, match="order"):
         filled.list_sessions(order="created", cursor=updated)
@@ -190,7 +190,7 @@ def test_pages_together_are_the_whole_list(filled: Store, limit: int) -> None:
     assert filled.list_sessions(limit=10).next is None
 
 
-def test_pages_with_equal_times_skip_no_session_when_one_is_created(store: Store, clock: Clock) -> None:
+def test_next_page_skips_no_session_with_equal_time_after_a_session_is_created(store: Store, clock: Clock) -> None:
     for n in range(6):
         store.create(f"k{n}")
     first = store.list_sessions(limit=3)
@@ -232,7 +232,7 @@ def test_limit_and_page_size_of_1000_are_allowed(filled: Store) -> None:
     assert len(filled.list_sessions(limit=1_000).items) == len(list(filled.iter_sessions(page_size=1_000))) == 10
 
 
-def test_damaged_session_fails_only_its_own_page(filled: Store) -> None:
+def test_list_fails_only_on_the_page_with_the_damaged_session(filled: Store) -> None:
     with filled.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key = 'chat:4'")
     first = filled.list_sessions(limit=4)

@@ -7,7 +7,7 @@ from lango_store import Conflict, InvalidMessage, Store
 from lango_store.testing import Clock
 
 
-def test_append_returns_stored_message_for_known_id(store: Store, clock: Clock) -> None:
+def test_append_with_a_stored_id_returns_the_stored_message(store: Store, clock: Clock) -> None:
     store.create("k")
     stored = store.append_message("k", message("first", id="a", tokens=3))
     clock.move(seconds=1)
@@ -43,7 +43,7 @@ def test_batch_skips_messages_whose_ids_are_stored(store: Store) -> None:
     assert store.info("k").message_count == 4
 
 
-def test_batch_of_more_ids_than_bind_parameters_is_replayed(store: Store) -> None:
+def test_repeated_batch_of_1200_ids_is_replayed(store: Store) -> None:
     store.create("k")
     batch = [message(n, id=f"id-{n}") for n in range(1_200)]
     stored = store.append_messages("k", batch)
@@ -53,7 +53,7 @@ def test_batch_of_more_ids_than_bind_parameters_is_replayed(store: Store) -> Non
     assert store.info("k").message_count == 1_200
 
 
-def test_known_id_is_replayed_before_after_is_checked(store: Store) -> None:
+def test_append_with_a_stored_id_is_replayed_although_after_is_stale(store: Store) -> None:
     store.create("k")
     store.append_message("k", message("a", id="a"), after=0)
     store.append_message("k", message("b"))

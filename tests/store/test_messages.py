@@ -42,7 +42,7 @@ def test_message_is_returned_as_stored(store: Store, clock: Clock) -> None:
     assert loaded.tool_calls[0].answered
 
 
-def test_tool_output_of_none_counts_as_answered(store: Store) -> None:
+def test_tool_call_with_an_output_of_none_is_answered(store: Store) -> None:
     store.create("k")
     calls = [ToolCall(id="a", name="n", output=None), ToolCall(id="b", name="n", extra={"signature": "s"})]
     store.append_message("k", message(tool_calls=calls))
@@ -59,7 +59,7 @@ def test_each_role_is_stored(store: Store, role: MessageRole) -> None:
     assert store.conversation("k").all_messages()[0].role is role
 
 
-def test_order_is_seq_when_the_clock_stops_or_goes_back(store: Store, clock: Clock) -> None:
+def test_messages_stay_in_order_of_seq_if_the_clock_stops_or_goes_back(store: Store, clock: Clock) -> None:
     store.create("k")
     for n in range(5):
         store.append_message("k", message(n))
@@ -69,7 +69,9 @@ def test_order_is_seq_when_the_clock_stops_or_goes_back(store: Store, clock: Clo
     assert seqs(store.messages("k")) == list(range(1, 8))
 
 
-def test_order_is_seq_without_index_scans_and_after_concurrent_delete(make_postgres: MakeDatabase) -> None:
+def test_messages_are_in_order_of_seq_without_index_scans_or_after_a_concurrent_delete(
+    make_postgres: MakeDatabase,
+) -> None:
     def delete_pending(_: str, __: float) -> None:
         while to_delete:
             store.conversation("k").delete_message(to_delete.pop())
@@ -117,7 +119,7 @@ def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
             store.conversation("k").update_message(1, "hello")  # type: ignore[arg-type]
 
 
-def test_append_with_one_invalid_message_stores_none(store: Store) -> None:
+def test_append_with_one_invalid_message_stores_no_message(store: Store) -> None:
     store.create("k")
     with pytest.raises(InvalidMessage, match="tokens"):
         store.append_messages("k", [message("valid"), message().model_copy(update={"tokens": -1})])
@@ -146,7 +148,7 @@ def test_batch_is_stored_whole_and_in_order(store: Store, number: int) -> None:
 # Conditional appends
 
 
-def test_append_with_stale_after_raises_conflict(store: Store) -> None:
+def test_append_raises_conflict_if_after_is_not_the_last_seq(store: Store) -> None:
     store.create("k")
     first = store.append_message("k", message("a"), after=0)
     store.append_messages("k", messages(2), after=first.seq)
@@ -162,7 +164,7 @@ def test_append_with_stale_after_raises_conflict(store: Store) -> None:
 # Reading
 
 
-def test_messages_and_all_messages_select_parts_of_the_log(store: Store) -> None:
+def test_parameters_last_after_before_and_limit_select_parts_of_the_log(store: Store) -> None:
     store.create("k")
     store.append_messages("k", messages(10))
     assert seqs(store.messages("k", last=3)) == [8, 9, 10]
@@ -223,7 +225,7 @@ def test_last_message_returns_last_message_of_a_role(store: Store) -> None:
     assert conversation.last_message("developer") is None
 
 
-def test_write_returns_copies_of_its_arguments(store: Store) -> None:
+def test_result_of_a_write_is_unchanged_when_an_argument_changes_later(store: Store) -> None:
     value: Any = {"a": [1]}
     new = message([value], extra=value, tool_calls=[ToolCall(id="c", name="f", arguments=value, output=value)])
     stored = store.create("k", settings=value, metadata=value, tools=[value])
@@ -271,7 +273,7 @@ def test_get_of_many_messages_takes_two_statements(store: Store) -> None:
 
 
 @pytest.mark.parametrize("moment", [datetime.min, datetime.max])
-def test_created_at_outside_the_years_of_utc_is_refused(store: Store, moment: datetime) -> None:
+def test_created_at_outside_years_1_to_9999_in_utc_is_refused(store: Store, moment: datetime) -> None:
     store.create("k")
     offset = timezone(timedelta(hours=1 if moment is datetime.min else -1))
     with pytest.raises(InvalidMessage, match=r"created_at.*years 1 to 9999"):

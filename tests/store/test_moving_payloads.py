@@ -43,7 +43,7 @@ def everything(store: Store) -> list[Any]:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_moved_payloads_are_read_like_rows(whole: Store) -> None:
+def test_reads_are_unchanged_after_payloads_are_moved(whole: Store) -> None:
     before = everything(whole)
     numbers: list[int] = []
     assert whole.move_payloads(on_batch=numbers.append) == 12
@@ -58,7 +58,7 @@ def test_moved_payloads_are_read_like_rows(whole: Store) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_payloads_moved_back_leave_the_same_rows(whole: Store) -> None:
+def test_rows_are_unchanged_after_payloads_are_moved_and_moved_back(whole: Store) -> None:
     before = everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]
     for _ in range(2):
         assert whole.move_payloads() == 12
@@ -69,7 +69,7 @@ def test_payloads_moved_back_leave_the_same_rows(whole: Store) -> None:
     assert_sound(whole)
 
 
-def test_moved_messages_equal_appended_ones(whole: Store, store: Store) -> None:
+def test_rows_of_moved_messages_equal_rows_of_appended_messages(whole: Store, store: Store) -> None:
     sent = [each.model_copy(update={"id": None}) for each in whole.conversation("a").all_messages()]
     whole.append_messages("new", sent, create=True)
     whole.move_payloads()
@@ -82,7 +82,7 @@ def test_moved_messages_equal_appended_ones(whole: Store, store: Store) -> None:
 
 
 @pytest.mark.parametrize("larger_than", [5_000, 4_097, 1])
-def test_only_strings_of_at_least_the_length_are_moved(whole: Store, larger_than: int) -> None:
+def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, larger_than: int) -> None:
     before = everything(whole)
     whole.move_payloads(larger_than=larger_than)
     assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if larger_than == 1 else set()) | {"a" * 5_000}
@@ -156,7 +156,7 @@ with Store(sys.argv[1]) as store:
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("larger_than", [4_096, None])
-def test_other_process_can_write_between_batches(whole: Store, url: str, larger_than: int | None) -> None:
+def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, larger_than: int | None) -> None:
     if larger_than is None:
         whole.move_payloads()
     texts = iter("pqr")
@@ -202,7 +202,7 @@ def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:
 # Command line and statistics
 
 
-def test_command_moves_payloads_and_back(whole: Store, url: str) -> None:
+def test_payloads_move_command_moves_strings_out_and_back(whole: Store, url: str) -> None:
     before = everything(whole)
     assert run("payloads", "move", "--url", url).stdout == "changed 12 messages\n"
     assert bodies(whole, "a") == ["a" * 5_000, LARGE]

@@ -45,7 +45,7 @@ def test_set_shared_values_adds_and_replaces_by_name(store: Store) -> None:
     assert store.shared_values("user:bob") == {}
 
 
-def test_session_and_scope_of_the_same_name_are_separate(store: Store) -> None:
+def test_values_of_a_session_and_of_a_scope_with_an_equal_name_are_separate(store: Store) -> None:
     store.set_shared_values("k", {"a": "shared"})
     store.create("k")
     store.set_values("k", {"a": "of the session"})
@@ -242,7 +242,7 @@ def test_longest_scope_and_name_are_stored_and_longer_ones_refused(store: Store)
 
 
 @pytest.mark.parametrize("value", [{1}, float("nan"), {1: 2}, {"a": (1,)}, b"bytes"], ids=repr)
-def test_value_that_is_not_json_is_refused_by_its_name(store: Store, value: Any) -> None:
+def test_error_for_a_value_that_is_not_json_contains_its_name(store: Store, value: Any) -> None:
     store.create("k")
     before = store.get("k")
     for write in (store.set_values, store.set_shared_values):
@@ -285,7 +285,7 @@ def test_drop_shared_values_locks_rows_in_the_order_of_names(undistributed: str)
     engine.dispose()
 
 
-def test_values_take_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
+def test_set_values_takes_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k")
         with watched(store.engine) as statements:

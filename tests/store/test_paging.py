@@ -39,7 +39,7 @@ def filled(engine: sa.Engine, content: Any) -> Store:
 
 
 @each_text
-def test_pages_hold_each_row_once_and_are_bounded(url: str, content: Any) -> None:
+def test_pages_contain_each_message_once_and_are_limited_in_size(url: str, content: Any) -> None:
     engine = create_engine(url)
     with filled(engine, content).context.snapshot() as connection:
         pages = list(log.read(connection, "k"))

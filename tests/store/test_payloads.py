@@ -36,7 +36,7 @@ def payload(body: str, media_type: str | None = None) -> Payload:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
-def test_string_of_the_threshold_becomes_a_payload(store: Store, letter: str) -> None:
+def test_string_as_long_as_the_threshold_becomes_a_payload(store: Store, letter: str) -> None:
     store.create("k", messages=[message(letter * 4_096), message([letter * 4_096])])
     assert bodies(store) == [letter * 4_096]
     assert (row(store, 1)["text"], row(store, 2)["content"]) == ("", '[""]')
@@ -44,27 +44,27 @@ def test_string_of_the_threshold_becomes_a_payload(store: Store, letter: str) ->
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
-def test_shorter_string_stays_in_the_row(store: Store, letter: str) -> None:
+def test_string_shorter_than_the_threshold_stays_in_the_row(store: Store, letter: str) -> None:
     store.create("k", messages=[message(letter * 4_095), message([letter * 4_095, letter * 4_095])])
     assert (bodies(store), listings(store)) == ([], [None, None])
     assert row(store)["text"] == letter * 4_095
 
 
 @pytest.mark.parametrize("least", [1, 3, 4_097])
-def test_threshold_is_an_option_of_the_store(url: str, least: int) -> None:
+def test_threshold_is_set_by_the_payloads_option_of_the_store(url: str, least: int) -> None:
     with Store(url, payloads=least) as store:
         store.create("k", messages=[message(["x" * (least - 1), "y" * least])])
         assert bodies(store) == ["y" * least]
         assert store.messages("k")[0].content == ["x" * (least - 1), "y" * least]
 
 
-def test_payloads_none_keeps_all_strings_in_the_rows(url: str) -> None:
+def test_store_with_payloads_none_keeps_all_strings_in_the_rows(url: str) -> None:
     with Store(url, payloads=None) as store:
         store.create("k", messages=[message(LARGE), large_message(LARGE)])
         assert (bodies(store), listings(store)) == ([], [None, None])
 
 
-def test_stores_with_other_thresholds_share_a_database(url: str, store: Store) -> None:
+def test_stores_with_different_thresholds_can_share_a_database(url: str, store: Store) -> None:
     with Store(url, payloads=None) as whole, Store(url, payloads=2) as smallest:
         for each in (store, whole, smallest):
             each.append_message("k", message([LARGE, "ab"]), create=True)
@@ -109,7 +109,7 @@ def test_payloads_are_stored_separately_for_each_session(store: Store) -> None:
     assert_sound(store)
 
 
-def test_names_of_objects_and_ids_and_names_of_tool_calls_stay_in_the_row(url: str) -> None:
+def test_ids_and_names_of_tool_calls_and_keys_of_objects_stay_in_the_row(url: str) -> None:
     with Store(url, payloads=1) as store:
         call = ToolCall(id="call_1", name="f", arguments={"id": "moved 1", "name": ["moved 2"]})
         sent = Message.assistant(None, tool_calls=[call], extra={"id": "moved 3"})
@@ -146,7 +146,7 @@ def test_message_that_looks_like_a_reference_is_not_changed(store: Store) -> Non
     assert store.messages("k")[1].extra == {"text": ["x", 1]}
 
 
-def test_sent_and_values_and_settings_stay_in_their_rows(store: Store) -> None:
+def test_strings_in_settings_values_and_the_sent_field_stay_in_the_row(store: Store) -> None:
     store.create("k", settings={"a": LARGE}, messages=[message("short", sent=[LARGE])])
     store.set_values("k", {"a": LARGE})
     assert bodies(store) == []
@@ -156,7 +156,7 @@ def test_sent_and_values_and_settings_stay_in_their_rows(store: Store) -> None:
 # Reads
 
 
-def test_each_method_reads_whole_messages(either_store: Store) -> None:
+def test_each_read_returns_messages_with_loaded_payloads(either_store: Store) -> None:
     conversation = either_store.open("k")
     first = conversation.append_message(message([LARGE, IMAGE], id="first"))
     turn = conversation.save_turn([large_message(LARGE, tokens=1)], {"tokens": 1})
@@ -170,7 +170,7 @@ def test_each_method_reads_whole_messages(either_store: Store) -> None:
     assert LARGE in str(conversation.history(unanswered="keep"))
 
 
-def test_append_of_a_stored_id_returns_the_message_with_its_payloads(store: Store) -> None:
+def test_append_with_a_stored_id_returns_the_message_with_loaded_payloads(store: Store) -> None:
     first = store.append_message("k", message(LARGE, id="a"), create=True)
     again = store.append_message("k", message("another", id="a"))
     assert (again.replayed, again.content) == (True, LARGE)
@@ -180,7 +180,7 @@ def test_append_of_a_stored_id_returns_the_message_with_its_payloads(store: Stor
     assert bodies(store) == [LARGE]
 
 
-def test_references_have_digest_size_and_media_type(either_store: Store) -> None:
+def test_payload_references_have_digest_size_and_media_type(either_store: Store) -> None:
     conversation = either_store.open("k", messages=[message("é" * 4_096), message([{"url": IMAGE}, "short"])])
     expected: list[Any] = [payload("é" * 4_096), [{"url": payload(IMAGE, "image/png")}, "short"]]
     assert contents(conversation.messages(payloads="reference")) == expected
@@ -193,7 +193,7 @@ def test_references_have_digest_size_and_media_type(either_store: Store) -> None
         assert conversation.payload(digest_of(body)) == body
 
 
-def test_references_are_in_each_field(store: Store) -> None:
+def test_payload_references_are_returned_in_each_field_of_a_message(store: Store) -> None:
     store.create("k", messages=[large_message(LARGE)])
     (stored,) = store.conversation("k").messages(payloads="reference")
     of_large = payload(LARGE)
@@ -231,7 +231,7 @@ def test_only_data_uris_have_a_media_type(store: Store, uri: str, media_type: st
     assert stored.content == payload(uri + LARGE, media_type)
 
 
-def test_messages_refuses_unknown_payloads_mode(store: Store) -> None:
+def test_reads_refuse_an_unknown_payloads_mode(store: Store) -> None:
     mode: Any = "none"
     for conversation in (store.open("k", messages=[message()]), store.open("empty")):
         for call in (conversation.messages, conversation.all_messages):
@@ -250,7 +250,7 @@ def test_missing_payload_raises_payload_not_found(either_store: Store, digest: s
 
 
 @pytest.mark.parametrize("digest", ["\0", "\ud800", 5])
-def test_digest_that_is_not_text_is_refused(store: Store, digest: Any) -> None:
+def test_invalid_digest_is_refused(store: Store, digest: Any) -> None:
     with pytest.raises(InvalidValue, match="digest"):
         store.open("k").payload(digest)
 
@@ -264,7 +264,7 @@ def test_payload_of_missing_or_expired_session_cannot_be_loaded(store: Store, cl
         conversation.payload(digest_of(LARGE))
 
 
-def test_row_converts_to_a_message_with_references(store: Store) -> None:
+def test_message_row_converts_to_a_message_with_payload_references(store: Store) -> None:
     store.create("k", messages=[large_message(LARGE, "short"), message(LARGE)])
     with Session(store.engine) as session:
         rows = session.exec(select(MessageRow).order_by(sa.text("seq"))).all()
@@ -308,7 +308,7 @@ def test_damaged_payloads_column_raises_damaged_message(make_sqlite: MakeDatabas
         assert_sound(store)
 
 
-def test_file_of_sqlite_holds_equal_strings_once(make_sqlite: MakeDatabase) -> None:
+def test_sqlite_file_contains_equal_strings_once(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:
         store.create("k")

@@ -132,7 +132,7 @@ def test_edits_and_forks_store_any_json(store: Store, sent: list[Message], least
 
 @given(sent=any_messages, least=thresholds)
 @example(sent=EXAMPLE, least=1)
-def test_backups_copies_and_archives_have_any_json(
+def test_backups_copies_and_archives_preserve_any_json(
     store: Store, target: Store, tmp_path: Path, sent: list[Message], least: int
 ) -> None:
     with Store(store.engine, payloads=least) as writer:
@@ -156,7 +156,9 @@ def test_backups_copies_and_archives_have_any_json(
 
 @given(sent=any_messages, least=thresholds)
 @example(sent=EXAMPLE, least=1)
-def test_moved_messages_of_any_json_equal_appended_ones(store: Store, sent: list[Message], least: int) -> None:
+def test_payloads_moved_from_any_json_equal_payloads_stored_by_an_append(
+    store: Store, sent: list[Message], least: int
+) -> None:
     seqs = range(1, len(sent) + 1)
     with Store(store.engine, payloads=None) as whole, Store(store.engine, payloads=least) as writer:
         moved = whole.open("k", messages=sent)

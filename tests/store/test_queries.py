@@ -37,7 +37,7 @@ def seqs(host_session: sqlmodel.Session, *conditions: Any) -> list[int]:
     return sorted(row.seq for row in host_session.exec(select(MessageRow).where(*conditions)))
 
 
-def test_live_excludes_expired_sessions(url: str, host_session: sqlmodel.Session) -> None:
+def test_live_condition_of_session_row_excludes_expired_sessions(url: str, host_session: sqlmodel.Session) -> None:
     with Store(url) as store:
         store.create("never")
         store.create("today", ttl=timedelta(hours=1))
@@ -49,12 +49,14 @@ def test_live_excludes_expired_sessions(url: str, host_session: sqlmodel.Session
 
 
 @pytest.mark.parametrize("moment", [sa.func.now(), sa.func.current_timestamp()])
-def test_time_column_refuses_comparison_with_time_of_database(moment: Any) -> None:
+def test_time_column_refuses_comparison_with_now_of_the_database(moment: Any) -> None:
     with pytest.raises(TypeError, match="another form"):
         _ = expires_at > moment
 
 
-def test_json_column_is_queried_with_functions_of_the_database(url: str, host_session: sqlmodel.Session) -> None:
+def test_json_column_can_be_queried_with_json_functions_of_the_database(
+    url: str, host_session: sqlmodel.Session
+) -> None:
     with Store(url) as store:
         store.create("it", settings={"mode": "high"})
         store.create("none")

@@ -42,7 +42,7 @@ def test_record_is_in_the_log_but_not_in_the_window(store: Store) -> None:
     assert contents(conversation.messages_of(turn)) == ["hello", "cost", "hi"]
 
 
-def test_get_and_messages_with_records_return_records_in_order(store: Store) -> None:
+def test_reads_with_records_true_return_messages_and_records_in_order(store: Store) -> None:
     conversation = noted(store)
     assert contents(conversation.get(records=True).messages) == contents(conversation.messages(records=True)) == LOG
     assert contents(store.messages("k", last=2, records=True)) == LOG[-2:]
@@ -50,7 +50,7 @@ def test_get_and_messages_with_records_return_records_in_order(store: Store) -> 
     assert seqs(only_records.messages(records=True)) == seqs(store.get("records", records=True).messages) == [1, 2]
 
 
-def test_messages_with_records_include_records_after_a_summary(store: Store) -> None:
+def test_reads_with_records_true_return_records_after_a_summary(store: Store) -> None:
     conversation = noted(store)
     pending = conversation.begin_compaction(records=True)
     assert pending is not None
@@ -67,7 +67,7 @@ def test_messages_with_records_include_records_after_a_summary(store: Store) -> 
     assert contents(conversation.messages(last=1, records=True)) == ["later"]
 
 
-def test_session_with_only_records_is_compacted_on_request(store: Store) -> None:
+def test_session_with_only_records_can_be_compacted_with_records_true(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.begin_compaction() is None
     pending = conversation.begin_compaction(records=True)
@@ -96,14 +96,14 @@ def test_record_is_not_in_a_window_emptied_by_compaction(store: Store) -> None:
     assert conversation.history() == []
 
 
-def test_create_with_records_returns_what_get_returns(store: Store) -> None:
+def test_create_with_records_returns_the_session_that_get_returns(store: Store) -> None:
     created = store.create("k", messages=[record(tokens=7), message(tokens=2), record()])
     assert created == store.get("k")
     assert (created.message_count, created.record_count, created.last_seq, created.token_count) == (1, 2, 3, 2)
     assert store.create("of records", messages=[record()]) == store.get("of records")
 
 
-def test_records_are_counted_separately(store: Store) -> None:
+def test_records_and_messages_are_counted_separately(store: Store) -> None:
     conversation = noted(store)
     conversation.append_messages([record(tokens=100), message(tokens=5)])
     info = conversation.info()
@@ -120,7 +120,7 @@ def test_token_counter_does_not_count_records(url: str) -> None:
         assert store.conversation("k").all_messages()[0].tokens is None
 
 
-def test_record_with_known_id_is_replayed(store: Store) -> None:
+def test_append_of_a_record_whose_id_is_stored_is_replayed(store: Store) -> None:
     conversation = noted(store)
     again, new = conversation.append_messages([record("attachment", id="r"), record("another")])
     assert (again.seq, again.replayed, new.seq, new.replayed) == (5, True, 6, False)
@@ -130,7 +130,7 @@ def test_record_with_known_id_is_replayed(store: Store) -> None:
     assert_sound(store)
 
 
-def test_finish_compaction_succeeds_after_concurrent_records(opened: Store) -> None:
+def test_finish_compaction_succeeds_if_records_were_appended_meanwhile(opened: Store) -> None:
     conversation = noted(opened)
     pending = conversation.begin_compaction()
     assert pending is not None
@@ -159,7 +159,7 @@ def test_pop_message_skips_records(store: Store) -> None:
     assert_sound(store)
 
 
-def test_pop_message_with_records_removes_the_last_entry_of_the_log(store: Store) -> None:
+def test_pop_message_with_records_true_removes_the_last_entry_of_the_log(store: Store) -> None:
     conversation = noted(store)
     popped = [conversation.pop_message(records=True) for _ in range(6)]
     assert contents(each for each in popped if each is not None) == LOG[::-1]
@@ -170,7 +170,7 @@ def test_pop_message_with_records_removes_the_last_entry_of_the_log(store: Store
     assert_sound(store)
 
 
-def test_cut_removes_records_but_counts_only_messages(store: Store) -> None:
+def test_cut_removes_records_and_returns_the_number_of_removed_messages(store: Store) -> None:
     conversation = noted(store)
     assert conversation.truncate(after=4) == 0
     assert contents(conversation.all_messages()) == LOG[:4]
@@ -196,7 +196,7 @@ def test_record_is_updated_redacted_and_deleted_like_a_message(store: Store) -> 
     assert_sound(store)
 
 
-def test_message_updated_to_a_record_is_removed_from_window_and_counts(store: Store) -> None:
+def test_message_updated_to_a_record_is_not_in_the_window_or_the_counters(store: Store) -> None:
     conversation = store.open("k", messages=[message(n, tokens=n) for n in (1, 2, 3)])
     conversation.update(last_consolidated=2)
     conversation.update_message(1, record(1, tokens=1))
@@ -212,7 +212,7 @@ def test_message_updated_to_a_record_is_removed_from_window_and_counts(store: St
     assert_sound(store)
 
 
-def test_record_updated_to_a_message_is_not_consolidated(store: Store) -> None:
+def test_last_consolidated_is_unchanged_after_a_record_is_updated_to_a_message(store: Store) -> None:
     conversation = store.open("k", messages=[message(1), record(2), message(3)])
     conversation.update(last_consolidated=1)
     conversation.update_message(2, message("two"))
@@ -222,7 +222,7 @@ def test_record_updated_to_a_message_is_not_consolidated(store: Store) -> None:
     assert conversation.info().last_consolidated == 1
 
 
-def test_delete_message_before_records_adjusts_last_consolidated(store: Store) -> None:
+def test_delete_message_adjusts_last_consolidated_in_a_session_with_records(store: Store) -> None:
     store.create("k", messages=[*messages(3), record(), record()])
     store.update("k", last_consolidated=1)
     store.conversation("k").delete_message(2)
@@ -264,7 +264,7 @@ def test_discarding_compaction_keeps_records(store: Store) -> None:
     assert_sound(store)
 
 
-def test_record_of_a_discarded_turn_has_no_turn_no(store: Store) -> None:
+def test_discarding_compaction_sets_turn_no_of_records_to_none(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn([message("said"), message("cost", role=MessageRole.RECORD)])
     conversation.compact(lambda shown: message("summary"), discard=True)

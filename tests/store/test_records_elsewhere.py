@@ -31,7 +31,7 @@ LOG = [
 MESSAGES = [each for each in LOG if each.role is not MessageRole.RECORD]
 
 
-def test_window_functions_leave_out_records() -> None:
+def test_functions_of_the_window_module_leave_out_records() -> None:
     assert window.as_prompt(LOG) == window.as_prompt(MESSAGES)
     assert window.without_orphans(LOG) == MESSAGES
     assert window.tail_within(LOG, 11) == MESSAGES[-2:]
@@ -42,13 +42,13 @@ def test_window_functions_leave_out_records() -> None:
     assert window.evict(LOG, []) == window.evict(LOG, [(5, 2)]) == MESSAGES
 
 
-def test_ranges_of_plan_eviction_skip_records() -> None:
+def test_plan_eviction_returns_no_ranges_with_records() -> None:
     plan = window.plan_eviction(LOG, 10)
     assert plan == [(2, 3), (5, 5), (7, 7)]
     assert window.evict(LOG, plan) == window.fit(MESSAGES, 11)
 
 
-def test_window_answers_is_empty_for_a_record() -> None:
+def test_function_answers_returns_an_empty_list_for_a_record() -> None:
     assert window.answers(record(tool_calls=[ToolCall(id="c1", name="dice", output=6)])) == []
 
 
@@ -115,7 +115,7 @@ def test_nanobot_message_with_role_record_is_imported_as_message(url: str, tmp_p
         assert Path(str(exported.path)).read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
 
 
-def test_show_prints_a_record_on_one_line(url: str) -> None:
+def test_sessions_show_prints_a_record_on_one_line(url: str) -> None:
     with Store(url) as store:
         noted(store)
         store.append_message("k", record({"type": "text", "lines": "a\nb"}, author="claude", name="mode"))

@@ -53,7 +53,7 @@ EDITS: dict[str, tuple[Edit, list[str]]] = {
 
 
 @pytest.mark.parametrize(("edit", "remaining"), EDITS.values(), ids=list(EDITS))
-def test_edit_deletes_payloads_without_references(store: Store, edit: Edit, remaining: list[str]) -> None:
+def test_edit_deletes_payloads_that_no_message_contains_anymore(store: Store, edit: Edit, remaining: list[str]) -> None:
     conversation = session_of_four(store)
     store.create("other", messages=[message([A, B, C])])
     edit(conversation)
@@ -63,7 +63,7 @@ def test_edit_deletes_payloads_without_references(store: Store, edit: Edit, rema
     assert_sound(store)
 
 
-def test_edits_return_whole_messages(store: Store) -> None:
+def test_edits_return_messages_with_loaded_payloads(store: Store) -> None:
     conversation = session_of_four(store)
     popped = conversation.pop_message()
     assert popped is not None
@@ -79,7 +79,7 @@ def test_edits_return_whole_messages(store: Store) -> None:
     assert conversation.compactions() == [compaction]
 
 
-def test_removed_compaction_releases_its_summary(store: Store) -> None:
+def test_removal_of_a_compaction_deletes_the_payloads_of_its_summary(store: Store) -> None:
     conversation = session_of_four(store)
     conversation.compact(lambda _: summary(NEW))
     conversation.pop_message()
@@ -142,7 +142,7 @@ def test_fork_upto_copies_only_payloads_of_its_messages(store: Store, upto: int,
     assert_sound(store)
 
 
-def test_fork_without_its_summary_does_not_copy_it(store: Store) -> None:
+def test_fork_without_the_summary_does_not_copy_payloads_of_the_summary(store: Store) -> None:
     conversation = session_of_four(store)
     conversation.compact(lambda _: summary(NEW))
     conversation.fork("before", upto=2)

@@ -112,7 +112,7 @@ def test_repeated_append_with_old_expect_is_replayed(store: Store) -> None:
     assert store.info("k").revision == revision + 2
 
 
-def test_one_of_eight_concurrent_writes_with_the_same_expect_succeeds(store: Store) -> None:
+def test_exactly_one_of_eight_concurrent_writes_with_equal_expect_succeeds(store: Store) -> None:
     for number in range(2):
         revision = store.create(f"k{number}").revision
         barrier = Barrier(8)

@@ -18,7 +18,7 @@ INJECTED = "It is Monday.\n\nHello"
 
 
 @given(sent=json_values())
-def test_sent_is_returned_equal_and_is_the_content_of_prompts(store: Store, sent: object) -> None:
+def test_sent_field_is_returned_unchanged_and_becomes_the_content_in_prompts(store: Store, sent: object) -> None:
     conversation = store.open(messages=[Message.user("Hello", sent=sent), Message.assistant("Hi")])
     (stored, _) = conversation.messages()
     assert json.dumps([stored.content, stored.sent]) == json.dumps(["Hello", sent])
@@ -27,7 +27,7 @@ def test_sent_is_returned_equal_and_is_the_content_of_prompts(store: Store, sent
         assert json.dumps(prompt[0]["content"]) == json.dumps(expected)
 
 
-def test_sent_is_in_copies_but_not_in_documents_and_exports(
+def test_sent_field_is_in_forks_and_copies_but_not_in_documents_and_exports(
     store: Store, make_sqlite: MakeDatabase, tmp_path: Path
 ) -> None:
     conversation = store.open("k", messages=[Message.user("Hello", sent=INJECTED)])
@@ -40,7 +40,7 @@ def test_sent_is_in_copies_but_not_in_documents_and_exports(
         assert other.conversation("k").messages() == conversation.messages()
 
 
-def test_sent_is_changed_by_update_and_removed_by_redaction(store: Store) -> None:
+def test_sent_field_is_changed_by_update_and_removed_by_redaction(store: Store) -> None:
     conversation = store.open(messages=[Message.user("Hello", sent=INJECTED)])
     updated = conversation.update_message(1, Message.user("Hello", sent="It is Tuesday."))
     assert conversation.history()[0]["content"] == updated.sent == "It is Tuesday."
@@ -58,7 +58,7 @@ def test_sent_field_is_archived_restored_and_redacted(store: Store, tmp_path: Pa
     assert b"Monday" not in archive.read_bytes()
 
 
-def test_drop_sent_deletes_sent_of_earlier_messages(store: Store) -> None:
+def test_drop_sent_deletes_the_sent_field_of_earlier_messages(store: Store) -> None:
     conversation = store.open(messages=[Message.user(str(n), sent=INJECTED) for n in range(3)])
     before = conversation.info()
     assert conversation.drop_sent(before=3) == 2

@@ -45,7 +45,7 @@ def test_create_stores_first_messages(store: Store) -> None:
     assert (created.last_seq, created.message_count, created.token_count) == (2, 2, 7)
 
 
-def test_create_treats_none_as_omitted(store: Store) -> None:
+def test_create_treats_none_as_an_omitted_argument(store: Store) -> None:
     created = store.create("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
     assert created == store.get("k")
     assert (created.settings, created.metadata, created.tools) == ({}, {}, [])
@@ -103,7 +103,7 @@ def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> Non
     assert store.delete("missing") is False
 
 
-def test_get_or_create_creates_once_and_then_loads(store: Store) -> None:
+def test_get_or_create_creates_a_missing_session_and_loads_an_existing_one(store: Store) -> None:
     first = store.get_or_create("k", title="first", messages=[message("a")])
     again = store.get_or_create("k", title="second", messages=messages(3))
     assert first == again == store.get("k")
@@ -125,7 +125,7 @@ def test_update_changes_only_the_given_fields(store: Store, clock: Clock) -> Non
     assert updated.expires_at == expires_at
 
 
-def test_update_and_touch_change_updated_at_only_with_activity(store: Store, clock: Clock) -> None:
+def test_update_changes_updated_at_only_with_activity_and_touch_never_does(store: Store, clock: Clock) -> None:
     store.create("old", ttl=timedelta(days=300))
     clock.move(days=100)
     store.create("new")
@@ -207,7 +207,9 @@ def test_invalid_key_is_refused_by_every_call(store: Store, key: str) -> None:
 
 @pytest.mark.parametrize("field", ["agent_id", "user_id", "title", "model"])
 @pytest.mark.parametrize("text", ["a\0b", "\udfff", 5])
-def test_field_with_nul_surrogate_or_number_is_refused(store: Store, field: str, text: object) -> None:
+def test_session_field_that_is_a_number_or_has_nul_or_a_surrogate_is_refused(
+    store: Store, field: str, text: object
+) -> None:
     with pytest.raises(InvalidValue, match=field) as raised:
         store.create("k", **{field: text})  # type: ignore[arg-type]
     assert raised.value.field == field

@@ -144,7 +144,7 @@ def attribute(span: ReadableSpan, name: str) -> Any:
     return (span.attributes or {}).get(name)
 
 
-def test_each_method_has_one_span(
+def test_each_method_call_has_one_span(
     watched: Store, either: Store, telemetry: Telemetry, clock: Clock, tmp_path: Path
 ) -> None:
     cold = tmp_path / "cold.db"
@@ -174,7 +174,7 @@ def calls_of_fresh(plain: Store, store: Any, cold: Path) -> Any:
     return calls_of(store, cold)
 
 
-def test_span_has_the_conventional_attributes(watched: Store, telemetry: Telemetry) -> None:
+def test_span_has_the_attributes_of_the_semantic_conventions(watched: Store, telemetry: Telemetry) -> None:
     watched.create("k", messages=messages(3))
     watched.messages("k")
     watched.conversation("k").messages(last=2)
@@ -226,7 +226,7 @@ def test_spans_are_children_of_the_current_span(watched: Store, telemetry: Telem
     assert parent_id(inner_get) == transaction.context.span_id
 
 
-def test_summarizer_has_child_spans_of_compact(either: Store, telemetry: Telemetry) -> None:
+def test_spans_of_calls_in_the_summarizer_are_children_of_the_compact_span(either: Store, telemetry: Telemetry) -> None:
     talk = either.open("k", messages=messages(2))
 
     def summarize(window: list[Message]) -> Message:
@@ -240,7 +240,7 @@ def test_summarizer_has_child_spans_of_compact(either: Store, telemetry: Telemet
     assert parent_id(info) == compact.context.span_id
 
 
-def test_iteration_is_not_the_current_span_of_its_consumer(either: Store, telemetry: Telemetry) -> None:
+def test_span_of_an_iteration_is_not_current_while_the_consumer_runs(either: Store, telemetry: Telemetry) -> None:
     for key in "abc":
         either.create(key, messages=messages(3))
     telemetry.spans()
@@ -260,13 +260,13 @@ def test_iteration_is_not_the_current_span_of_its_consumer(either: Store, teleme
         assert attribute(iterated, "db.response.returned_rows") == rows
 
 
-def test_iteration_that_was_not_started_has_no_span(either: Store, telemetry: Telemetry) -> None:
+def test_iterator_that_is_never_advanced_has_no_span(either: Store, telemetry: Telemetry) -> None:
     either.tail("missing", follow=False)
     either.conversation("missing").iter_messages()
     assert telemetry.spans() == []
 
 
-def test_failed_iteration_records_the_error(either: Store, telemetry: Telemetry) -> None:
+def test_span_of_a_failed_iteration_records_the_error(either: Store, telemetry: Telemetry) -> None:
     talk = either.open("k", messages=messages(3))
     telemetry.spans()
     iteration = talk.iter_messages(page_size=2)
@@ -305,7 +305,7 @@ def test_closed_iteration_ends_its_span(watched: Store, telemetry: Telemetry) ->
         assert attribute(span, "error.type") is None
 
 
-def test_wait_of_a_call_or_a_turn_has_one_span(either: Store, telemetry: Telemetry) -> None:
+def test_begin_call_and_turn_have_one_span_even_if_they_wait(either: Store, telemetry: Telemetry) -> None:
     talk = either.open("k")
     asking = talk.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
     talk.begin_call(asking.seq, 0)
@@ -321,7 +321,7 @@ def test_wait_of_a_call_or_a_turn_has_one_span(either: Store, telemetry: Telemet
     assert [attribute(span, "error.type") for span in spans] == ["CallInProgress", "TurnInProgress"]
 
 
-def test_derived_stores_have_spans(watched: Store, telemetry: Telemetry) -> None:
+def test_calls_of_derived_stores_have_spans(watched: Store, telemetry: Telemetry) -> None:
     watched.create("k")
     telemetry.spans()
     with watched.transaction() as tx:
@@ -336,7 +336,7 @@ def test_derived_stores_have_spans(watched: Store, telemetry: Telemetry) -> None
     ]
 
 
-def test_stores_of_at_and_in_turn_have_spans(either: Store, telemetry: Telemetry) -> None:
+def test_stores_derived_with_the_methods_at_and_in_turn_have_spans(either: Store, telemetry: Telemetry) -> None:
     with either.open("k").turn() as turn:
         for derived in (either.at(either.position()), either.in_turn(getattr(turn, "awaited", turn))):
             telemetry.spans()
@@ -348,7 +348,7 @@ def test_stores_of_at_and_in_turn_have_spans(either: Store, telemetry: Telemetry
             assert telemetry.operations() == ["append_message", "info", "iter_messages", "iter_sessions", "compact"]
 
 
-def test_at_and_in_turn_send_no_statements(url: str) -> None:
+def test_methods_at_and_in_turn_send_no_statements(url: str) -> None:
     statements: list[str] = []
     with Store(url, on_statement=lambda text, _: statements.append(text)) as store:
         turn, position = store.open("k").turn(), store.position()
@@ -358,7 +358,7 @@ def test_at_and_in_turn_send_no_statements(url: str) -> None:
     assert statements == []
 
 
-def test_failed_block_records_the_error(watched: Store, telemetry: Telemetry) -> None:
+def test_span_of_a_failed_transaction_or_snapshot_records_the_error(watched: Store, telemetry: Telemetry) -> None:
     with pytest.raises(ZeroDivisionError), watched.transaction():
         raise ZeroDivisionError
     with pytest.raises(SessionNotFound), watched.snapshot() as view:
@@ -463,7 +463,7 @@ def test_metrics_count_retries(
         assert telemetry.operations() == ["create"]
 
 
-def test_metrics_measure_waits_for_a_connection(url: str, telemetry: Telemetry) -> None:
+def test_metrics_include_the_time_spent_waiting_for_a_connection(url: str, telemetry: Telemetry) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         telemetry.watch(store)
@@ -480,7 +480,7 @@ def test_metrics_measure_waits_for_a_connection(url: str, telemetry: Telemetry) 
     engine.dispose()
 
 
-def test_modules_of_opentelemetry_are_imported_only_for_telemetry() -> None:
+def test_opentelemetry_is_imported_only_with_lango_store_telemetry() -> None:
     program = (
         "import json, sys\n"
         "import lango_store, lango_store.aio, lango_store.cli, lango_store.interchange\n"

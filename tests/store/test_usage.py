@@ -68,13 +68,13 @@ def test_usage_of_store_without_turns_has_no_rows(store: Store) -> None:
         ("month", {"2026-11": 1111, "2026-12": 20_000}),
     ],
 )
-def test_usage_is_grouped(filled: Store, name: str, expected: dict[str | None, int]) -> None:
+def test_usage_is_grouped_by_a_single_name(filled: Store, name: str, expected: dict[str | None, int]) -> None:
     rows = filled.usage([name])
     assert {getattr(row, name): row.input_tokens for row in rows} == expected
     assert [getattr(row, name) for row in rows] == list(expected)
 
 
-def test_usage_is_grouped_by_several_names_in_their_order(filled: Store) -> None:
+def test_usage_grouped_by_two_names_is_sorted_by_the_first_then_the_second(filled: Store) -> None:
     rows = filled.usage(["day", "user_id"])
     assert [(row.day, row.user_id, row.turns, row.sessions) for row in rows] == [
         ("2026-11-30", None, 1, 1),
@@ -89,7 +89,7 @@ def test_usage_refuses_unknown_group(store: Store) -> None:
         store.usage(["users"])
 
 
-def test_usage_is_filtered(filled: Store) -> None:
+def test_usage_is_filtered_by_user_id_agent_id_key_prefix_and_time(filled: Store) -> None:
     def total(**filters: Any) -> int:
         return sum(row.input_tokens for row in filled.usage(**filters))
 
@@ -104,7 +104,7 @@ def test_usage_is_filtered(filled: Store) -> None:
         total(since=datetime(2026, 12, 1))
 
 
-def test_usage_counts_copied_turns_of_a_fork_once(filled: Store, clock: Clock) -> None:
+def test_usage_of_turns_that_a_fork_copied_is_not_counted_again(filled: Store, clock: Clock) -> None:
     clock.move(hours=1)
     filled.conversation("a").fork("fork")
     save(filled, "fork", {"input_tokens": 5})
@@ -148,7 +148,7 @@ def test_turns_without_usage_are_counted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["{", '{"input_tokens":1},{"input_tokens":2}'])
-def test_damaged_usage_names_the_session(make_sqlite: MakeDatabase, damaged: str) -> None:
+def test_error_for_damaged_usage_names_the_session(make_sqlite: MakeDatabase, damaged: str) -> None:
     with Store(make_sqlite()) as store:  # PostgreSQL accepts no damaged JSON
         store.create("a", user_id="ann")
         store.create("b")
@@ -163,7 +163,7 @@ def test_damaged_usage_names_the_session(make_sqlite: MakeDatabase, damaged: str
         assert only(store.usage(user_id="ann")).input_tokens == 7
 
 
-def test_usage_that_is_not_an_object_names_the_session(filled: Store) -> None:
+def test_error_for_usage_that_is_not_an_object_names_the_session(filled: Store) -> None:
     with filled.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_turn SET usage = '[1]' WHERE session_key = 'b'"))
     with pytest.raises(LangoStoreError, match="session 'b': the usage of a turn cannot be read"):
@@ -208,7 +208,7 @@ SPELLINGS: list[dict[str, Any]] = [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GOO
 
 
 @pytest.mark.parametrize("usage", SPELLINGS)
-def test_tokens_are_counted_under_each_known_name(store: Store, usage: dict[str, Any]) -> None:
+def test_tokens_are_counted_for_the_usage_format_of_each_provider(store: Store, usage: dict[str, Any]) -> None:
     save(store, "k", usage)
     save(store, "k", usage)
     row = only(store.usage())
@@ -216,14 +216,14 @@ def test_tokens_are_counted_under_each_known_name(store: Store, usage: dict[str,
     assert row.reasoning_tokens == (0 if usage is ANTHROPIC else 10)
 
 
-def test_tokens_of_different_names_are_added(store: Store) -> None:
+def test_tokens_in_usage_formats_of_different_providers_are_added(store: Store) -> None:
     for usage in SPELLINGS:
         save(store, "k", usage)
     row = only(store.usage())
     assert (row.input_tokens, row.output_tokens, row.cached_tokens, row.reasoning_tokens) == (600, 120, 240, 25)
 
 
-def test_usage_with_two_names_for_one_count_counts_once(store: Store) -> None:
+def test_token_count_given_under_two_names_is_counted_once(store: Store) -> None:
     for _ in range(2):
         save(store, "k", {"input_tokens": 100, "prompt_tokens": 100, "cost_usd": 0.5, "total_cost_usd": 0.5})
     save(store, "k", {"prompt_tokens": 1, "total_cost_usd": 0.25})
@@ -246,7 +246,7 @@ def test_usage_adds_big_numbers_exactly(store: Store) -> None:
     assert row.cost_usd == pytest.approx(0.3)
 
 
-def test_usage_sum_that_is_too_large_raises(store: Store) -> None:
+def test_usage_raises_if_a_sum_is_too_large(store: Store) -> None:
     for _ in range(2):
         save(store, "k", {"input_tokens": 1.7e308})
     with pytest.raises(LangoStoreError, match="a number is too large"):
@@ -260,7 +260,7 @@ def test_usage_adds_stored_costs(store: Store) -> None:
     assert only(store.usage()).cost_usd == 0.75
 
 
-def test_prices_apply_to_models_and_to_usage_without_stored_cost(filled: Store) -> None:
+def test_price_of_the_model_applies_to_usage_without_a_stored_cost(filled: Store) -> None:
     save(filled, "a", {"input_tokens": 1_000_000, "cost_usd": 0.125})
     prices = {"large": {"input_tokens": 2.0}, "small": {"input_tokens": 0.5, "details.cached_tokens": -0.25}}
     save(filled, "a/child", {"input_tokens": 1_000_000, "details": {"cached_tokens": 400_000}})
@@ -275,7 +275,7 @@ def test_prices_apply_to_models_and_to_usage_without_stored_cost(filled: Store) 
     assert only(filled.usage()).cost_usd == 0.125
 
 
-def test_usage_days_are_days_of_utc(make_postgres: MakeDatabase) -> None:
+def test_usage_is_grouped_by_days_in_utc(make_postgres: MakeDatabase) -> None:
     url = sa.make_url(make_postgres()).update_query_dict({"options": "-c TimeZone=Pacific/Auckland"})
     late = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
     with Store(url.render_as_string(hide_password=False), clock=lambda: late) as store:
@@ -298,7 +298,7 @@ def test_usage_of_eight_writers_is_the_sum_of_their_turns(store: Store) -> None:
     assert sum(each.input_tokens for each in store.usage(["user_id", "day"])) == row.input_tokens
 
 
-def test_async_store_returns_the_same_rows(filled: Store, url: str) -> None:
+def test_async_store_returns_the_usage_rows_that_store_returns(filled: Store, url: str) -> None:
     async def read() -> list[UsageRow]:
         async with AsyncStore(url) as store:
             return await store.usage(["key"])

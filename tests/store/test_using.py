@@ -46,7 +46,9 @@ OPENERS: dict[str, Opener] = {
 
 
 @pytest.mark.parametrize("source", OPENERS)
-def test_using_commits_and_rolls_back_with_the_caller(store: Store, host_engine: sa.Engine, source: str) -> None:
+def test_writes_through_using_are_committed_or_rolled_back_by_the_caller(
+    store: Store, host_engine: sa.Engine, source: str
+) -> None:
     store.create("k")
     with OPENERS[source](host_engine) as host:
         host.execute(HOST.insert().values(number=1))
@@ -73,7 +75,9 @@ def test_using_commits_and_rolls_back_with_the_caller(store: Store, host_engine:
         assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [2]
 
 
-def test_first_append_on_a_connection_belongs_to_its_transaction(store: Store, host_engine: sa.Engine) -> None:
+def test_append_that_begins_the_callers_transaction_is_rolled_back_with_it(
+    store: Store, host_engine: sa.Engine
+) -> None:
     store.create("k")
     with host_engine.connect() as connection:
         store.using(connection).append_message("k", message("gone"))
@@ -100,7 +104,7 @@ def test_store_error_leaves_the_callers_transaction_usable(store: Store, host_en
         assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [1]
 
 
-def test_append_returns_connection_to_the_pool_without_autocommit(url: str) -> None:
+def test_pooled_connection_is_not_in_autocommit_after_an_append(url: str) -> None:
     engine = create_engine(url, pool_size=1, max_overflow=0)
     with Store(engine) as store:
         store.create("k")
@@ -138,7 +142,7 @@ def test_close_leaves_the_callers_engine_open(host_engine: sa.Engine) -> None:
         assert connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar() == 3
 
 
-def test_close_refuses_calls_of_derived_stores(url: str) -> None:
+def test_derived_stores_refuse_calls_after_the_store_is_closed(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:
         store.create("k")
@@ -159,7 +163,7 @@ def async_url(url: str) -> str:
     return url.replace("sqlite:///", "sqlite+aiosqlite:///")
 
 
-def test_using_works_in_an_async_session(store: Store, url: str) -> None:
+def test_using_works_in_an_async_session_of_sqlalchemy(store: Store, url: str) -> None:
     store.create("k")
 
     async def host() -> None:
@@ -225,7 +229,7 @@ def test_callers_autocommit_engine_stays_in_autocommit(make_postgres: MakeDataba
     engine.dispose()
 
 
-def test_migrate_refuses_an_engine_without_foreign_keys(tmp_path: Any) -> None:
+def test_store_with_migrate_refuses_an_engine_with_foreign_keys_off(tmp_path: Any) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/host.db")
     with pytest.raises(LangoStoreError, match="PRAGMA foreign_keys = ON"):
         Store(engine, migrate=True).count()
@@ -294,7 +298,7 @@ def test_ping_examine_and_stats_use_the_callers_connection(url: str, empty_url: 
         each.dispose()
 
 
-def test_engine_with_foreign_keys_off_is_refused(make_sqlite: MakeDatabase) -> None:
+def test_calls_on_an_engine_with_foreign_keys_off_are_refused(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     off = sa.create_engine(url)
     with Store(create_engine(url)) as store, off.connect() as connection:

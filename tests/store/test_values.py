@@ -37,7 +37,7 @@ def test_role_is_an_enum_in_python_and_text_in_json() -> None:
     assert Message.model_validate_json('{"role":"user","content":"hi"}') == created
 
 
-def test_canonical_role_of_model_function_and_developer() -> None:
+def test_canonical_role_of_model_is_assistant_and_of_function_is_tool() -> None:
     assert MessageRole.MODEL.canonical is MessageRole.ASSISTANT
     assert MessageRole.FUNCTION.canonical is MessageRole.TOOL
     assert MessageRole.DEVELOPER.canonical is MessageRole.DEVELOPER
@@ -108,7 +108,7 @@ def test_unanswered_tool_call_stays_unanswered_in_json() -> None:
         assert [call.answered for call in again.tool_calls] == [False, True]
 
 
-def test_openai_message_keeps_every_key() -> None:
+def test_openai_message_is_converted_back_with_every_key() -> None:
     for original in (
         {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "ann"},
         {
@@ -167,7 +167,7 @@ def test_to_openai_uses_tool_output_as_content(output: Any, tool_call_id: str | 
         Message.assistant(tool_calls=[ToolCall(id="a", name="n", arguments={}, output=1)]),
     ],
 )
-def test_to_openai_refuses_a_message_that_becomes_several(combined: Message) -> None:
+def test_to_openai_refuses_a_message_that_would_become_two_messages(combined: Message) -> None:
     with pytest.raises(ValueError, match="as_prompt"):
         combined.to_openai()
     assert len(window.as_prompt([combined])) == 2
@@ -256,7 +256,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-def test_200_levels_round_trip_through_json(store: Store) -> None:
+def test_values_with_200_levels_round_trip_through_json(store: Store) -> None:
     call = ToolCall(id="c", name="n", output=nested(200), extra={"x": nested(199)})
     new = message(nested(200), extra={"x": nested(199)}, tool_calls=[call])
     assert Message.model_validate_json(new.model_dump_json()) == new

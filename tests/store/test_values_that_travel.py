@@ -154,7 +154,9 @@ def test_damaged_shared_value_is_reported_and_left_out_of_a_backup(store: Store,
     assert other.shared_values("s") == {"a": 1, "c": 3}
 
 
-def test_shared_value_without_time_is_reported_and_left_out(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
+def test_export_and_copy_report_and_leave_out_a_shared_value_with_invalid_time(
+    make_sqlite: MakeDatabase, tmp_path: Path
+) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as other:
         damage_shared_value(store, "updated_at", "never")
         (exported,) = export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
@@ -178,7 +180,7 @@ def test_copy_transfers_every_value(store: Store, other: Store) -> None:
     assert copy(store, other).values == 0
 
 
-def test_copy_does_not_change_differing_values(store: Store, other: Store) -> None:
+def test_copy_reports_and_does_not_overwrite_values_that_differ(store: Store, other: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1})
     store.set_shared_values("mine", {"a": 1, "b": 1})
@@ -212,7 +214,7 @@ def execute_unchecked(store: Store, statement: str) -> None:
 
 
 @not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
-def test_examine_deletes_values_without_a_session(store: Store) -> None:
+def test_examine_with_repair_deletes_values_without_a_session(store: Store) -> None:
     store.create("k")
     store.set_values("k", {"a": 1})
     execute_unchecked(store, "UPDATE lango_value SET session_key = 'gone'")
@@ -241,7 +243,7 @@ def test_examine_reports_a_damaged_value(store: Store) -> None:
     assert store.values("k") == {"a": 1, "b": 2}
 
 
-def test_examine_reports_a_value_time_that_does_not_sort(make_sqlite: MakeDatabase) -> None:
+def test_examine_reports_a_shared_value_whose_time_has_another_format(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.set_shared_values("shared", {"a": 1})
         with store.engine.begin() as connection:

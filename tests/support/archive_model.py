@@ -9,7 +9,10 @@ from support.session_model import ModelSession
 
 @dataclass
 class ModelArchive:
-    """The archived sessions in order; a session archived again replaces its earlier copy."""
+    """The archived sessions in order; an archived session replaces an earlier copy of the same session.
+
+    A session that is deleted and created again under the same key begins another life, with a copy of its own.
+    """
 
     lives: list[ModelSession] = field(default_factory=list)
 
@@ -20,7 +23,7 @@ class ModelArchive:
         return next((each for each in reversed(self.lives) if each.key == key), None)
 
     def restored(self, now: datetime, key: str, ttl: timedelta | None) -> ModelSession | None:
-        """Return the latest archived life of a session with this TTL, as `restore` does."""
+        """Return the latest archived life of a session, with `ttl` as its new TTL, as `restore` does."""
         session = copy.deepcopy(self.latest(key))
         if session is not None:
             session.ttl = ttl
@@ -28,7 +31,7 @@ class ModelArchive:
         return session
 
     def latest_with(self, key: str, place: int | str) -> ModelSession | None:
-        """Return the latest life of a session that has this message."""
+        """Return the latest life of the session `key` in which a message has this seq or id."""
         return next((each for each in reversed(self.lives) if each.key == key and each.find(place)), None)
 
     def redact_copy(self, session: ModelSession, seq: int, reason: str) -> None:
@@ -38,5 +41,5 @@ class ModelArchive:
                 each.redact_archived(seq, reason)
 
     def with_word(self, word: str) -> list[tuple[str, int]]:
-        """Return the places of all messages and records with this word, sorted."""
+        """Return the key and seq of each message or record with this word, sorted."""
         return sorted((each.key, m.seq) for each in self.lives for m in each.log if word in str(m.content))

@@ -9,7 +9,7 @@ MakeDatabase = Callable[..., str]
 """Creates a database and returns its URL; without tables if called with `migrated=False`."""
 
 CITUS = os.environ.get("LANGO_STORE_TEST_CITUS")
-"""The URL of the coordinator of a Citus cluster, if there is one to test with. Its databases take the place of all."""
+"""The URL of the coordinator of a Citus cluster, if there is one. All tests then run only on its databases."""
 
 AS_ROWS_LIE = {"options": "".join(f" -c enable_{way}=off" for way in ("indexscan", "indexonlyscan", "bitmapscan"))}
 """Connection options that make PostgreSQL read rows in table order, not in the order of an index."""

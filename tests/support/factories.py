@@ -40,7 +40,7 @@ def message_of(content: str, kind: str, id: str | None, tokens: int | None, call
 
 
 def messages(number: int, **fields: Any) -> list[Message]:
-    """Make many messages without the factory, which takes ten times as long."""
+    """Make many messages, ten times as fast as with `message`."""
     return [Message(**{"role": MessageRole.USER, "content": f"message {n}"} | fields) for n in range(number)]
 
 

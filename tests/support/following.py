@@ -72,5 +72,5 @@ def channel_of(store: Store, key: str = "k") -> Any:
 
 
 def until_waiting(store: Store, readers: int = 1, key: str = "k") -> None:
-    """Wait until as many readers of a session have read all that is stored."""
+    """Wait until this number of readers of a session have read everything that is stored."""
     until(lambda: (channel := channel_of(store, key)) is not None and channel.readers >= readers)

@@ -77,7 +77,7 @@ class PostgresServer:
         self.resume()
 
     def _initialize(self) -> None:
-        """Copy a cluster that `initdb` made once in this process, which takes ten times as long as the copy."""
+        """Copy a cluster that `initdb` made once in this process; `initdb` takes ten times as long as a copy."""
         folder = Path(_clusters().name)
         cluster = folder / "data"
         if not cluster.exists():

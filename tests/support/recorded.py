@@ -21,4 +21,4 @@ def noted(store: Store, key: str = "k", **fields: Any) -> Conversation:
 
 LOG = ["mode", "hello", "cost", "hi", "attachment"]
 SAID = ["hello", "hi"]
-"""The contents of its log and of its messages."""
+"""`LOG` has the contents of the whole log of this session, `SAID` those of its messages without records."""

@@ -361,7 +361,7 @@ class ModelSession(ModelLog):
         return fresh
 
     def last_without_turn(self, new: Sequence[Message]) -> list[Message]:
-        """Return the last messages of the log that belong to no turn and precede the new ones of a batch."""
+        """Return the stored messages directly before the new ones of a batch that end the log and have no turn."""
         ids = [m.id for m in new]
         stored = [self.with_id(id) for id in ids]
         first = stored[: stored.index(None)]
@@ -371,7 +371,7 @@ class ModelSession(ModelLog):
         return found
 
     def as_stored(self, new: Sequence[Message], fresh: list[Message]) -> list[Message]:
-        """Return the whole batch as stored; the messages that were just written are the last of the log."""
+        """Return all messages of a batch as they are stored; `fresh` were just written, at the end of the log."""
         written = iter(self.log[len(self.log) - len(fresh) :])
         found: list[Message] = []
         for m in new:

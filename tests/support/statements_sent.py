@@ -30,7 +30,7 @@ def fill(store: Store, cold: Path) -> None:
 
 
 def every_call(calls: Calls) -> list[tuple[type, str, int]]:
-    """Return class, method and number of each call."""
+    """Return the class, the method and the index of each call."""
     return [(kind, name, way) for kind in calls for name in calls[kind] for way in range(len(calls[kind][name]))]
 
 

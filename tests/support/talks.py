@@ -19,7 +19,7 @@ ROLES = {
 
 
 def row(text: str) -> Message:
-    """Make a message of a role and tokens, with ids of calls asked for or answered: `u10`, `a5:c1,c2`, `t7:c1`."""
+    """Make a message from its role, its tokens and the ids of its calls: `u10`, `a5:c1,c2`, `t7:c1`."""
     head, _, tail = text.partition(":")
     ids = tail.split(",") if tail else []
     fields: dict[str, Any] = {"role": ROLES[head[0]], "tokens": int(head[1:] or 1)}

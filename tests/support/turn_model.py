@@ -85,7 +85,7 @@ class ModelSessionWithTurns(ModelSession):
     def append_in_turn(
         self, now: datetime, attempt: ModelAttempt, new: Sequence[Message], ids: Sequence[str | None]
     ) -> list[Message]:
-        """Append messages; a message that gets its id from the turn gets the one at its position in `ids`."""
+        """Append messages; `ids` has the ids that the turn generates for new messages, at the same positions."""
         self.own(now, attempt, extends=bool(new))
         identified: list[Message] = []
         for m, generated in zip(new, ids, strict=True):

@@ -36,7 +36,7 @@ class Writers:
             each.result()
 
     def go_on(self) -> None:
-        """Wait until each of them has written again."""
+        """Wait until each thread has written again."""
         for each in self._more:
             each.clear()
         for each in self._more:

@@ -91,7 +91,7 @@ def test_fork_is_independent_of_origin(store: Store) -> None:
     assert forked.total_usage() == {"input_tokens": 31, "output_tokens": 20}
 
 
-def test_fork_of_unknown_session_and_onto_existing_key_are_refused(store: Store) -> None:
+def test_fork_of_a_missing_session_or_to_an_existing_key_is_refused(store: Store) -> None:
     original = store.open("original")
     store.open("taken")
     with pytest.raises(SessionExists):

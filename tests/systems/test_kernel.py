@@ -61,7 +61,7 @@ def test_content_can_be_any_json(store: Store, content: Any) -> None:
     assert session.messages()[0].content == content
 
 
-def test_json_of_messages_without_tool_fields_is_unchanged(store: Store) -> None:
+def test_json_of_a_message_has_no_unset_tool_fields(store: Store) -> None:
     assert json.loads(Message(role=MessageRole.USER, content="x").model_dump_json()) == {"role": "user", "content": "x"}
 
 

@@ -29,7 +29,7 @@ def weather() -> list[Message]:
 
 
 @pytest.mark.parametrize("key", ["telegram:12345678", "discord:987654321", "cli:direct", "cron:job-abc123", "a b/🌍"])
-def test_session_key_is_channel_and_chat(store: Store, key: str) -> None:
+def test_session_key_can_be_a_channel_and_a_chat_id(store: Store, key: str) -> None:
     store.get_or_create(key)
     assert store.get(key).key == key
 
@@ -71,7 +71,7 @@ def test_history_omits_consolidated_messages(store: Store) -> None:
     assert session.history(from_consolidated=True) == []
 
 
-def test_last_consolidated_never_exceeds_the_messages(store: Store) -> None:
+def test_last_consolidated_never_exceeds_the_number_of_messages(store: Store) -> None:
     session = store.open("k", messages=weather())
     for wrong in (7, -1):
         with pytest.raises(ValueError, match="last_consolidated"):
@@ -88,7 +88,7 @@ def test_clear_resets_last_consolidated(store: Store) -> None:
     assert (session.info().last_consolidated, session.history()) == (0, [])
 
 
-def test_reads_see_changes_without_invalidation(store: Store) -> None:
+def test_reads_see_changes_of_other_handles_at_once(store: Store) -> None:
     """Reads see the writes of other handles, because nothing is cached."""
     session, other = store.open("k"), store.open("k")
     other.append_message(message("x"))

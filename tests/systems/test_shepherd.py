@@ -56,7 +56,7 @@ def test_history_fits_token_budget(store: Store) -> None:
     assert [m["content"] for m in session.history(max_tokens=21)] == ["be kind", "hello", "hi", "more"]
 
 
-def test_message_without_token_count_needs_a_counter(store: Store) -> None:
+def test_history_with_max_tokens_needs_a_counter_for_uncounted_messages(store: Store) -> None:
     session = store.open("s", messages=[said("user", "hello")])
     with pytest.raises(ValueError, match=r"tokens.*token_counter"):
         session.history(max_tokens=10)

@@ -42,7 +42,7 @@ def test_watcher_thread_runs_only_while_readers_wait(store: Store) -> None:
     until(lambda: watchers() == before)
 
 
-def test_deletion_ends_followers(store: Store, other: Store) -> None:
+def test_deletion_of_the_session_ends_followers(store: Store, other: Store) -> None:
     store.create("k", messages=messages(1))
     reader = Follower(store, "k")
     until_waiting(store)
@@ -53,7 +53,7 @@ def test_deletion_ends_followers(store: Store, other: Store) -> None:
     assert reader.error is None
 
 
-def test_replacement_ends_followers(store: Store, other: Store) -> None:
+def test_replacement_of_the_session_ends_followers(store: Store, other: Store) -> None:
     store.create("k", messages=messages(1))
     reader = Follower(store, "k")
     until_waiting(store)
@@ -67,7 +67,7 @@ def test_replacement_ends_followers(store: Store, other: Store) -> None:
     assert ended.reason == "replaced"
 
 
-def test_expiry_ends_followers(store: Store, clock: Clock) -> None:
+def test_expiry_of_the_session_ends_followers(store: Store, clock: Clock) -> None:
     store.create("k", ttl=timedelta(hours=1), messages=messages(1))
     reader = Follower(store, "k")
     until_waiting(store)
@@ -112,7 +112,7 @@ def test_closing_the_async_store_ends_followers(url: str, borrowed: bool) -> Non
     asyncio.run(work())
 
 
-def test_closed_async_generator_removes_its_reader(url: str) -> None:
+def test_closing_an_async_tail_removes_the_reader(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k", messages=messages(1))
@@ -145,7 +145,7 @@ def test_cancelled_readers_are_removed(url: str) -> None:
     asyncio.run(work())
 
 
-def test_message_damaged_while_followers_wait_raises_damaged_message(store: Store) -> None:
+def test_waiting_follower_raises_damaged_message_for_a_new_damaged_message(store: Store) -> None:
     store.create("k")
     reader = Follower(store, "k")
     until_waiting(store)

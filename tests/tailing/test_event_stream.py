@@ -63,7 +63,7 @@ def test_stream_sends_stored_and_new_messages(served: Callable[[Work], None]) ->
     served(work)
 
 
-def test_stream_sends_pieces_and_their_end(served: Callable[[Work], None]) -> None:
+def test_stream_sends_pieces_of_a_draft_and_the_end_of_the_draft(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         conversation = await store.open("k")
         request = Request(app, "/k/events")
@@ -96,7 +96,7 @@ def test_last_event_id_takes_precedence_over_after(served: Callable[[Work], None
     served(work)
 
 
-def test_deletion_ends_the_stream(served: Callable[[Work], None]) -> None:
+def test_deletion_of_the_session_ends_the_stream(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k", messages=messages(1))
         request = Request(app, "/k/events")
@@ -127,7 +127,7 @@ def test_stream_sends_comments_as_heartbeat(url: str) -> None:
     asyncio.run(work())
 
 
-def test_key_of_a_child_session_contains_slashes(served: Callable[[Work], None]) -> None:
+def test_event_stream_accepts_a_session_key_with_slashes(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("a", messages=messages(1))
         await store.create("a/b/events", messages=messages(2))
@@ -151,7 +151,9 @@ def test_key_of_a_child_session_contains_slashes(served: Callable[[Work], None])
         ("/k/events/", 404),
     ],
 )
-def test_refused_request_gets_a_status(served: Callable[[Work], None], clock: Clock, path: str, status: int) -> None:
+def test_refused_request_gets_an_http_error_status(
+    served: Callable[[Work], None], clock: Clock, path: str, status: int
+) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k")
         await store.create("expired", ttl=timedelta(hours=1))
@@ -229,7 +231,7 @@ def test_event_stream_does_not_start_without_authorize(url: str) -> None:
             EventStream(following, authorize=anyone, heartbeat=timedelta(0))
 
 
-def test_mounted_event_stream_reads_the_key_after_the_prefix(served: Callable[[Work], None]) -> None:
+def test_mounted_event_stream_reads_the_key_after_the_mount_path(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k", messages=messages(1))
         mounted = Starlette(routes=[Mount("/chats", Mount("/v1", app))])

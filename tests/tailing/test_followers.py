@@ -1,4 +1,4 @@
-"""Readers that wait: news of this and of other processes, shared reads, lost connections, and how they end."""
+"""Readers that wait: messages of this and of other processes, shared reads, and readers that are late."""
 
 import asyncio
 import threading
@@ -61,7 +61,7 @@ def test_follower_gets_messages_of_another_process(url: str) -> None:
             assert contents(reader.wait_for_messages(1)) == ["x"]
 
 
-def test_follower_gets_writes_through_a_hosts_connection(engine: sa.Engine) -> None:
+def test_follower_gets_messages_appended_through_the_callers_connection(engine: sa.Engine) -> None:
     # Such a write does not wake the watcher, which finds it by polling.
     with Store(engine) as store:
         store.create("k")
@@ -95,7 +95,7 @@ def test_followers_get_changes(store: Store) -> None:
         assert [event.kind for event in reader.events if isinstance(event, Changed)] == ["truncate", "redact"]
 
 
-def test_followers_of_several_sessions_get_their_own_messages(store: Store, other: Store) -> None:
+def test_followers_of_different_sessions_get_only_messages_of_their_session(store: Store, other: Store) -> None:
     keys = ["a", "b", "a/child"]
     for key in keys:
         store.create(key)
@@ -113,7 +113,7 @@ def test_followers_of_several_sessions_get_their_own_messages(store: Store, othe
 # Shared reads
 
 
-def test_readers_at_the_end_share_one_read(url: str, engine: sa.Engine) -> None:
+def test_readers_at_the_end_of_the_log_share_one_database_read(url: str, engine: sa.Engine) -> None:
     texts: list[str] = []
     with Store(engine, on_statement=lambda text, _: texts.append(text)) as store, Store(url) as other:
         store.create("k")
@@ -133,7 +133,7 @@ def test_readers_at_the_end_share_one_read(url: str, engine: sa.Engine) -> None:
             reader.end()
 
 
-def test_late_reader_reads_from_the_database_until_it_joins(store: Store) -> None:
+def test_late_reader_reads_from_the_database_until_it_has_caught_up(store: Store) -> None:
     conversation = store.open("k")
     late = store.tail("k")
     with follower(store) as reader:
@@ -158,7 +158,7 @@ def test_late_reader_reads_from_the_database_until_it_joins(store: Store) -> Non
         late.close()
 
 
-def test_redacted_text_is_not_shared_with_late_readers(store: Store) -> None:
+def test_late_reader_does_not_get_text_that_was_redacted(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     late = store.tail("k")
     next(late)
@@ -174,7 +174,7 @@ def test_redacted_text_is_not_shared_with_late_readers(store: Store) -> None:
         late.close()
 
 
-def test_write_of_the_same_store_needs_no_polling(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_gets_messages_of_this_store_without_polling(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "_LONGEST", 1e6)
     monkeypatch.setattr(watcher, "_QUIET_SHARE", 1e9)
     conversation = store.open("k")

@@ -129,7 +129,7 @@ def test_tail_of_expired_session_raises_session_expired(store: Store, clock: Clo
         stored(store)
 
 
-def test_cursor_of_deleted_session_yields_ended(store: Store) -> None:
+def test_tail_with_the_cursor_of_a_deleted_session_yields_ended(store: Store) -> None:
     store.create("k", messages=messages(1))
     (event,) = stored(store)
     store.delete("k")
@@ -137,7 +137,7 @@ def test_cursor_of_deleted_session_yields_ended(store: Store) -> None:
     assert ended == Ended(cursor=event.cursor, reason="deleted")
 
 
-def test_cursor_of_replaced_session_yields_ended(store: Store) -> None:
+def test_tail_with_the_cursor_of_a_replaced_session_yields_ended(store: Store) -> None:
     store.create("k", messages=messages(1))
     (event,) = stored(store)
     store.delete("k")
@@ -148,7 +148,7 @@ def test_cursor_of_replaced_session_yields_ended(store: Store) -> None:
     assert seqs(appended.messages) == [2, 3]
 
 
-def test_cursor_of_expired_session_yields_ended(store: Store, clock: Clock) -> None:
+def test_tail_with_the_cursor_of_an_expired_session_yields_ended(store: Store, clock: Clock) -> None:
     store.create("k", ttl=timedelta(hours=1), messages=messages(1))
     (event,) = stored(store)
     clock.move(hours=2)
@@ -163,7 +163,7 @@ def test_text_that_is_not_a_cursor_raises_invalid_cursor(store: Store, after: st
         store.tail("k", after=after)
 
 
-def test_negative_seq_raises_value_error(store: Store) -> None:
+def test_tail_after_a_negative_seq_raises_value_error(store: Store) -> None:
     with pytest.raises(ValueError, match="after=-1"):
         store.tail("k", after=-1)
 
@@ -180,7 +180,7 @@ def test_tail_accepts_seq_as_text(store: Store) -> None:
     assert seqs(event.messages) == [2]
 
 
-def test_damaged_message_raises_damaged_message(store: Store) -> None:
+def test_tail_raises_damaged_message_for_a_damaged_message(store: Store) -> None:
     store.create("k", messages=messages(1))
     with store.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_message SET extra = '1'"))
@@ -188,7 +188,7 @@ def test_damaged_message_raises_damaged_message(store: Store) -> None:
         stored(store)
 
 
-def test_tail_in_a_transaction_sees_its_writes_but_cannot_follow(url: str) -> None:
+def test_tail_in_a_transaction_yields_uncommitted_writes_but_cannot_follow(url: str) -> None:
     with Store(url) as store, store.transaction() as tx:
         tx.create("k", messages=messages(2))
         (event,) = tx.tail("k", follow=False)

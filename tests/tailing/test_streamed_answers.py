@@ -1,4 +1,4 @@
-"""Pieces of a draft in the events of a session: in order, once, also for readers that are cut."""
+"""Pieces of a draft in the events of a session: in order and once, also for readers that reconnect."""
 
 import random
 from collections.abc import Iterable
@@ -47,12 +47,12 @@ def conversation(store: Store) -> Conversation:
     return store.open("k")
 
 
-def test_stored_draft_is_one_piece(store: Store, conversation: Conversation) -> None:
+def test_stored_draft_is_sent_as_one_piece(store: Store, conversation: Conversation) -> None:
     begun(conversation, "It ", "is ")
     assert pieces(stored(store)) == [("t", 0, "It is ")]
 
 
-def test_cursor_of_a_piece_continues_the_draft(store: Store, conversation: Conversation) -> None:
+def test_tail_with_the_cursor_of_a_piece_continues_the_draft(store: Store, conversation: Conversation) -> None:
     turn = begun(conversation, "It ")
     (first,) = stored(store)
     assert stored(store, first.cursor) == []
@@ -73,7 +73,7 @@ def test_stored_answer_ends_the_draft(store: Store, conversation: Conversation) 
     assert pieces(stored(store, answer.cursor)) == [(None, 0, "")]  # the reader was cut before the end of the draft
 
 
-def test_message_of_another_writer_does_not_repeat_the_draft(store: Store, conversation: Conversation) -> None:
+def test_draft_is_not_repeated_after_a_message_of_another_writer(store: Store, conversation: Conversation) -> None:
     turn = begun(conversation, "It ")
     (piece,) = stored(store)
     conversation.append_message(Message.user("Hello?"))
@@ -93,7 +93,7 @@ def test_second_answer_of_a_turn_begins_a_new_draft(store: Store, conversation: 
     assert pieces([second]) == [("t", 0, "Two.")]
 
 
-def test_next_attempt_begins_a_new_draft(store: Store, conversation: Conversation) -> None:
+def test_next_attempt_of_a_turn_begins_a_new_draft(store: Store, conversation: Conversation) -> None:
     begun(conversation, "It is ra")
     (first,) = stored(store)
     conversation.release_turn()
@@ -118,7 +118,7 @@ def test_draft_of_open_turn_is_shown_until_the_lease_is_released(store: Store, c
     assert pieces(stored(store)) == []
 
 
-def test_draft_that_is_stored_again_as_a_whole_is_continued(store: Store, conversation: Conversation) -> None:
+def test_draft_that_is_stored_again_from_its_start_is_continued(store: Store, conversation: Conversation) -> None:
     turn = begun(conversation, "It ", "is ")
     (first,) = stored(store)
     turn._flushed = 0  # as after a flush whose outcome is unknown
@@ -126,7 +126,7 @@ def test_draft_that_is_stored_again_as_a_whole_is_continued(store: Store, conver
     assert pieces(stored(store, first.cursor)) == [("t", 6, "sunny.")]
 
 
-def test_divided_surrogate_pair_is_sent_whole(store: Store, conversation: Conversation) -> None:
+def test_surrogate_pair_divided_between_two_writes_is_sent_whole(store: Store, conversation: Conversation) -> None:
     turn = begun(conversation, "a \ud83d")
     (first,) = stored(store)
     turn.write("\ude00!")
@@ -152,7 +152,7 @@ def test_pieces_arrive_in_order_and_once_across_reconnects(
     assert text_of(events) == turn.draft_text
 
 
-def test_followers_get_pieces_and_the_end(store: Store, conversation: Conversation) -> None:
+def test_followers_get_pieces_of_a_draft_and_the_end_of_the_draft(store: Store, conversation: Conversation) -> None:
     with follower(store) as early:
         until_waiting(store)
         turn = begun(conversation)

@@ -31,7 +31,7 @@ def block(uuid: str, response: str | None, output_tokens: int = 5, **fields: Any
     return {"type": "assistant", "uuid": uuid, "message": message, **fields}
 
 
-async def test_entry_with_uuid_sent_again_is_stored_once(sessions: LangoSessionStore) -> None:
+async def test_entry_with_a_uuid_is_stored_once_even_if_sent_again(sessions: LangoSessionStore) -> None:
     a, b, c, d = (entry(uuid=uuid) for uuid in "abcd")
     unnamed = entry(mode="normal")
     await sessions.append(KEY, [a, b, unnamed])
@@ -63,7 +63,7 @@ async def test_usage_of_response_with_several_entries_is_counted_once(
     assert store.info(NAME).token_count == 22
 
 
-async def test_usage_by_model_has_model_of_responses(store: Store, sessions: LangoSessionStore) -> None:
+async def test_store_usage_by_model_uses_the_model_of_responses(store: Store, sessions: LangoSessionStore) -> None:
     entries = [block("a", "1"), block("b", "1"), block("c", "2"), block("d", "3"), block("e", "4")]
     for each, model in zip(entries, ("opus", "opus", "haiku", "opus", ["not a text"]), strict=True):
         each["message"]["model"] = model
@@ -73,13 +73,15 @@ async def test_usage_by_model_has_model_of_responses(store: Store, sessions: Lan
     assert [(row.model, row.input_tokens) for row in rows] == [(None, 10), ("haiku", 10), ("opus", 20)]
 
 
-async def test_usage_of_response_is_counted_at_its_first_block(store: Store) -> None:
+async def test_usage_of_a_response_is_counted_with_its_first_block(store: Store) -> None:
     await LangoSessionStore(store).append(KEY, [block("a", "1", apiBlockIndex=0)])
     await LangoSessionStore(store).append(KEY, [block("b", "1", apiBlockIndex=1), block("c", "2", apiBlockIndex=0)])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_usage_of_failed_batch_is_counted_when_sent_again(store: Store, sessions: LangoSessionStore) -> None:
+async def test_usage_of_a_failed_batch_is_counted_when_the_batch_is_sent_again(
+    store: Store, sessions: LangoSessionStore
+) -> None:
     await sessions.append(KEY, [block("a", "1")])
     with store.engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE lango_turn RENAME TO gone"))
@@ -91,12 +93,16 @@ async def test_usage_of_failed_batch_is_counted_when_sent_again(store: Store, se
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_entry_without_response_id_counts_as_one_response(store: Store, sessions: LangoSessionStore) -> None:
+async def test_each_entry_without_response_id_is_counted_as_one_response(
+    store: Store, sessions: LangoSessionStore
+) -> None:
     await sessions.append(KEY, [block("a", None), block("b", None)])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
 
 
-async def test_title_comes_from_user_else_model_else_summary(store: Store, sessions: LangoSessionStore) -> None:
+async def test_title_comes_from_the_user_or_else_the_model_or_else_the_summary(
+    store: Store, sessions: LangoSessionStore
+) -> None:
     steps: list[tuple[dict[str, Any], str | None]] = [
         ({"mode": "normal"}, None),
         ({"summary": "sum"}, "sum"),
@@ -116,7 +122,7 @@ async def test_title_comes_from_user_else_model_else_summary(store: Store, sessi
     assert await sessions.load(KEY) == [entry(**fields) for fields, _ in steps]
 
 
-async def test_title_is_set_with_first_entries(store: Store, sessions: LangoSessionStore) -> None:
+async def test_title_is_set_by_the_first_entries_of_a_session(store: Store, sessions: LangoSessionStore) -> None:
     for field in ("customTitle", "aiTitle", "summary"):
         await sessions.append({"project_key": "p", "session_id": field}, [entry(uuid="a", **{field: "x"})])
         assert store.info(f"p:{field}").title == "x"
@@ -146,7 +152,7 @@ async def test_sessions_get_configured_user_and_key_prefix(store: Store) -> None
     assert await sessions.load(KEY) is await sessions.load(SUB) is None
 
 
-async def test_any_ids_map_to_distinct_keys(sessions: LangoSessionStore) -> None:
+async def test_different_ids_map_to_different_keys(sessions: LangoSessionStore) -> None:
     keys: list[Any] = [
         {"project_key": project, "session_id": session, **sub}
         for project in ("a", "a:b", "a%3Ab", "", "\0")
@@ -162,7 +168,7 @@ async def test_any_ids_map_to_distinct_keys(sessions: LangoSessionStore) -> None
     assert await sessions.list_subkeys({"project_key": "a:b", "session_id": "b:c"}) == ["c", "c:d/e"]
 
 
-async def test_expired_transcript_is_not_listed_and_restarts_title_and_summary(url: str, clock: Clock) -> None:
+async def test_expired_transcript_is_not_listed_and_an_append_starts_a_new_one(url: str, clock: Clock) -> None:
     with Store(url, clock=clock, default_ttl=timedelta(hours=1)) as store:
         sessions = LangoSessionStore(store)
         await sessions.append(KEY, [entry(uuid="a", customTitle="old")])
@@ -177,7 +183,7 @@ async def test_expired_transcript_is_not_listed_and_restarts_title_and_summary(u
         assert [found["data"]["ai_title"] for found in await sessions.list_session_summaries(PROJECT)] == ["new"]
 
 
-def test_store_works_under_trio_and_asyncio_and_closes_what_it_opened(loop: Callable[..., Any], url: str) -> None:
+def test_adapter_works_in_trio_and_asyncio_and_refuses_calls_after_close(loop: Callable[..., Any], url: str) -> None:
     async def main() -> None:
         async with LangoSessionStore(url) as sessions:
             await sessions.append(KEY, written())

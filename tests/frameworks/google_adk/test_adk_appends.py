@@ -67,7 +67,7 @@ async def test_different_event_with_stored_id_is_refused(service: LangoSessionSe
     assert (await stored(service, session)).events == session.events == [one, paid.model_copy(update={"id": "paid"})]
 
 
-async def test_event_without_author_is_refused_with_field_name(service: LangoSessionService) -> None:
+async def test_error_for_an_event_without_author_names_the_field(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE)
     event = said()
     event.author = None  # type: ignore[assignment]
@@ -116,7 +116,7 @@ TIMES = [
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Oslo", "America/St_Johns"])
-async def test_event_time_is_exact_even_in_a_repeated_hour(
+async def test_event_time_is_exact_in_the_hour_repeated_by_daylight_saving(
     service: LangoSessionService, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -147,7 +147,7 @@ async def test_session_without_events_has_creation_time_as_update_time(url: str,
         assert await stored(service, made) == made
 
 
-async def test_list_has_no_events_and_is_ordered_by_update_time(
+async def test_listed_sessions_have_no_events_and_are_ordered_by_update_time(
     service: LangoSessionService,
 ) -> None:
     for user, id, timestamp in [("bob", "1", 30.0), ("ann", "2", 20.5), ("ann", "3", 20.25), ("ann", "1", 30.0)]:

@@ -33,7 +33,7 @@ async def test_blank_id_is_generated(service: LangoSessionService, blank: str | 
     assert one.id != other.id
 
 
-async def test_distinct_id_triples_map_to_distinct_keys(service: LangoSessionService) -> None:
+async def test_different_app_user_and_session_ids_map_to_different_keys(service: LangoSessionService) -> None:
     triples = [
         ("a", "b:c", "d"),
         ("a:b", "c", "d"),
@@ -184,7 +184,9 @@ EVENTS: dict[str, Callable[[], Event]] = {
 
 
 @pytest.mark.parametrize("make", EVENTS.values(), ids=EVENTS.keys())
-async def test_every_field_of_an_event_is_loaded(service: LangoSessionService, make: Callable[[], Event]) -> None:
+async def test_every_field_of_an_event_is_stored_and_loaded(
+    service: LangoSessionService, make: Callable[[], Event]
+) -> None:
     session = await service.create_session(**WHERE)
     event = make()
     before = event.model_copy(deep=True)

@@ -158,7 +158,7 @@ async def transcript(service: LangoSessionService) -> Session:
     return session
 
 
-async def test_event_is_stored_in_fields_of_message_once(service: LangoSessionService) -> None:
+async def test_each_value_of_an_event_is_stored_once_in_a_field_of_a_message(service: LangoSessionService) -> None:
     await transcript(service)
     log = service.store.conversation("weather:ann:trip").all_messages()
     assert [message.id for message in log] == [event.id for event in TRANSCRIPT]
@@ -202,7 +202,7 @@ async def test_event_is_stored_in_fields_of_message_once(service: LangoSessionSe
 # Messages of other programs
 
 
-async def test_session_of_other_program_reads_as_events(service: LangoSessionService) -> None:
+async def test_session_of_another_program_is_read_as_events(service: LangoSessionService) -> None:
     store, key = service.store, "weather:ann:trip"
     asked = ToolCall(id="c", name="forecast", arguments='{"city": "Oslo"}')
     store.create(
@@ -280,7 +280,7 @@ async def test_store_usage_equals_usage_of_events(service: LangoSessionService) 
     assert row.reasoning_tokens == sum(each.thoughts_token_count or 0 for each in spent)
 
 
-async def test_usage_by_model_has_model_version_of_events(service: LangoSessionService) -> None:
+async def test_store_usage_by_model_uses_the_model_version_of_events(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE, session_id="trip")
     usage = types.GenerateContentResponseUsageMetadata(prompt_token_count=10)
     for version in ("gemini-a", "gemini-b", "gemini-a", None):
@@ -293,7 +293,7 @@ async def test_usage_by_model_has_model_version_of_events(service: LangoSessionS
     assert [(row.model, row.input_tokens) for row in rows] == [(None, 10), ("gemini-a", 20), ("gemini-b", 10)]
 
 
-async def test_usage_of_turn_by_other_program_is_in_no_event(service: LangoSessionService) -> None:
+async def test_usage_of_a_turn_by_another_program_is_in_no_event(service: LangoSessionService) -> None:
     conversation = service.store.open("weather:ann:trip")
     conversation.save_turn([Message.assistant("Hello")], {"input_tokens": 5})
     found = await service.get_session(**WHERE, session_id="trip")
@@ -310,7 +310,7 @@ async def test_sessions_of_other_programs_are_never_listed(service: LangoSession
         assert [each.id for each in listed.sessions] == ["trip"]
 
 
-async def test_adk_reads_edits_pops_and_redactions_of_the_store(service: LangoSessionService) -> None:
+async def test_adk_reads_messages_as_the_store_edited_popped_or_redacted_them(service: LangoSessionService) -> None:
     session = await transcript(service)
     store, key = service.store, "weather:ann:trip"
     store.conversation(key).delete_message(2)
@@ -357,7 +357,7 @@ async def test_fork_has_separate_events_and_state(service: LangoSessionService) 
 
 
 @pytest.mark.parametrize("extra", ["[]", '{"google_adk": {"timestamp": {}}}'])
-async def test_list_names_damaged_last_event(service: LangoSessionService, extra: str) -> None:
+async def test_error_of_list_sessions_names_the_damaged_last_event(service: LangoSessionService, extra: str) -> None:
     await transcript(service)
     with service.store.engine.begin() as connection:
         connection.execute(sa.text("UPDATE lango_message SET extra = :extra WHERE seq = 5"), {"extra": extra})

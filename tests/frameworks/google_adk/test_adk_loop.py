@@ -30,7 +30,7 @@ def _name(part: dict[str, Any]) -> str:
 
 
 @pytest.mark.timeout(400)  # ADK takes seconds to load
-def test_new_process_continues_after_a_kill_and_model_sees_each_message_once(url: str) -> None:
+def test_new_process_continues_a_killed_run_and_model_sees_each_message_once(url: str) -> None:
     with start(url, "stop") as killed:
         assert killed.stdout is not None
         first = json.loads(killed.stdout.readline())

@@ -13,7 +13,7 @@ PAGE = "docs/frameworks/google-adk.md"
 
 
 @pytest.mark.timeout(400)
-def test_adk_command_has_the_option_on_the_page(tmp_path: Path) -> None:
+def test_adk_command_has_the_option_that_the_page_shows(tmp_path: Path) -> None:
     _, script, _ = blocks(PAGE, "sh")
     ((program, command, service, _),) = commands(script)
     assert program == "adk"

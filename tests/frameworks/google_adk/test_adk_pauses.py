@@ -95,7 +95,9 @@ async def run_workflow(store: Store, events: list[Event]) -> list[Event]:
     return found.events
 
 
-def test_paused_workflow_is_stored_and_loaded_in_little_more_than_its_unique_bytes(make_sqlite: MakeDatabase) -> None:
+def test_paused_workflow_takes_little_more_than_its_unique_bytes_on_disk_and_in_memory(
+    make_sqlite: MakeDatabase,
+) -> None:
     url = make_sqlite()
     path = Path(url.removeprefix("sqlite:///"))
     empty = path.stat().st_size  # each table and index without rows has a page

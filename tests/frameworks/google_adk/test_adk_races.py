@@ -40,7 +40,7 @@ def at_once(run: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-def test_eight_services_append_to_one_session(url: str) -> None:
+def test_concurrent_appends_of_eight_services_lose_no_event_and_no_state(url: str) -> None:
     async def append(number: int) -> None:
         async with LangoSessionService(url) as service:
             session = await service.get_session(**WHERE, session_id="trip")
@@ -167,7 +167,7 @@ async def test_check_stale_starts_a_new_session_after_expiry(url: str, clock: Cl
             assert texts(await service.get_session(**WHERE, session_id="trip")) == [text, f"after {text}"]
 
 
-def test_check_stale_accepts_one_of_eight_writers(url: str) -> None:
+def test_check_stale_accepts_exactly_one_of_eight_concurrent_writers(url: str) -> None:
     outcome: list[str] = []
     barrier = threading.Barrier(SERVICES)
 

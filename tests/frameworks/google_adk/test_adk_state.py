@@ -44,7 +44,7 @@ class Unknown:
         return "an unknown"
 
 
-async def test_value_that_is_not_json_becomes_text_with_a_warning(
+async def test_state_value_that_is_not_json_becomes_text_with_a_warning(
     service: LangoSessionService, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await service.create_session(**WHERE, state={"first": Unknown()})

@@ -52,7 +52,7 @@ async def stored_texts(store: AsyncStore) -> list[str]:
     return texts(await LangoSessionService(store).get_session(**WHERE, session_id="trip"))
 
 
-async def test_runs_of_one_session_follow_each_other(store: Store) -> None:
+async def test_concurrent_runs_of_one_session_execute_one_after_another(store: Store) -> None:
     seen: list[list[str]] = []
     async with AsyncStore(store) as awaited:
         await LangoSessionService(awaited).create_session(**WHERE, session_id="trip")

@@ -52,7 +52,7 @@ def atomic() -> bool:
     return hasattr(OpenAIResponsesCompactionSession, "_add_items_with_generation")
 
 
-async def test_run_is_compacted_at_its_end(store: Store) -> None:
+async def test_session_is_compacted_at_the_end_of_a_run(store: Store) -> None:
     session, client = LangoSession("k", store), Client()
     steps = [asks("Oslo"), says("Cold.")]
     await Runner.run(agent(*steps), "Weather?", session=compacting(session, client))
@@ -130,7 +130,7 @@ async def test_summary_of_removed_items_is_refused(store: Store) -> None:
     assert await session.get_items() == EXCHANGE[:-1]
 
 
-async def test_each_compaction_replaces_the_items_it_read(store: Store) -> None:
+async def test_compaction_replaces_only_the_items_that_it_read(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
 
@@ -143,7 +143,7 @@ async def test_each_compaction_replaces_the_items_it_read(store: Store) -> None:
     assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
 
 
-async def test_replacement_without_read_replaces_all_items(store: Store) -> None:
+async def test_replacement_without_a_previous_read_replaces_all_items(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     assert await session._atomic_replace_items(SUMMARY) is True
@@ -151,7 +151,7 @@ async def test_replacement_without_read_replaces_all_items(store: Store) -> None
     assert len(store.conversation("k").compactions()) == 1
 
 
-async def test_manual_compaction_ignores_the_limit(store: Store) -> None:
+async def test_manual_compaction_replaces_all_items_despite_a_limit(store: Store) -> None:
     session, client = LangoSession("k", store, session_settings=SessionSettings(limit=2)), Client()
     await session.add_items(EXCHANGE)
     await compacting(session, client).run_compaction({"force": True})

@@ -76,7 +76,7 @@ def read(messages: list[Message]) -> list[Item]:
 
 
 @given(items)
-def test_messages_read_as_the_items_they_store(given_items: list[Item]) -> None:
+def test_items_are_equal_after_conversion_to_messages_and_back(given_items: list[Item]) -> None:
     assert same_json(read(messages_of(given_items)), given_items)
 
 
@@ -158,7 +158,7 @@ async def test_item_that_is_not_json_is_refused_with_its_number_and_nothing_is_w
         assert not session.store.exists("k")
 
 
-def test_tuples_become_lists_and_keys_become_text() -> None:
+def test_tuples_in_items_become_lists_and_keys_become_text() -> None:
     item: Any = {"role": "user", "content": ({"type": "input_text", "text": "a", "n": (1, 2)},), 1: True}
     assert read(messages_of([item])) == [json.loads(json.dumps(item))]
 
@@ -256,7 +256,7 @@ def test_items_of_any_message_are_stored_unchanged(message: Message) -> None:
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_message_of_other_program_reads_as_items(url: str, case: str) -> None:
+def test_message_of_another_program_is_read_and_popped_as_items(url: str, case: str) -> None:
     message, expected = FOREIGN[case]
     record = Message(role=MessageRole.RECORD, content="a mode", author="somebody")
     with Store(url) as store:

@@ -46,7 +46,7 @@ async def test_model_sees_earlier_items_once_and_in_order(store: Store, streamed
     assert words(await session.get_items()) == [*ASKED, "Cold.", "And now?", "Still."]
 
 
-async def test_run_settings_limit_the_history(store: Store) -> None:
+async def test_session_settings_of_a_run_limit_the_history(store: Store) -> None:
     session = LangoSession("k", store)
     await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."))
     limited = RunConfig(session_settings=SessionSettings(limit=1))
@@ -80,7 +80,7 @@ async def test_store_usage_equals_usage_of_runs(store: Store) -> None:
     assert row.usage["requests"] == whole.requests
 
 
-async def test_usage_by_model_has_model_of_items_or_of_session(store: Store) -> None:
+async def test_store_usage_by_model_uses_the_model_of_items_or_else_of_the_session(store: Store) -> None:
     store.create("k", model="of the session")
     for model, cost in (("large", 10), ("small", 20), (None, 30)):
         source = {} if model is None else {"provider_data": {"model": model}}  # as LiteLLM's models return it
@@ -100,7 +100,7 @@ class Run:
         self.usage = Usage()
 
 
-async def test_usage_of_run_is_counted_once_by_several_writers(store: Store) -> None:
+async def test_usage_of_a_run_is_counted_once_despite_concurrent_writes(store: Store) -> None:
     session, run = LangoSession("k", store), Run()
     wrapper: Any = run
     await session.get_items(wrapper=wrapper)
@@ -127,7 +127,7 @@ async def test_usage_is_kept_when_items_are_popped(store: Store) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in the same process", "in another process"])
-async def test_run_resumed_after_approval_is_counted_once(store: Store, elsewhere: bool) -> None:
+async def test_usage_of_a_run_resumed_after_approval_is_counted_once(store: Store, elsewhere: bool) -> None:
     tool = weather_tool(needs_approval=True)
     asking = agent(asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), tool=tool)
     session = LangoSession("k", store)
@@ -192,7 +192,7 @@ async def test_resumed_run_counts_only_unstored_usage(
     assert store.conversation("k").total_usage()["input_tokens"] == counted + 100
 
 
-async def test_run_resumed_after_other_writers_counts_later_usage(store: Store) -> None:
+async def test_usage_after_a_resume_is_counted_although_another_run_was_stored(store: Store) -> None:
     for cost in (10, 3):  # the run, and another one
         usage = {"requests": 1, "input_tokens": cost, "total_tokens": cost}
         store.conversation("k").save_turn([Message.user("a")], usage, create=True)
@@ -233,7 +233,7 @@ asyncio.run(main())
 """
 
 
-def test_other_process_continues_run_killed_after_tool_result(make_database: MakeDatabase) -> None:
+def test_another_process_continues_a_run_killed_after_the_tool_result(make_database: MakeDatabase) -> None:
     url = make_database()
     with Program(PROGRAM, url, json.dumps("Weather?"), "killed") as program:
         out, error = program.communicate()

@@ -74,7 +74,7 @@ def test_limit_returns_last_items_in_order(url: str, given: int | None, setting:
     run(main)
 
 
-def test_session_settings_accept_dict_and_have_defaults(url: str) -> None:
+def test_session_settings_can_be_a_dict_and_have_defaults(url: str) -> None:
     with Store(url) as store:
         assert LangoSession("k", store, session_settings={"limit": 5}).session_settings == SessionSettings(limit=5)
         assert LangoSession("k", store).session_settings == SessionSettings()
@@ -82,7 +82,7 @@ def test_session_settings_accept_dict_and_have_defaults(url: str) -> None:
             LangoSession("k", store, session_settings={"limitt": 5})
 
 
-async def test_parallel_tool_calls_are_one_message_and_popped_separately(url: str) -> None:
+async def test_parallel_tool_calls_are_stored_in_one_message_and_popped_separately(url: str) -> None:
     async with LangoSession("k", url) as session:
         await session.add_items([QUESTION, CALL_OSLO, CALL_ROME])
         assert session.store.info("k").message_count == 2

@@ -54,7 +54,7 @@ def taking_over(store: Store, clock: Clock, taken: list[Any]) -> Callable[[list[
     return watch
 
 
-async def test_runs_of_one_session_follow_each_other(store: Store) -> None:
+async def test_concurrent_runs_of_one_session_execute_one_after_another(store: Store) -> None:
     seen: list[list[str]] = []
     asked = agent(says("A."), says("B."), seen=lambda items: seen.append(words(items)))
     async with AsyncStore(store) as awaited:

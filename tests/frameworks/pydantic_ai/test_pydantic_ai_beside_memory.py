@@ -86,7 +86,7 @@ class Both:
             self.revisions.append(updated.revision)
 
     async def stored(self) -> set[str | None]:
-        """The entries that stored conversations reach; the in-memory store does not delete others at once."""
+        """Return the entries that stored conversations reach: the in-memory store deletes other entries only later."""
         found: set[str | None] = set()
         for record in await self.stores[0].read_records():
             for tip in (record.head_id, *record.branches):

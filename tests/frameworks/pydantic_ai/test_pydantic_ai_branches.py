@@ -75,7 +75,9 @@ async def test_fork_survives_deletion_of_origin(conversations: Conversations, st
     assert faults(store) == []
 
 
-async def test_fork_of_branch_has_only_its_history(conversations: Conversations, store: Store) -> None:
+async def test_fork_of_an_abandoned_branch_has_only_the_history_of_that_branch(
+    conversations: Conversations, store: Store
+) -> None:
     talk = conversation("c", "1", "2", "3")
     stored = await conversations.save(talk)
     branched = await conversations.branch("c", at=1, expected_revision=talk.revision)

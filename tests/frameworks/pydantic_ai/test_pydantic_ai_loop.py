@@ -18,7 +18,7 @@ QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]
 
 
-def test_other_process_continues_after_kill_following_tool_result(store: Store, url: str) -> None:
+def test_another_process_continues_a_run_killed_after_the_tool_result(store: Store, url: str) -> None:
     program = [sys.executable, str(Path(stepwise_agent.__file__)), url, "c"]
     with subprocess.Popen([*program, "Weather?"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

@@ -30,7 +30,7 @@ from lango_store.testing import Clock
 pytestmark = pytest.mark.anyio
 
 
-async def test_entries_of_expired_conversation_are_only_in_its_forks(url: str, clock: Clock) -> None:
+async def test_entries_of_an_expired_conversation_are_readable_only_in_forks(url: str, clock: Clock) -> None:
     with Store(url, default_ttl=timedelta(hours=1), clock=clock) as store:
         conversations = Conversations(store)
         talk = conversation("c", "1")
@@ -72,7 +72,7 @@ async def test_conversation_key_is_prefix_and_id(store: Store) -> None:
         await each.close()
 
 
-async def test_concurrent_message_is_a_conflict_but_title_and_ttl_are_not(
+async def test_save_conflicts_with_a_concurrent_message_but_not_with_title_or_ttl(
     conversations: Conversations, store: Store
 ) -> None:
     await conversations.save(conversation("c", "1"))
@@ -93,7 +93,9 @@ async def test_concurrent_message_is_a_conflict_but_title_and_ttl_are_not(
     assert store.info("c").title == "Greetings"
 
 
-async def test_session_of_other_program_reads_as_conversation(conversations: Conversations, store: Store) -> None:
+async def test_session_of_another_program_is_loaded_as_a_conversation(
+    conversations: Conversations, store: Store
+) -> None:
     store.create("c", user_id="ann", messages=[Message.system("Be brief."), Message.user("Oslo?", id="m-2")])
     store.append_messages(
         "c",
@@ -154,7 +156,9 @@ async def test_summary_replaces_the_messages_it_covers(conversations: Conversati
     assert faults(store) == []
 
 
-async def test_only_redacted_or_deleted_texts_are_missing(conversations: Conversations, store: Store) -> None:
+async def test_conversation_is_loaded_without_redacted_texts_and_deleted_messages(
+    conversations: Conversations, store: Store
+) -> None:
     talk = conversation("c", "1", "2", "3", "4")
     await conversations.save(talk)
     branched = await conversations.branch("c", at=2, expected_revision=talk.revision)

@@ -65,7 +65,9 @@ async def test_delete_removes_the_whole_conversation(conversations: Conversation
 # Usage
 
 
-async def test_usage_of_record_equals_total_usage_of_session(conversations: Conversations, store: Store) -> None:
+async def test_usage_of_a_conversation_equals_the_total_usage_of_the_session(
+    conversations: Conversations, store: Store
+) -> None:
     agent = weather_agent()
     talk = Conversation(conversation_id="c")
     for _ in range(3):
@@ -103,7 +105,9 @@ async def test_store_usage_equals_usage_of_conversations(conversations: Conversa
     assert row.cost_usd == whole.cost == 1
 
 
-async def test_usage_by_model_has_last_model_of_each_save(conversations: Conversations, store: Store) -> None:
+async def test_store_usage_by_model_uses_the_last_model_of_each_save(
+    conversations: Conversations, store: Store
+) -> None:
     talk = Conversation(conversation_id="c")
     for models in (["large"], ["small", "large"], [None], []):
         for model in models:
@@ -115,7 +119,9 @@ async def test_usage_by_model_has_last_model_of_each_save(conversations: Convers
     assert [(row.model, row.input_tokens) for row in rows] == [(None, 20), ("large", 20)]
 
 
-async def test_total_usage_follows_usage_that_shrinks_or_has_text(conversations: Conversations, store: Store) -> None:
+async def test_total_usage_equals_the_saved_usage_even_if_it_shrinks_or_has_text(
+    conversations: Conversations, store: Store
+) -> None:
     talk = conversation("c", "1")
     for usage in (
         RunUsage(requests=3, details={"a": 1, "b": 2}),
@@ -135,7 +141,7 @@ async def test_total_usage_follows_usage_that_shrinks_or_has_text(conversations:
         assert {name: count for name, count in total["details"].items() if count} == usage.details
 
 
-async def test_usage_of_other_writer_is_counted(conversations: Conversations, store: Store) -> None:
+async def test_usage_saved_by_another_program_is_counted(conversations: Conversations, store: Store) -> None:
     talk = conversation("c", "1")
     talk.usage = RunUsage(requests=1, input_tokens=5)
     await conversations.save(talk)

@@ -54,7 +54,9 @@ async def test_read_entry_of_unknown_id_raises_lookup_error(conversations: Conve
 # Save
 
 
-async def test_stale_revision_is_a_conflict_and_writes_nothing(conversations: Conversations, store: Store) -> None:
+async def test_save_with_a_stale_revision_is_a_conflict_and_writes_nothing(
+    conversations: Conversations, store: Store
+) -> None:
     await conversations.save(conversation("c", "1"))
     one, other = await conversations.load("c"), await conversations.load("c")
     assert one is not None

@@ -48,7 +48,7 @@ async def run(store: AsyncStore, id: str, asked: Agent[None, str], question: str
             await conversations.save(await asked.run(question, conversation=talk), scope="ann")
 
 
-async def test_runs_of_one_conversation_follow_each_other(store: Store) -> None:
+async def test_concurrent_runs_of_one_conversation_execute_one_after_another(store: Store) -> None:
     seen: list[list[Any]] = []
     asked = agent(seen.append)
     async with AsyncStore(store) as awaited:
@@ -81,7 +81,7 @@ async def test_run_whose_lease_was_taken_over_stores_nothing(store: Store, clock
     assert [turn.id for turn in store.conversation("c").turns()] == ["other"]
 
 
-async def test_opened_session_is_absent_for_framework_until_saved(store: Store) -> None:
+async def test_opened_session_is_not_loaded_as_a_conversation_until_one_is_saved(store: Store) -> None:
     store.open("c")
     store.set_values("c", {"color": "blue"})
     conversations = LangoConversationStore(store)
