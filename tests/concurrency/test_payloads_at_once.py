@@ -13,7 +13,7 @@ from support.session_checks import assert_sound
 from lango_store import Conversation, PayloadNotFound, Store
 from lango_store._operations import payloads
 
-ROUNDS = 50
+ROUNDS = 30
 
 
 def texts(number: int) -> list[str]:

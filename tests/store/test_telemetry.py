@@ -151,19 +151,18 @@ def test_each_method_call_has_one_span(
     schema.enable_search(watched.engine)
     plain = Store(watched.engine, clock=clock)
     for kind, methods in calls_of_fresh(plain, either, cold).items():
-        for name, calls in methods.items():
-            for number in range(len(calls)):
-                call = calls_of_fresh(plain, either, cold)[kind][name][number]
-                telemetry.spans()
-                with telemetry.request() as request:
-                    call()
-                *spans, _ = telemetry.spans()
-                expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [name])
-                assert [attribute(span, OPERATION) for span in spans] == expected, name
-                outermost = spans[-1:] if name == "transact" else spans
-                assert {parent_id(span) for span in outermost} <= {id_of(request)}, name
-                assert {span.status.status_code for span in spans} <= {StatusCode.UNSET}, name
-                assert all({*(span.attributes or {})} <= ATTRIBUTES for span in spans), name
+        for name in methods:
+            call = calls_of_fresh(plain, either, cold)[kind][name][0]
+            telemetry.spans()
+            with telemetry.request() as request:
+                call()
+            *spans, _ = telemetry.spans()
+            expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [name])
+            assert [attribute(span, OPERATION) for span in spans] == expected, name
+            outermost = spans[-1:] if name == "transact" else spans
+            assert {parent_id(span) for span in outermost} <= {id_of(request)}, name
+            assert {span.status.status_code for span in spans} <= {StatusCode.UNSET}, name
+            assert all({*(span.attributes or {})} <= ATTRIBUTES for span in spans), name
 
 
 def calls_of_fresh(plain: Store, store: Any, cold: Path) -> Any:
