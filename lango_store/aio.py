@@ -127,7 +127,7 @@ class AsyncStore:
 
     A cancelled read raises `CancelledError` at once. A cancelled write first waits until its outcome is known; if the
     write failed, its exception is the cause of the `CancelledError`. A cancelled call of several transactions, such as
-    `expire`, does not start another transaction. The wait is as long as the SQL statement: SQLite waits up to 30
+    `expire`, does not start another transaction. The cancelled write ends when its SQL statement ends: SQLite waits up to 30
     seconds for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a cancellation, a
     message with an `id` can be appended again safely.
 

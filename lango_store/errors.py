@@ -469,7 +469,7 @@ class DamagedMessage(LangoStoreError):
         key: The key of the session.
         seq: The `seq` of the message; 0 if the session itself, or another row such as a value, is damaged.
         field: The name of the damaged field.
-        reason: The fault of the stored value.
+        reason: The cause: what is wrong with the field.
     """
 
     def __init__(self, key: str, seq: int, field: str, reason: str) -> None:

@@ -747,8 +747,8 @@ class Store:
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
             children: Also restore the descendants of the session, with the same TTL, in the same transaction.
-                If an earlier session with this key was purged too, descendants that were purged with it or before it
-                are left out.
+                If the archive has an earlier session with this key too, descendants that were purged no later than that
+                session are left out.
 
         Returns:
             The restored session with its window.
@@ -757,8 +757,8 @@ class Store:
             SessionNotFound: The archive has no session with this key.
             SessionExists: The store has a session with this key or a restored descendant's key, live or expired;
                 nothing was written.
-            InvalidFile: The file does not exist, is not an archive, or has a damaged row of the session; nothing was
-                written.
+            InvalidFile: The file does not exist, is a SQLite file but not an archive, or has a damaged row of the
+                session; nothing was written.
             DatabaseUnavailable: The database cannot be reached, or the file is not a SQLite file; nothing was written.
         """
         return maintenance.restore(self._context, archive, key, ttl, children=children)

@@ -30,7 +30,7 @@ def answers(message: Message) -> list[str]:
     """Return the ids of the tool calls whose results are in a message.
 
     The result of a call is a tool message with the call's id as its `tool_call_id`, or an item of `tool_calls` that has
-    an `output`, also in an assistant message.
+    an `output`, even if the message is an assistant message.
 
     Args:
         message: Any message.
@@ -303,8 +303,8 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
 def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
     """Return the messages as dicts to send to a chat API.
 
-    Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. The content
-    is `sent`, if the message has it. Each output of a tool becomes a separate dict. Roles have their common names:
+    Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. If a
+    message has `sent`, it becomes the `content`. Each output of a tool becomes a separate dict. Roles have their common names:
     `assistant` for `model`, `tool` for `function`.
 
     A chat API may still refuse the following, which this function does not repair: a content that is None, empty, or
@@ -315,8 +315,8 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     Args:
         messages: The messages in their order.
         nested: True (the default) for OpenAI's nested tool calls: contents are unchanged, outputs are text, and calls
-            include the provider's `extra` fields. False for flat tool calls of `id`, `name` and `arguments` as stored:
-            contents and outputs that consist only of text blocks become text.
+            include the provider's `extra` fields. False for flat tool calls: `id`, `name`, and `arguments` in their stored form.
+            Contents and outputs that consist only of text blocks then become text.
 
     Returns:
         New dicts, which share no list and no dict with the messages.

@@ -166,7 +166,7 @@ class Undone(Value):
     """The result of `undo` or `redo`.
 
     Attributes:
-        change: The change that was taken back.
+        change: The change that was taken back; for `redo`, the undo.
         seq: The `seq` of the undo or redo itself.
         restored: The number of messages and records that were restored, including earlier versions of edited messages.
         removed: The number of messages and records that were removed, including the versions that were replaced.

@@ -49,7 +49,7 @@ class CopyReport(Value):
         failed: The sessions and shared values that could not be copied, each with the reason.
         missing: The data that a salvage could not read.
         seconds: The duration, in seconds.
-        dry_run: True if nothing was written.
+        dry_run: True for a dry run, which writes nothing.
     """
 
     copied: int = 0

@@ -42,7 +42,7 @@ class FileReport(Value):
             that exist with another value.
         error: The reason why the file could not be imported, None if it could. With an `error`, only the sessions in
             `keys` were imported.
-        dry_run: True if nothing was written.
+        dry_run: True for a dry run, which writes nothing.
     """
 
     path: Shown

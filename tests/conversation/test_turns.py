@@ -286,7 +286,9 @@ def test_turn_includes_a_stored_question_if_the_answer_directly_follows_it(store
 
 
 @pytest.mark.parametrize("between", ["a message", "a turn", "an edit"])
-def test_turn_excludes_a_stored_question_if_another_write_came_before_the_answer(store: Store, between: str) -> None:
+def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_answer(
+    store: Store, between: str
+) -> None:
     conversation = store.open("k")
     question = message("q", id="q")
     if between == "a turn":

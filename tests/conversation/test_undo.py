@@ -264,7 +264,7 @@ def test_undo_in_a_transaction_is_rolled_back_with_the_transaction(keeping: Stor
     assert (len(conversation.messages()), conversation.changes()) == (2, [])
 
 
-def test_replacement_without_new_messages_can_be_taken_back(keeping: Store) -> None:
+def test_undo_takes_back_a_replacement_of_messages_by_none(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     assert conversation.append_messages([], replace_after=1) == []
     (change,) = conversation.changes()

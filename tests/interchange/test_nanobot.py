@@ -30,7 +30,7 @@ def test_current_files_are_read_like_nanobot_does(opened: Store, key: str) -> No
     assert file_name(key, "g2") == golden["filename"]
 
 
-def test_history_of_an_imported_session_equals_that_of_older_nanobot(opened: Store) -> None:
+def test_history_of_an_imported_session_is_the_one_that_older_nanobot_makes(opened: Store) -> None:
     golden = G1["telegram:12345678"]
     imported(opened, DATA / "nanobot_g1" / "telegram_12345678.jsonl")
     session = opened.open("telegram:12345678")
@@ -42,7 +42,7 @@ def test_history_of_an_imported_session_equals_that_of_older_nanobot(opened: Sto
 
 
 @pytest.mark.parametrize("key", [key for key in G2 if key != "telegram:12345678"])  # that one has images and commands
-def test_history_of_an_imported_session_equals_that_of_current_nanobot(opened: Store, key: str) -> None:
+def test_history_of_an_imported_session_is_the_one_that_current_nanobot_makes(opened: Store, key: str) -> None:
     imported(opened, DATA / "nanobot_g2" / G2[key]["filename"])
     assert opened.open(key).history(from_consolidated=True) == G2[key]["history_default"]
 

@@ -78,16 +78,14 @@ def assert_both_are_there(url: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_migrations_of_an_application_continue_after_env_py_upgrades_the_store(
-    tmp_path: Path, empty_url: str, way: str
-) -> None:
+def test_application_migrations_run_after_env_py_upgrades_the_store(tmp_path: Path, empty_url: str, way: str) -> None:
     line = WAYS[way].format(connection="connection") + ("; connection.commit()" if way == "the connection" else "")
     command.upgrade(host(tmp_path / "host", empty_url, env=line), "head")
     assert_both_are_there(empty_url)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_migrations_of_an_application_continue_after_one_of_them_upgrades_the_store(
+def test_application_migrations_run_after_one_of_them_upgrades_the_store(
     tmp_path: Path, empty_url: str, way: str
 ) -> None:
     config = host(tmp_path / "host", empty_url, revision=WAYS[way].format(connection="op.get_bind()"))

@@ -265,7 +265,7 @@ def test_values_with_200_levels_round_trip_through_json(store: Store) -> None:
     assert Session.model_validate_json(TypeAdapter(Session).dump_json(created)) == created
 
 
-def test_surrogate_pair_is_one_character_in_json_and_refused_by_the_store(store: Store) -> None:
+def test_surrogate_pair_in_a_str_is_refused_and_in_json_is_one_character(store: Store) -> None:
     halves = message("\ud83d\ude00")
     assert Message.model_validate_json(halves.model_dump_json()).content == "😀"
     with pytest.raises(InvalidMessage):

@@ -62,7 +62,7 @@ def test_history_with_max_tokens_needs_a_counter_for_uncounted_messages(store: S
         session.history(max_tokens=10)
 
 
-def test_session_stores_tools(store: Store) -> None:
+def test_session_stores_tool_definitions(store: Store) -> None:
     tools = [{"name": "ls", "description": "list files", "parameters": {"type": "object", "properties": {}}}]
     session = store.open("s", tools=tools)
     assert session.info().tools == tools

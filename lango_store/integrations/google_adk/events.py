@@ -91,7 +91,7 @@ def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state_delta(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state changes of an event, given as JSON."""
+    """Return the state changes in the JSON of an event."""
     return mapping(mapping(data.get("actions")).get("state_delta"))
 
 
