@@ -127,9 +127,9 @@ class AsyncStore:
 
     A cancelled read raises `CancelledError` at once. A cancelled write first waits until its outcome is known; if the
     write failed, its exception is the cause of the `CancelledError`. A cancelled call of several transactions, such as
-    `expire`, does not start another transaction. The cancelled write ends when its SQL statement ends: SQLite waits up to 30
-    seconds for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a cancellation, a
-    message with an `id` can be appended again safely.
+    `expire`, does not start another transaction. The cancelled write ends when its SQL statement ends: SQLite waits up
+    to 30 seconds for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a
+    cancellation, a message with an `id` can be appended again safely.
 
     To write in the transaction of your own `AsyncSession`, use the synchronous store: `await session.run_sync(lambda s:
     store.store.using(s).append_message(key, message))`.

@@ -304,8 +304,8 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     """Return the messages as dicts to send to a chat API.
 
     Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. If a
-    message has `sent`, it becomes the `content`. Each output of a tool becomes a separate dict. Roles have their common names:
-    `assistant` for `model`, `tool` for `function`.
+    message has `sent`, it becomes the `content`. Each output of a tool becomes a separate dict. Roles have their common
+    names: `assistant` for `model`, `tool` for `function`.
 
     A chat API may still refuse the following, which this function does not repair: a content that is None, empty, or
     neither text nor blocks; blocks of another provider; a call without a result (see `close_calls`) or a result without
@@ -315,8 +315,8 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     Args:
         messages: The messages in their order.
         nested: True (the default) for OpenAI's nested tool calls: contents are unchanged, outputs are text, and calls
-            include the provider's `extra` fields. False for flat tool calls: `id`, `name`, and `arguments` in their stored form.
-            Contents and outputs that consist only of text blocks then become text.
+            include the provider's `extra` fields. False for flat tool calls: `id`, `name`, and `arguments` in their
+            stored form. Contents and outputs that consist only of text blocks then become text.
 
     Returns:
         New dicts, which share no list and no dict with the messages.
