@@ -29,7 +29,7 @@ from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidFile, L
 
 FAILED, REFUSED, UNREACHABLE = 1, 2, 3
 """Exit codes. `FAILED`: nothing was found, a check failed, some sessions were kept, or the command failed. `REFUSED`:
-wrong usage, a missing database file or missing permissions. `UNREACHABLE`: the database is busy or unreachable."""
+wrong usage, a missing database file or missing permissions. `UNREACHABLE`: the database is busy or unavailable."""
 
 app = typer.Typer(
     name="lango-store",
