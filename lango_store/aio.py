@@ -126,8 +126,8 @@ class AsyncStore:
     most 32. Several event loops may use one store.
 
     A cancelled read raises `CancelledError` at once. A cancelled write first waits until its outcome is known; if the
-    write failed, its exception is the cause of the `CancelledError`. A cancelled call of several transactions, such as
-    `expire`, does not start another transaction. The cancelled write ends when its SQL statement ends: SQLite waits up
+    write failed, its exception is the cause of the `CancelledError`. A cancelled call that runs several transactions,
+    such as `expire`, does not start another one. The cancelled write ends when its SQL statement ends: SQLite waits up
     to 30 seconds for a lock, PostgreSQL as long as your `lock_timeout` and `statement_timeout` allow. After a
     cancellation, a message with an `id` can be appended again safely.
 
@@ -213,7 +213,7 @@ class AsyncStore:
     position = awaited(Store.position)
 
     def at(self, position: str | None) -> AsyncStore:
-        """Return a store whose reads include all writes up to a position, even from a replica.
+        """Return a store that sees all writes up to a position, even if it reads from a replica.
 
         This method is not a coroutine. Closing the returned store has no effect: close this one.
 
@@ -387,7 +387,7 @@ class AsyncConversation:
 
     @contextmanager
     def _steps(self, name: str) -> Iterator[Conversation]:
-        """Record a method that calls the twin several times as one call; yield a twin whose calls are not recorded."""
+        """Record several calls of the twin as one call of a method; yield a twin whose own calls are not recorded."""
         with self._twin._context.telemetry.span(name, self.key):
             yield Conversation(self._twin._context, self.key)
 
@@ -603,7 +603,7 @@ class AsyncRunningTurn:
         messages: The messages of the turn in the log so far.
         usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
         metadata: Your own data to save with the turn, a dict of JSON.
-        stored: The saved turn: after the block, or from its beginning if `replayed`.
+        stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
         draft_text: The text that was written since the last answer was appended.
     """
 
@@ -628,7 +628,8 @@ class AsyncRunningTurn:
     async def write(self, text: str) -> None:
         """Add a piece of a streamed answer to the draft, as `RunningTurn.write` does.
 
-        Pieces are stored at most once per `flush` of `AsyncConversation.turn`. Only storing uses a thread.
+        Pieces are collected and stored together, at most once in the time `flush` of `AsyncConversation.turn`. Only
+        storing uses a thread.
 
         Args:
             text: The piece.

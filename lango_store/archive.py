@@ -65,8 +65,8 @@ class Archive:
 
     Args:
         path: The path of the file.
-        create: Create the file if it does not exist, readable by its owner only, and add missing tables. Default:
-            False.
+        create: Create a missing file, which only its owner can read, and add missing tables to an existing one.
+            Default: False.
 
     Raises:
         InvalidFile: The file is a SQLite database but not an archive, or it does not exist and `create` is False.
@@ -266,7 +266,8 @@ class Archive:
             key: The key of the session.
             seq_or_id: The `seq` (an int) or the id (a str) of the message.
             reason: A reason to store in the message. Default: None.
-            incarnation: The incarnation of the session. Default: the one that was archived last and has such a message.
+            incarnation: The `incarnation` of the session in the table `sessions`. Default: of the sessions with this
+                key that have such a message, the one that was archived last.
 
         Returns:
             The redacted message, or None if there is no such message.

@@ -76,8 +76,8 @@ R = TypeVar("R")
 class Conversation:
     """A handle for one session.
 
-    It has most methods of `Store` that work on one session, without their `key` argument (but not `exists`, `touch` and
-    `delete`), and methods for the log, the turns and the forks of the session.
+    It has most methods of `Store` that work on one session (but not `exists`, `touch` and `delete`), without their
+    `key` argument, and methods for the log, the turns and the forks of the session.
 
     `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
     be used for one session. Returned objects are independent copies: changing them does not change stored data.
@@ -121,8 +121,8 @@ class Conversation:
             expired: Also load the session if it has expired and is not purged yet. The session stays expired.
             records: Also load the records between the messages.
             as_of: Load the window of an earlier moment. A number is the moment at which the session's `last_seq` had
-                this value. An aware datetime is compared with the times of messages and changes. The counters are
-                those of that moment, but the other fields of the session are the current ones. Needs
+                this value. With an aware datetime, the log ends before the first message or change of a later time. The
+                counters are those of that moment, but the other fields of the session are the current ones. Needs
                 `Store(keep_removed=…)`, unless nothing was removed or edited since. Defaults to now.
 
         Returns:
@@ -162,10 +162,11 @@ class Conversation:
             The changed session without its messages.
 
         Raises:
-            Conflict: The session's `revision` is not `expect`; nothing was changed.
+            Conflict: The session's `revision` differs from `expect`; nothing was changed.
             InvalidValue: A value cannot be stored losslessly; nothing was changed.
             ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
-            DamagedMessage: A field that you did not pass cannot be read. The change is stored only on PostgreSQL.
+            DamagedMessage: A field that you did not pass cannot be read. On PostgreSQL, the change was stored; on
+                SQLite, nothing was changed.
         """
         expected = Expected(revision=expect)
         return self._context.write(sessions.update, self.key, changes, activity=activity, expected=expected)
@@ -201,8 +202,8 @@ class Conversation:
             The stored message with its `seq` and `created_at`.
 
         Raises:
-            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
-                and no `after` above 0. Nothing was written.
+            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
+                `expect`, and no `after` above 0. Nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
@@ -226,7 +227,8 @@ class Conversation:
         With `replace_after`, the new messages may use the ids of the messages that the call deletes. If you repeat the
         call with the same messages and ids, and the log after `replace_after` consists of exactly these messages,
         nothing changes, and they are returned with `replayed=True`. If other writers have appended messages since, the
-        repeated call deletes those too. To prevent this, pass `after`: the repeated call then raises `Conflict`.
+        repeated call deletes those too. To prevent this, pass `after`: the repeated call then raises `Conflict` instead
+        of deleting them.
 
         Args:
             messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
@@ -243,11 +245,11 @@ class Conversation:
             The stored messages, in the order of `messages`.
 
         Raises:
-            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
-                and no `after` above 0. Nothing was written.
+            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
+                `expect`, and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
-                point; nothing was written.
+            InvalidCut: A compaction discarded messages with a `seq` above `replace_after`, so the session cannot go
+                back to that point; nothing was written.
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
         """
@@ -431,14 +433,14 @@ class Conversation:
             expect: Replace the message only if the session's `revision` equals this value.
 
         Returns:
-            The new message as stored.
+            The new message, with its `seq` and `created_at`.
 
         Raises:
             MessageNotFound: The session has no such message; nothing was changed.
             InvalidMessage: The message cannot be stored losslessly, another message has its `id`, its tool calls differ
                 although one of the old calls was begun, or a message of a summary would become a record; nothing was
                 changed.
-            Conflict: The session's `revision` is not `expect`; nothing was changed.
+            Conflict: The session's `revision` differs from `expect`; nothing was changed.
         """
         message = self._context.counted(message)
         try:
@@ -460,7 +462,7 @@ class Conversation:
 
         Raises:
             MessageNotFound: The session has no such message; nothing was deleted.
-            Conflict: The session's `revision` is not `expect`; nothing was deleted.
+            Conflict: The session's `revision` differs from `expect`; nothing was deleted.
         """
         self._context.transact_once(edits.delete, self.key, seq_or_id, Expected(revision=expect))
 
@@ -485,8 +487,8 @@ class Conversation:
                 messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
             archive: An archive in which to redact the message too. If the store has the message, only the archived copy
-                of the same session is redacted. If it has not, the message is redacted only in the archive, in the
-                session with this key that was archived last and has the message.
+                of the same session is redacted. If it has not, the message is redacted only in the archive: of the
+                sessions with this key that have the message, in the one that was archived last.
 
         Returns:
             The redacted message.
@@ -526,8 +528,8 @@ class Conversation:
             The number of deleted messages, without records.
 
         Raises:
-            InvalidCut: A compaction discarded messages after `after`, so the session cannot go back to that point;
-                nothing was deleted.
+            InvalidCut: A compaction discarded messages with a `seq` above `after`, so the session cannot go back to
+                that point; nothing was deleted.
         """
         return self._context.transact_once(removals.truncate, self.key, after)
 
@@ -617,8 +619,8 @@ class Conversation:
             The stored turn with its messages.
 
         Raises:
-            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
-                and no `after` above 0. Nothing was written.
+            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
+                `expect`, and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
             InvalidValue: `id`, `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
 
@@ -744,7 +746,7 @@ class Conversation:
         begun can still be stored.
 
         Returns:
-            The turn that had the lease, or None if there was none.
+            The turn as it was before the release, or None if there was none.
         """
         return self._context.transact(leases.release_any, self.key)
 
@@ -870,7 +872,7 @@ class Conversation:
                 true`.
 
         Returns:
-            The stored tool message. If the effect is `replayed`, its `result`.
+            The stored tool message; for an effect with `replayed=True`, its `result`.
 
         Raises:
             Conflict: The call was resolved or begun again, or its message was removed; nothing was written.
@@ -1234,9 +1236,10 @@ class Conversation:
             last: The maximum number of messages. Defaults to no limit.
             max_tokens: The maximum number of tokens. Needs messages with `tokens`, or a store with a `token_counter`.
                 Defaults to no limit.
-            step: With `last`: move the start of the prompt only at multiples of this many seqs, so that a provider's
-                cache recognizes the prompt. The prompt then has up to `last + step - 1` messages.
-            step_tokens: With `max_tokens`: move the start of the prompt only at multiples of this many tokens. May not
+            step: With `last`: if the window is longer, start the prompt after a `seq` that is a multiple of this
+                number. The start then moves rarely, so that a provider's cache recognizes the prompt. The prompt has up
+                to `last + step - 1` messages.
+            step_tokens: With `max_tokens`: as `step`, but the start moves at multiples of this many tokens. May not
                 exceed `max_tokens`. Needs messages with `tokens`.
             from_consolidated: Leave out the first `last_consolidated` messages of the session. Your application sets
                 this number with `update` when a memory outside the store has processed these messages.

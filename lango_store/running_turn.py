@@ -42,7 +42,7 @@ class RunningTurn:
             leaving the block writes nothing.
         usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
         metadata: Your own data to save with the turn, a dict of JSON.
-        stored: The saved turn: after the block, or from its beginning if `replayed`. None until then.
+        stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
     """
 
     def __init__(
@@ -200,8 +200,8 @@ class RunningTurn:
     def write(self, text: str) -> None:
         """Add a piece of a streamed answer to the draft.
 
-        Pieces are collected and stored together, at most once per `flush` of `Conversation.turn` (250 ms by default).
-        Storing them extends the lease.
+        Pieces are collected and stored together, at most once in the time `flush` of `Conversation.turn` (250 ms by
+        default). Storing them extends the lease.
 
         Args:
             text: The piece.

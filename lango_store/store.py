@@ -305,10 +305,11 @@ class Store:
             The changed session without its messages.
 
         Raises:
-            Conflict: The session's `revision` is not `expect`; nothing was changed.
+            Conflict: The session's `revision` differs from `expect`; nothing was changed.
             InvalidValue: A value cannot be stored losslessly; nothing was changed.
             ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
-            DamagedMessage: A field that you did not pass cannot be read. The change is stored only on PostgreSQL.
+            DamagedMessage: A field that you did not pass cannot be read. On PostgreSQL, the change was stored; on
+                SQLite, nothing was changed.
         """
         return self._at(key).update(activity=activity, expect=expect, **changes)
 
@@ -327,7 +328,8 @@ class Store:
 
         Raises:
             SessionNotFound: There is no such session.
-            DamagedMessage: A field of the session cannot be read. The new expiry is stored only on PostgreSQL.
+            DamagedMessage: A field of the session cannot be read. On PostgreSQL, the new expiry was stored; on SQLite,
+                nothing was changed.
         """
         return self._context.write(sessions.touch, key, ttl)
 
@@ -344,7 +346,7 @@ class Store:
             True if a session was deleted, False if there was none.
 
         Raises:
-            Conflict: The session's `revision` is not `expect`; nothing was deleted.
+            Conflict: The session's `revision` differs from `expect`; nothing was deleted.
             SessionHeld: A row of another table refers to the session, or to one of the descendants, by a foreign key
                 without ON DELETE; nothing was deleted. `key` of the exception names the session or descendant.
         """
@@ -386,8 +388,8 @@ class Store:
         Raises:
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
-                and no `after` above 0. Nothing was written.
+            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
+                `expect`, and no `after` above 0. Nothing was written.
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
@@ -427,11 +429,11 @@ class Store:
         Raises:
             SessionNotFound: There is no such session, and `create` is False.
             SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match. A session that `create=True` would create matches no `expect`,
-                and no `after` above 0. Nothing was written.
+            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
+                `expect`, and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidCut: A compaction discarded messages after `replace_after`, so the session cannot go back to that
-                point; nothing was written.
+            InvalidCut: A compaction discarded messages with a `seq` above `replace_after`, so the session cannot go
+                back to that point; nothing was written.
         """
         return appending.append(self._context, key, messages, replace_after, after, expect, create, ttl, fields)
 
@@ -681,6 +683,7 @@ class Store:
             A report with the numbers of purged sessions and messages.
 
         Raises:
+            InvalidFile: `archive` is a SQLite database of another application; nothing was deleted.
             DatabaseUnavailable: The database cannot be reached, or `archive` is not a SQLite file or cannot be written;
                 the current batch was not deleted.
         """
@@ -861,7 +864,7 @@ class Store:
         return self._context.trying(self._context.position)
 
     def at(self, position: str | None) -> Store:
-        """Return a store whose reads include all writes up to a position, even from a replica.
+        """Return a store that sees all writes up to a position, even if it reads from a replica.
 
         Use it to read what another process wrote. Closing the returned store has no effect: close this one.
 
@@ -1004,7 +1007,7 @@ class Store:
     def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
         """Move large strings of stored messages to payloads, as `Store(payloads=…)` does.
 
-        Messages are moved in batches, each in a separate transaction, and other processes can append between two
+        Messages are changed in batches, each in a separate transaction, and other processes can append between two
         batches. An interrupted call can be repeated.
 
         Args:

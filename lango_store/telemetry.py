@@ -59,7 +59,7 @@ def instrument(
     A span has `db.system.name`, `db.operation.name` (the method), `gen_ai.conversation.id` (the session key),
     `db.response.returned_rows` and, after an error, `error.type`. The metrics are `lango_store.appended_messages`,
     `lango_store.retries`, `lango_store.purged_sessions` and `db.client.connection.wait_time` (only for the pool of
-    `create_engine`).
+    `lango_store.create_engine`).
 
     Args:
         store: The store. For an `AsyncStore`, its synchronous store is instrumented.
@@ -145,7 +145,7 @@ class _Telemetry(Telemetry):
 
 
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
-    """Return a method with a span, which runs on an untraced copy of the object, so that inner calls have no spans."""
+    """Return a method that has a span and runs on an untraced copy of the object, so that inner calls have no spans."""
     operation = f"turn.{name}" if plain is RunningTurn else name
     signature = inspect.signature(method)
 

@@ -69,7 +69,8 @@ def application(
         store: The store to show, preferably on a `read_only_engine`.
         token: The secret in the path, at least 16 characters.
         hosts: The host names that the application answers to. This prevents DNS rebinding: a web page cannot reach the
-            application under another name. `("*",)` allows any name. Default: `localhost` and its addresses.
+            application under another name. `("*",)` allows any name. Default: `localhost`, `127.0.0.1`
+            and `[::1]`.
         searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because on
             SQLite a search first indexes changes that are not indexed yet.
 

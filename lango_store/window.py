@@ -5,7 +5,7 @@ list. They do not change the messages, and do not use a database.
 
 An assistant message that calls tools, together with the results of these calls, is an exchange. `legal_suffix`,
 `plan_eviction` and `fit` keep or remove an exchange as a whole, because providers refuse a result without its call.
-Records are ignored, but `close_answers` returns them. In a list of messages they count as 0 tokens.
+The returned lists have no records, except that of `close_answers`. In a list of messages, records count as 0 tokens.
 """
 
 from collections import defaultdict
@@ -140,7 +140,7 @@ def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | 
 
 
 def plan_eviction(messages: Sequence[Message], need: int, *, count: Count | None = None) -> list[tuple[int, int]]:
-    """Choose the messages to remove to free `need` tokens.
+    """Choose messages whose removal frees `need` tokens.
 
     The plan removes the oldest messages first, in two steps:
 

@@ -142,7 +142,7 @@ class Context:
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
-        """Return one time for several statements, from the first of these: `clock`, PostgreSQL, this machine."""
+        """Return one time for several statements: from `clock` if set, else PostgreSQL or, on SQLite, this machine."""
         moment = self.moment(connection)
         return sessions.server_time(connection) if moment is None else moment
 
@@ -231,7 +231,7 @@ class Context:
         try:
             with opened(allow_replica=self._allow_replica) as connection:
                 return operation(connection, self.moment(connection), *args, **options)
-        except DamagedMessage:  # or a payload was deleted between two statements, which a snapshot rules out
+        except DamagedMessage:  # perhaps a payload was deleted between two statements, which a snapshot rules out
             with self.snapshot(allow_replica=self._allow_replica) as connection:
                 return operation(connection, self.moment(connection), *args, **options)
 

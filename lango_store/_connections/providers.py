@@ -156,7 +156,7 @@ class Callers:
         connection = self._connection()
         reject_translated(connection)
         with translated_errors(connection.engine):
-            if not connection.in_transaction():  # SQLAlchemy begins none for statements on the driver's cursor
+            if not connection.in_transaction():  # statements on the driver's cursor do not begin a transaction
                 connection.begin()
             dialect_of(connection).join(connection)
             self._gate.check_connection(connection)

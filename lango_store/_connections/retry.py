@@ -53,10 +53,10 @@ class Retry:
     def retry_after(self, call: Callable[[], R], error: LangoStoreError, *, if_lost: bool, detects_repeats: bool) -> R:
         """Repeat a call that failed with this error until it succeeds or the time is up.
 
-        An error that is not transient is raised at once. A try whose connection was lost may have been committed, so
-        the call is repeated only with `if_lost`. If the retry then raises one of `_REPEAT_ERRORS`, the outcome is
-        unknown, and `DatabaseUnavailable` is raised instead; but with `detects_repeats`, the call recognizes its own
-        earlier commit, and its error is raised unchanged.
+        An error that is not transient is raised at once. If the connection was lost, the try may have been committed,
+        so the call is then repeated only with `if_lost`. If the repeated call raises one of `_REPEAT_ERRORS`, its own
+        earlier commit may be the cause, so `DatabaseUnavailable` is raised instead. But with `detects_repeats`, the
+        call recognizes its own earlier commit, and its error is raised unchanged.
         """
         first, start, tries, lost = error, monotonic(), 1, False
         while True:

@@ -140,7 +140,7 @@ class Dialect(Protocol):
         """Ensure that the caller's transaction has begun; raise `LangoStoreError` in autocommit mode."""
 
     def append_savepoint(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        """In the caller's transaction, undo an append that fails, if appends take several statements."""
+        """If appends take several statements, undo an append that fails in the caller's transaction."""
         return nullcontext()  # an append is one statement, and after an error PostgreSQL commits nothing
 
     def transaction(self, connection: sa.Connection) -> AbstractContextManager[None]:

@@ -89,7 +89,7 @@ class Fts5(SearchIndex):
             connection.exec_driver_sql("INSERT INTO lango_search (lango_search) VALUES ('optimize')")
 
     def is_damage(self, error: BaseException) -> bool:
-        # FTS5 reports damage as an error, as a corruption, or as a violated constraint.
+        # FTS5 reports damage with one of three error codes of SQLite.
         code = getattr(error, "sqlite_errorcode", None)
         return code is not None and code & 0xFF in _DAMAGE
 

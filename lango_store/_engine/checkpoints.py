@@ -69,8 +69,8 @@ class Checkpoints:
             other = self._sqlite.connect(f"{Path(file).as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None)
             with closing(other):
                 busy, pages, _ = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if not busy:  # readers may still need the log, which then continues to grow
-                self._salts, self._due = salts, pages + _PAGES
+            if not busy:
+                self._salts, self._due = salts, pages + _PAGES  # a log that readers still need continues to grow
         finally:
             if driver.in_transaction:
                 driver.execute("ROLLBACK")

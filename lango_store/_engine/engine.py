@@ -152,7 +152,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
                 safe_checkpoints.connected(driver, entry.info)
                 log_affected(sqlite.sqlite_version)
         except BaseException:
-            driver.close()  # the pool does not close it
+            driver.close()  # the pool does not close a connection whose setup failed
             raise
 
     event.listen(engine, "begin", pool.begin_sqlite)

@@ -84,8 +84,8 @@ def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnectio
     """Check that a PostgreSQL connection works, and switch autocommit for its next use."""
     for_one_statement, _taking.for_one_statement = getattr(_taking, "for_one_statement", False), False
     _reject_lost(driver, entry)
-    # Switching autocommit is the slowest step here. So it stays on after a single statement, until the connection is
-    # taken for a transaction, which autocommit would make impossible to roll back.
+    # Switching autocommit is the slowest step here, so autocommit stays on after a single statement. It is switched
+    # off when the connection is taken for a transaction, because autocommit would make a rollback impossible.
     if not for_one_statement:
         if entry.info.pop(_AUTOCOMMIT, False):
             driver.autocommit = False
@@ -260,7 +260,7 @@ def _separate() -> None:
         if file is not None and isinstance(pool, QueuePool) and not engine.dialect.is_async:
             pool._pool.mutex = threading.RLock()  # type: ignore[attr-defined] # another thread may have held it, and checkedout() needs it
             if pool.checkedout() and (identity := _identity(file)):
-                _open_at_fork.add(identity)  # or a thread was about to open the file
+                _open_at_fork.add(identity)  # a thread had the file open, or was about to open it
         # Closing a connection would close the parent's session on the server, or write the parent's log into the file.
         # The extra reference keeps the connections alive even when the interpreter clears all modules at its end.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))

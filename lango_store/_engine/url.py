@@ -32,7 +32,7 @@ _ODD_PLACE: Final = "the URL has a password in an odd place: write postgresql://
 
 
 def parse(database_url: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
-    """Return the URL for the driver of the store, and the secret and other parameters to pass separately.
+    """Return the URL for the driver of the store, and the parameters to pass separately, such as secret ones.
 
     Raises:
         ValueError: The database is not supported, or the URL may show a password. The text quotes nothing of the URL.
@@ -91,7 +91,7 @@ def _reject_misplaced(url: sa.URL) -> None:
 def _from_asyncpg(url: sa.URL) -> sa.URL:
     query = {"sslmode" if name == "ssl" else name: value for name, value in url.query.items()}
     for name in _ASYNCPG_CACHES:
-        if query.pop(name, None) == "0":  # set for connection poolers
+        if query.pop(name, None) == "0":  # applications set 0 for connection poolers
             query["prepare_threshold"] = "none"
     return url.set(query=query)
 

@@ -46,7 +46,7 @@ _IS_EXPECTED: Final = tuple(
     SESSION.c[name] == sa.func.coalesce(number(bound), SESSION.c[name])
     for name, bound in (("last_seq", "after"), ("revision", "expect"))
 )
-"""Conditions for `after` and `expect`. A bound NULL matches every session, so calls without them use the same SQL."""
+"""Conditions for `after` and `expect`. A bound NULL matches every session, so all calls use the same SQL."""
 
 _HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
 """The condition of an append under a lease. Only statements for such appends contain it; other appends cost no more."""
@@ -113,7 +113,7 @@ def _insert_messages(
     *,
     one: bool,
 ) -> sa.Insert:
-    """Insert the bound messages; the last one gets `last_seq`. With `one`, values are bound, otherwise arrays."""
+    """Insert the bound messages; the last one gets `last_seq`. Without `one`, each column is bound as an array."""
     source = session
     if one:  # arrays with one value would cost 20% more
         row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS} | {"seq": last_seq}

@@ -77,7 +77,7 @@ def of_sessions(rows: sa.FromClause, keys: Sequence[str]) -> sa.ColumnElement[bo
 
 
 def numbered_insert(rows: sa.Table, *names: str) -> sa.Insert:
-    """Build an insert that binds these columns and computes the next `n` of a session. The session must be locked."""
+    """Build an insert that binds these columns and gives the row the session's next `n`. The session must be locked."""
     last = sa.func.coalesce(sa.func.max(rows.c.n), sa.literal_column("0", sa.BigInteger()))
     number = sa.select(last + sa.literal_column("1")).where(of_session(rows)).scalar_subquery()
     values: dict[str, Any] = {"session_key": KEY, "n": number} | {name: column(rows.c[name]) for name in names}

@@ -206,7 +206,7 @@ class _Edit:
         self.rows = MESSAGE
 
     def choose(self, seq_or_id: SeqOrId, rows: sa.Table = MESSAGE) -> None:
-        """Read the message from `rows`, of several copies the newest one; raise `MessageNotFound` if there is none."""
+        """Read the message or, if `rows` has copies, the newest copy; raise `MessageNotFound` if there is none."""
         value = checked_seq_or_id(seq_or_id)
         chosen = rows.c.id == value if isinstance(value, str) else rows.c.seq == value
         columns = [as_stored(rows.c[name]) for name in MESSAGE_FIELDS]

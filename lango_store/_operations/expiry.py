@@ -21,7 +21,7 @@ MAX_BATCH: Final = 10_000
 _ROWS: Final = SESSION.c.message_count + SESSION.c.record_count + SESSION.c.turn_count + 1
 
 ArchiveBatch = Callable[[sa.Connection, Sequence[str]], AbstractContextManager[None]]
-"""Copies the sessions of a batch to an archive. Leaving its block commits the copy; an error in it rolls it back."""
+"""Copies the sessions of a batch to an archive. Leaving its block commits the copy; an error in the block undoes it."""
 
 
 class Purged(NamedTuple):
@@ -101,7 +101,7 @@ def purge(
     chosen. If an append commits first, the session is no longer due, and is not purged. If the purge commits first,
     the append does not find the session. Due sessions that another transaction has locked are skipped. With `waits`,
     the purge waits for them instead. With `children`, all descendants are deleted too. The purge always waits for the
-    locks of descendants, and they do not count towards the limits.
+    locks of descendants. Descendants do not count towards the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:

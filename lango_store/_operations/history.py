@@ -168,8 +168,8 @@ def undo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
 def redo(connection: sa.Connection, now: datetime, key: str) -> Undone | None:
     """Take back the last undo; return None if there is none.
 
-    An undo can no longer be taken back after a new change, apart from a redaction,
-    `drop_sent` or a fork.
+    After a new change other than a redaction, `drop_sent` or a fork, earlier undos can no
+    longer be taken back.
 
     Raises:
         NotKept: The removed rows of the undo are no longer kept.

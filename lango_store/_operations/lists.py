@@ -104,7 +104,7 @@ LIMIT: Final = number("limit")
 def conditions(dialect: Dialect, names: Sequence[str]) -> list[sa.ColumnElement[bool]]:
     """Return the conditions with these names; `Filter.values` has the values to bind."""
     by_name = _CONDITIONS | {"title": dialect.contains_text(SESSION.c.title, text("title"))}
-    if "user_id" in names:  # use that index: a user has fewer sessions than an agent
+    if "user_id" in names:  # use only the index on `user_id`: a user has fewer sessions than an agent
         by_name["agent_id"] = dialect.without_index(SESSION.c.agent_id) == text("agent_id")
     return [by_name[name] for name in names]
 

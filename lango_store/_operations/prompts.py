@@ -105,10 +105,10 @@ def _prompt(
 
 
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
-    """Return the last `budget.last` messages; with a step, also the messages since the latest multiple of `step`.
+    """Return the last `budget.last` messages; with a step, also those before them, back to a multiple of `step`.
 
-    Multiples are counted by seq, so appends and removals elsewhere do not move the start. With a step, a summary does
-    not count towards the limit; if the window exceeds the limit, the whole summary is left out.
+    The multiple is a seq, so most appends do not move the start. With a step, a summary does not count towards the
+    limit; if the window exceeds the limit, the whole summary is left out.
     """
     last = budget.last
     if last is None or len(messages) <= last:
@@ -151,7 +151,7 @@ def _legal(messages: Sequence[Message], summary_turn: int | None) -> list[Messag
     """Remove leading messages that a model would refuse or misunderstand, such as results without their tool calls."""
     summary = [message for message in messages if summary_turn is not None and message.turn_no == summary_turn]
     later = messages[len(summary) :]
-    if summary:  # which covers all messages before `later`
+    if summary:  # the summary covers all messages before `later`
         asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
         called = {call.id for message in asking for call in message.tool_calls}
         return [*window.without_orphans(summary), *window.without_orphans(later, called)]

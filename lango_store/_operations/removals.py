@@ -7,8 +7,8 @@ before the cut and ends after it is shortened.
 
 Summaries need a separate rule. Their messages are appended at the end of the log, so their `seq` is higher than that of
 the messages that they replace. A cut keeps a summary if it keeps all messages that the summary covers
-(`replaced_upto`), and deletes it otherwise. With this rule, a cut at a lower `seq` never keeps more than one at a
-higher `seq`.
+(`replaced_upto`), and deletes it otherwise. With this rule, a cut at a lower `seq` never keeps a message that a
+cut at a higher `seq` would delete.
 """
 
 from datetime import datetime
@@ -135,7 +135,7 @@ def delete_messages(connection: sa.Connection, key: str, condition: sa.ColumnEle
 
 
 def delete_turns(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> int:
-    """Delete turns of a locked session without their messages; return how many."""
+    """Delete turns of a locked session, but not their messages; return how many turns."""
     removed.keep(connection, key, TURN, condition)
     return connection.execute(sa.delete(TURN).where(of_session(TURN, key), condition)).rowcount
 

@@ -77,7 +77,7 @@ def copy_rows(
 
 
 def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no: int) -> None:
-    """Assign the copies of messages to the turn that was saved with their later versions."""
+    """Assign the earlier versions of messages to the turn that was just saved with their current versions."""
     if not is_on(connection):
         return
     copies = (of_session(REMOVED_MESSAGE, key), REMOVED_MESSAGE.c.seq.in_(seqs), REMOVED_MESSAGE.c.turn_no.is_(None))
@@ -117,7 +117,7 @@ def purge(connection: sa.Connection, now: datetime, after: str, moment: datetime
         sessions.lock_any(connection, key)
         expired = sa.select(CHANGE.c.seq).where(of_session(CHANGE, key), is_expired)
         for copies in COPY_OF.values():
-            # A copy is also kept until the change that restored the row has expired: it shows when the row was missing.
+            # If the row was restored, its copy is kept until that change has expired, to show when the row was missing.
             last = sa.func.coalesce(copies.c.next_at, copies.c.removed_at)
             connection.execute(sa.delete(copies).where(of_session(copies, key), last.in_(expired)))
         connection.execute(sa.update(CHANGE).where(of_session(CHANGE, key), is_expired).values(undo_until=None))

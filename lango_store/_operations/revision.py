@@ -18,7 +18,7 @@ def found(connection: sa.Connection) -> str | None:
     if len(rows) > 1:
         raise LangoStoreError(f"{VERSION_TABLE} has {len(rows)} rows instead of one: `lango-store db stamp` writes it")
     revision = rows[0] if rows else None
-    # Revisions are compared as text.
+    # Revisions are compared as text, so all have the same length and only digits.
     if revision is None or (isinstance(revision, str) and len(revision) == len(SCHEMA_REVISION) and revision.isdigit()):
         return revision
     raise LangoStoreError(

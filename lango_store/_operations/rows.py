@@ -104,9 +104,9 @@ Stored = TypeVar("Stored", bound=BaseModel)
 
 
 def session_value(kind: type[Stored], value: dict[str, Any], key: str | None = None) -> Stored:
-    """Build a value of a session from a decoded row; raise `DamagedMessage` if a field is invalid.
+    """Build a `kind`, such as `SessionInfo`, from a decoded row; raise `DamagedMessage` if a field is invalid.
 
-    `key` is the key of the session, if the value has no field for it.
+    Pass the session's `key` if `kind` has no field for it.
     """
     try:
         return kind.model_validate(value)

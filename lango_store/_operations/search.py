@@ -240,8 +240,8 @@ def status(connection: sa.Connection) -> SearchStatus:
 def faults(connection: sa.Connection) -> list[str]:
     """Return descriptions of the index's faults.
 
-    Faults are an unusable index, a difference from the messages that are not queued, and
-    messages of a random sample that the index does not find.
+    Faults are an unusable index, messages without an entry and entries without a message
+    (unless queued), and messages of a random sample that the index does not find.
     """
     index = dialect_of(connection).search_index
     if (fault := index.fault(connection)) is not None:

@@ -170,8 +170,8 @@ def raise_unmatched(
 ) -> None:
     """Raise the error that explains why a write matched no row of the session.
 
-    If the session is now live and as expected, return, so that the caller tries again. If no tries are left, raise
-    `NotPermitted`: the database does not allow the role to write the row.
+    If the session is now live and as expected, return, so that the caller tries again. But if no tries are left, raise
+    `NotPermitted`, because the database does not allow the role to write the row.
     """
     value = row_of(connection, now, key)
     expected.check(key, value["last_seq"], value["revision"])

@@ -75,7 +75,8 @@ class Batch(NamedTuple):
     is_over: bool = False
 
 
-# These columns change with each event. Each piece of a draft changes `lease_until`, unless the clock is frozen.
+# With each event, at least one of these columns changes. For a piece of a draft this is `lease_until` or, if the clock
+# is frozen, the `n` of the last piece.
 _LAST_PIECE: Final = sa.select(sa.func.max(DRAFT.c.n)).where(of_session(DRAFT, SESSION.c.key)).scalar_subquery()
 _COUNTERS: Final = [SESSION.c.incarnation, SESSION.c.last_seq, SESSION.c.lease_token]
 _STATE: Final = [LIVE, *_COUNTERS, as_stored(SESSION.c.lease_until), _LAST_PIECE]

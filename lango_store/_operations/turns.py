@@ -210,7 +210,7 @@ def finish_compaction(
     usage = None
     if discard:
         metadata["discarded"] = True
-        old = read(connection, key)[: pending.session.turn_count]  # by number: a turn without messages has no seq
+        old = read(connection, key)[: pending.session.turn_count]  # not by seq: a turn without messages has none
         usage = total(turn.usage for turn in old)
         _discard(connection, now, key, upto, old)
     turn = replace(new_turn(None, usage, metadata), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)

@@ -124,8 +124,9 @@ def encode_json(value: Any, field: str) -> str:
     """Encode a value as JSON text that decodes to an equal value, or raise `InvalidValue`.
 
     `to_json` accepts values that JSON does not have (tuples, sets, bytes, numbers as keys, NaN) and values that
-    `from_json` cannot read (levels, digits), so the text is decoded again and compared. Lone surrogates, which
-    `to_json` refuses, are encoded with json.dumps. The error names the path inside the value: `content.items[3].when`.
+    `from_json` cannot read (too many levels or digits), so the text is decoded again and compared. Lone surrogates,
+    which `to_json` refuses, are encoded with json.dumps. The error names the path inside the value:
+    `content.items[3].when`.
     """
     try:
         if type(value) is str:

@@ -1,9 +1,9 @@
 """Payloads: large strings of a message that are stored separately from its row, once per session.
 
 `move` takes the strings out of an encoded row, and leaves empty strings in their places. The column `payloads` lists
-the strings: it has the shape of the row's JSON, with a reference in each place, which is `[digest, bytes]`, or
-`[digest, bytes, media type]` for a data URI. The column is separate, so nothing that a message contains can be mistaken
-for a reference.
+the strings: it has the shape of the row's JSON, with a reference in the place of each string. A reference is
+`[digest, bytes]` or, for a data URI, `[digest, bytes, media type]`. The column is separate, so nothing that a message
+contains can be mistaken for a reference.
 """
 
 import re
@@ -65,7 +65,7 @@ def move(row: dict[str, Any], least: int) -> dict[str, str]:
 
 
 def _may_have_string_of(least: int, json: str) -> bool:
-    # The JSON is not decoded: it has no string of this length if each part of this length has a quotation mark.
+    # No decoding is needed: such a string is a part of the JSON of at least this length without a quotation mark.
     if '\\"' in json:
         json = json.replace('\\"', "__")
     start = 0

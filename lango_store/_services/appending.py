@@ -1,4 +1,4 @@
-"""An append is one write. If the database refuses an id, it is repeated in a transaction that looks for stored ids."""
+"""Appends: one write or, if the database refuses an id, a second try in a transaction that looks for stored ids."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -89,8 +89,8 @@ def append_with_retry(
     """Append in a single write; if the database refuses an id, append in a transaction that looks for stored ids.
 
     `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.appends`.
-    `new_if_missing`, if set, is created in place of a missing or expired session. But if `expected` requires an
-    existing session, `Conflict` is raised.
+    `new_if_missing`, if set, is created in place of a missing or expired session, unless `expected` requires an
+    existing session: then `Conflict` is raised.
     """
     has_ids = has_ids or bool(new.ids)
     create = None if new_if_missing is None or expected.needs_session else new_if_missing
@@ -130,7 +130,7 @@ def _try_append(
         try:
             with context.transaction() if may_fail else context.single_write() as connection:
                 return write(connection, context.moment(connection), key, new, expected, create)
-        except (UniqueViolation, Conflict):  # rolled back; if an earlier try was committed, it changed `last_seq`
+        except (UniqueViolation, Conflict):  # rolled back; `Conflict`: perhaps an earlier try was committed
             if not has_ids:
                 raise
         except (SessionExpired, NotPermitted):

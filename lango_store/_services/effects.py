@@ -108,7 +108,7 @@ def leave(context: Context, effect: Effect) -> None:
 
 
 def result_message(call: ToolCall, output: Any | Unset, failed: str | None, *, id: str | None = None) -> Message:
-    """Return the message with the result of a call: text becomes its content, other JSON the output of a tool call."""
+    """Return the message for the result of a call: text as its content, other JSON as the `output` of a tool call."""
     if (output is UNSET) == (failed is None):
         raise TypeError("give the output of the tool, or the text of its failure")
     named: dict[str, Any] = {"tool_call_id": call.id or None, "name": call.name or None, "id": id}

@@ -63,7 +63,7 @@ def fork(
     as_of: int | datetime | None,
     ttl: timedelta | None | Unset,
 ) -> None:
-    """Copy a session to another key; with `own_key`, a retry accepts the copy that the first try created."""
+    """Copy a session to the key `new`; if the store generated it (`own_key`), a retry accepts the first try's copy."""
 
     def run() -> None:
         try:

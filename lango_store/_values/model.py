@@ -216,8 +216,8 @@ class Message(Value):
         extra: Further fields of a provider or of yours, as a dict of JSON. Default: empty.
         created_at: The time of the message, with a time zone. Default: None; then the store sets the time at which it
             stores the message.
-        sent: The content as the model received it, if that differs from `content`, for example with context that your
-            program added: any JSON. `history` and `window.as_prompt` use it in place of `content`; search, documents
+        sent: Any JSON: the content as the model received it, if that differs from `content`, for example by context
+            that your program added. `history` and `window.as_prompt` use it in place of `content`; search, documents
             and exports to other systems do not. Default: None, the model receives `content`.
         seq: The position in the session's log, which the store assigns; 0 before the message is in a log.
         turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
@@ -533,7 +533,7 @@ class Turn(Value):
         metadata: Your own data about the turn: a JSON object, as a dict.
         created_at: The time at which the turn was stored, in UTC.
         messages: The stored messages in the results of `save_turn` and `RunningTurn.save`; empty in lists of turns.
-        replayed: True if the turn was already stored, so that nothing was written. The flag is not stored.
+        replayed: True if the call did not store the turn, because it was already stored. The flag is not stored.
     """
 
     turn_no: int

@@ -158,14 +158,14 @@ class UsageRow(Value):
         root: The key of the session, or of its topmost parent.
         user_id: The user of the session.
         agent_id: The agent of the session.
-        model: The `model` in the metadata of the turn, or of the session.
+        model: The `model` in the metadata of the turn or, if there is none, the `model` of the session.
         day: The day of the turn in UTC, such as "2026-11-21".
         month: The month of the turn in UTC, such as "2026-11".
         turns: The number of turns, including compactions.
         sessions: The number of sessions that have these turns.
         usage: The sums of all numbers in the usage, under their stored names.
-        input_tokens: The tokens of prompts, under whichever provider's name they are stored. Anthropic does not count
-            cached tokens as input.
+        input_tokens: The tokens of prompts, under any of the names that providers use. Anthropic does not count cached
+            tokens as input.
         output_tokens: The tokens of answers.
         cached_tokens: The tokens of prompts that were read from the provider's cache.
         reasoning_tokens: The tokens of answers that are reasoning.
@@ -215,9 +215,9 @@ class ExpiryReport(Value):
         messages: The number of messages of these sessions.
         batches: The number of transactions.
         seconds: The duration in seconds.
-        at: The time at which sessions counted as expired, in UTC: the argument `now` of `expire`, or the time of the
-            call.
-        dry_run: True if nothing was deleted.
+        at: The time, in UTC, with which the TTLs of sessions were compared: the argument `now` of `expire`, or the time
+            of the call.
+        dry_run: True for a dry run, which deletes nothing.
         oldest: On a dry run, the first 10 sessions that would be deleted; otherwise empty.
         held: The sessions that were not deleted, because a row of another table refers to them: each key with the name
             of the foreign key (on SQLite, with the text of the error). Always empty on a dry run, which does not try to

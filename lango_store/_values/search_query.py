@@ -90,7 +90,7 @@ def _parsed(stored: Any) -> Any:
 
 
 def _strings(value: Any, only: str | None = None) -> Iterator[str]:
-    """Yield the strings in a JSON value in their order; with `only`, just the values of the key of that name."""
+    """Yield the strings in a JSON value in their order; with `only`, just the values of keys with this name."""
     stack = [(None, value)]
     while stack:
         key, item = stack.pop()

@@ -12,7 +12,7 @@ Summarizer = Callable[[list[Message]], Summary | Awaitable[Summary]]
 
 
 def summarize(summarizer: Summarizer, window: list[Message]) -> Summary:
-    """Return the summary of a window. An awaitable is run in a new event loop."""
+    """Return the summary of a window. If the summarizer returns an awaitable, run it in a new event loop."""
     summary = summarizer(window)
     return _run(summary) if inspect.isawaitable(summary) else summary
 

@@ -33,7 +33,7 @@ _NUMBERS: Final = {int, float}
 
 
 def numbers_of(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the fields of a usage that are numbers, also of nested fields."""
+    """Return only the fields of a usage that are numbers, including those in nested fields."""
     return {
         name: numbers_of(value) if type(value) is dict else value
         for name, value in usage.items()

@@ -52,9 +52,10 @@ def downgrade(
 ) -> None:
     """Downgrade the schema to a migration revision.
 
-    This deletes the tables and columns that newer revisions added. The
-    revisions 0100 to 0104 are refused while large strings are stored outside
-    of their messages: run `lango-store payloads move --back` first.
+    This deletes the tables and columns that newer revisions added. A
+    downgrade to 0104 or earlier, except base, is refused while large
+    strings are stored outside of their messages: run `lango-store payloads
+    move --back` first.
     """
     with open_store(url) as store:
         loss = (

@@ -29,7 +29,7 @@ def tokens_and_cost(row: UsageRow) -> dict[str, int | float]:
 
 
 def print_metrics(totals: Stats, rows: Sequence[UsageRow]) -> None:
-    """Print each metric with its help as a gauge, because a purge, which deletes turns, can decrease it."""
+    """Print each metric with its help text. All are gauges, because a purge deletes turns, which decreases the sums."""
     used = dict.fromkeys(_USAGE, 0) | (tokens_and_cost(rows[0]) if rows else {})
     for name, text in _HELP.items():
         metric = f"lango_store_usage_{name}" if name in used else f"lango_store_{name}"

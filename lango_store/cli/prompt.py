@@ -21,7 +21,7 @@ def prompt(
     step: Annotated[
         int | None,
         typer.Option(
-            metavar="NUMBER", min=1, help="With --last: move the start of the prompt in steps of this many seqs."
+            metavar="NUMBER", min=1, help="With --last: start the prompt after a seq that is a multiple of this number."
         ),
     ] = None,
     reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,

@@ -59,7 +59,7 @@ def for_(
     words: Annotated[
         list[str],
         typer.Argument(
-            help='Words that a message must all contain. Also "a phrase" in quotes, -word to exclude it, and prefix*.'
+            help='Words that a message must all contain. Also "a phrase", -word to exclude a word, and prefix*.'
         ),
     ],
     url: UrlOption = None,

@@ -34,9 +34,10 @@ def tail(
 ) -> None:
     """Print the end of a session's log. With -f, also print what follows.
 
-    Answers appear while a turn streams them. Messages are printed as
-    they are stored now. Each cut, edit, compaction or undo is a line with
-    its own seq, its kind, and the seq that it refers to.
+    Answers appear while a turn streams them. Messages that were
+    edited before are printed with their new content. Each cut, edit,
+    compaction or undo is a line with its own seq, its kind, and the seq
+    that it refers to.
 
     With --json, each event is one line, with its kind and its cursor.
     """

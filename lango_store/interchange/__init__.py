@@ -197,7 +197,7 @@ def export(
 
     Raises:
         InvalidFile: With `jsonl` and `openai`: the file exists with different content, or cannot be written.
-        ValueError: The choice is not exactly one of `keys`, `user_id` and `everything`; or `format` cannot be written,
+        ValueError: Not exactly one of `keys`, `user_id` and `everything` is given; or `format` cannot be written,
             or does not support an open file as `to` or a function of yours as `redact`.
         DatabaseBusy: The database is busy.
         DatabaseUnavailable: The database cannot be reached.

@@ -145,7 +145,7 @@ STRICT: Final[dict[str, Any]] = {
 def read_json(text: str, *, levels: int = LEVELS, strict: bool = True) -> Any:
     """Return the value of a JSON text. Raises `NotJson`, or another ValueError if the value cannot be stored.
 
-    Unless `strict`, NaN and Infinity are accepted as Python writes them, and of duplicate names the last one counts.
+    Without `strict`, Python's NaN and Infinity are accepted, and the last of several equal names counts.
     """
     too_deep = ValueError(f"is nested more than {levels} levels deep")
     try:

@@ -130,7 +130,7 @@ class _Example:
         return name
 
     def _content(self, role: str, content: Any) -> str | list[dict[str, Any]]:
-        """Return a content as text, or as parts if a user shows images. Other blocks become text or a placeholder."""
+        """Return a content as text, or as parts if a user shows images; leave out other blocks of an assistant."""
         if not (isinstance(content, list) and all(isinstance(block, dict) for block in content)):
             return "" if content is None else as_text(redacted(content, self._redact))
         parts: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ class _Example:
             text = text_of([block])
             if text is None and role == "user" and (url := self._image_url(block)):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            elif text is None and role != "assistant":  # blocks of an assistant are reasoning, and repeated calls
+            elif text is None and role != "assistant":  # skips an assistant's reasoning, and copies of its calls
                 kind = str(block.get("type") or next(iter(block), ""))
                 text = f"[{kind}]" if _MEDIA.search(kind) else as_text(redacted(block, self._redact))
             if text:

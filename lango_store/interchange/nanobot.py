@@ -49,10 +49,10 @@ _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
 
 
 def recognizes(path: Path) -> bool:
-    """Return True if a `.jsonl` file is a session of nanobot: one of its objects is a message or a head.
+    """Return True if a `.jsonl` file is a session of nanobot: one of its objects is a message, metadata or state.
 
-    A file without any object is accepted too, so that the import reports its fault. The objects of a log file are
-    neither messages nor heads.
+    A file without any object is accepted too, so that the import reports its fault. A log file has objects, but of
+    other kinds.
     """
     if path.suffix != SUFFIX:
         return False

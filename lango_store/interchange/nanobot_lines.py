@@ -53,7 +53,7 @@ def decoded(stem: str) -> str | None:
 
 
 def key_of_name(stem: str, generation: str) -> str:
-    """Derive the key from a file name, as the generation of the file does."""
+    """Derive the key from a file name, as this generation of nanobot does."""
     if generation == "g0":
         return stem.replace("_", ":")
     return decoded(stem) or stem.replace("_", ":", 1)
@@ -63,7 +63,7 @@ Head = Literal["metadata", "provider_state"]
 HEADS: Final[tuple[Head, ...]] = ("metadata", "provider_state")
 
 OFFSETS: Final = ("last_archived", "last_consolidated")
-"""The names of one number, in the order in which nanobot reads them. nanobot 0.3.5 introduced the first."""
+"""Two names of the same number, in the order in which nanobot looks for them. nanobot 0.3.5 introduced the first."""
 
 _MAX_LEVELS: Final = 201  # the line itself, and a value with 200 levels
 

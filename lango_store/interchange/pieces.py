@@ -216,7 +216,7 @@ class Pause:
         self._paused_at = monotonic()
 
     def after_batch(self) -> None:
-        """Pause if the last pause was half a second ago; never in a caller's transaction, which keeps its locks."""
+        """Pause if the last pause is over half a second ago; never in a caller's transaction, which keeps its locks."""
         if monotonic() - self._paused_at > self._EVERY and not self._context.in_callers_transaction:
             sleep(dialect_of(self._context.engine).batch_rest)
             self._paused_at = monotonic()

@@ -39,7 +39,7 @@ def redacted(value: Any, redact: Redact | None) -> Any:
 
 
 def _checked(name: str, is_valid: Callable[[str], bool]) -> Callable[[re.Match[str]], str]:
-    """Return a function that replaces the first valid part of a match, as long as possible, with `name`."""
+    """Return a function that replaces the first valid part of a match, the longest at that place, by `name`."""
 
     def replace(match: re.Match[str]) -> str:
         pieces = re.split("([ -])", match[0])

@@ -37,8 +37,8 @@ from lango_store.tables import BASELINE, KNOWN_FEATURES, SCHEMA_REVISION, VERSIO
 
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
-_MISSES: Final = 1_000_000  # consecutive row ids without a row before the search stops, below the highest known row id
-_MISSES_AT_END: Final = 20_000  # the same, above the highest known row id
+_MISSES: Final = 1_000_000  # below the highest known row id: stop after this many row ids in sequence without a row
+_MISSES_AT_END: Final = 20_000  # above it: stop after this many
 _RANGES: Final = 10
 _ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
 _ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto")

@@ -54,9 +54,9 @@ class Response(NamedTuple):
 
 
 def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: dict[str, Any]) -> str | None:
-    """Append entries to a session; create it with `fields` if needed. `last` is the id of the last response.
+    """Append entries to a session; create it with `fields` if needed. `last` is the id of the previous response.
 
-    Returns the new id of the last response.
+    Returns the id of the response that is the last one after the append.
     """
     responses, last = _responses(entries, last)
     messages = [message_of(entry) for entry in entries]

@@ -70,7 +70,7 @@ class LangoConversationStore(Adapter, ConversationStore):
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         """Return the records of live conversations, the most recently updated first.
 
-        Conversations without a record that this adapter wrote are left out.
+        Conversations for which this adapter has stored no record are left out.
 
         Args:
             scope: Return only the records with this scope.
