@@ -81,7 +81,7 @@ return JSON.stringify([frame.contentWindow.innerWidth, frame.contentDocument.doc
 
 
 @pytest.mark.parametrize("width", [320, 390, 1200])
-def test_document_fits_the_window_width(html: str, run_script: RunScript, width: int) -> None:
+def test_document_fits_the_width_of_the_browser_window(html: str, run_script: RunScript, width: int) -> None:
     window_width, document_width = json.loads(run_script(html, IN_A_FRAME.replace("WIDTH", str(width))))
     assert window_width == width
     assert document_width <= width

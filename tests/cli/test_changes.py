@@ -104,7 +104,7 @@ def test_show_as_of_a_time_prints_the_earlier_window(url_of_changed: str) -> Non
     assert (done.returncode, [word in done.stdout.split() for word in "abcA"]) == (0, [True, True, True, False])
 
 
-def test_show_as_of_counts_only_messages_of_the_earlier_window_as_omitted(url: str) -> None:
+def test_show_as_of_says_how_many_messages_of_the_earlier_window_are_omitted(url: str) -> None:
     with Store(url, keep_removed=timedelta(days=1)) as store:
         conversation = store.open("k", messages=[message(text) for text in "abcde"])
         conversation.compact(lambda _: summary())

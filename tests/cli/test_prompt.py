@@ -27,7 +27,7 @@ def test_prompt_command_prints_the_messages_that_history_returns(url: str) -> No
     assert len(expected) == 8
 
 
-def test_prompt_command_reports_more_reuse_with_step_than_with_last_alone(url: str) -> None:
+def test_prompt_command_reports_more_reused_characters_with_step_and_last_than_with_last_alone(url: str) -> None:
     shares: list[float] = []
     for options in ((), ("--last", "8"), ("--last", "8", "--step", "8")):
         done = run("sessions", "prompt", "k", "--reuse", *options, "--url", url)
@@ -37,7 +37,7 @@ def test_prompt_command_reports_more_reuse_with_step_than_with_last_alone(url: s
     assert plain < 30 < 60 < stepped < whole
 
 
-def test_prompt_reuse_counts_the_message_that_history_adds_after_an_interrupted_answer(
+def test_prompt_command_counts_the_note_that_history_adds_after_an_interrupted_answer(
     make_sqlite: MakeDatabase,
 ) -> None:
     url = make_sqlite()

@@ -94,7 +94,9 @@ def test_list_page_links_to_next_page(browser: TestClient, url: str) -> None:
     assert "newest" in links(page)
 
 
-def test_page_of_a_long_session_starts_at_the_end_and_links_both_ways(browser: TestClient, url: str) -> None:
+def test_page_of_a_long_session_shows_the_last_messages_and_links_to_earlier_ones(
+    browser: TestClient, url: str
+) -> None:
     with Store(url) as store:
         store.append_messages("long", messages(250), create=True)
     page = get(browser, "session", key="long")

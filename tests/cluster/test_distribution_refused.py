@@ -116,7 +116,7 @@ def test_search_index_prevents_distribution(cluster: str) -> None:
 
 
 @pytest.mark.citus
-def test_tables_of_another_revision_cannot_be_distributed(make_postgres: MakeDatabase) -> None:
+def test_tables_of_another_migration_revision_cannot_be_distributed(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     for move in (schema.distribute, schema.undistribute):
         with pytest.raises(SchemaOutOfDate, match="lango-store db upgrade"):
@@ -182,7 +182,7 @@ APART = {
 
 @pytest.mark.citus
 @pytest.mark.parametrize("change", APART.values(), ids=APART.keys())
-def test_doctor_names_a_table_that_was_undistributed_alone(cluster: str, change: tuple[str, ...]) -> None:
+def test_doctor_names_the_only_table_that_is_not_distributed(cluster: str, change: tuple[str, ...]) -> None:
     assert findings(cluster) == []
     schema.distribute(cluster)
     assert findings(cluster) == []

@@ -21,7 +21,7 @@ async def answer(conversation: AsyncConversation, turn_id: str, calls: Counter[s
     return str(turn.messages[-1].content)
 
 
-def test_waiting_turns_do_not_delay_other_calls(url: str) -> None:
+def test_turns_that_wait_for_a_lease_delay_neither_appends_nor_drafts(url: str) -> None:
     calls: Counter[str] = Counter()
 
     async def work() -> None:

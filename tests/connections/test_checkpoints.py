@@ -224,7 +224,9 @@ def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
         assert [each for each in store.examine() if each.name != "settings"] == []
 
 
-def test_sqlite_version_with_the_fix_keeps_automatic_checkpoints(make_sqlite: MakeDatabase) -> None:
+def test_sqlite_version_with_the_fix_of_the_wal_reset_bug_keeps_automatic_checkpoints(
+    make_sqlite: MakeDatabase,
+) -> None:
     engine = create_engine(make_sqlite(), module=library(FIXED))
     with Store(engine) as store:
         store.ping()

@@ -130,7 +130,7 @@ def tenants_engine(make_postgres: MakeDatabase, administrator: sa.Engine) -> Ite
 
 
 @not_on_a_cluster("Citus refuses the policy")
-def test_followed_session_is_read_with_the_context_variables_of_its_reader(tenants_engine: sa.Engine) -> None:
+def test_followed_session_is_read_with_the_context_variables_of_the_waiting_reader(tenants_engine: sa.Engine) -> None:
     with Store(tenants_engine) as store:
         readers = {}
         for tenant in ("a", "b"):

@@ -161,7 +161,9 @@ DAMAGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("statement", "text"), DAMAGES.values(), ids=DAMAGES.keys())
-def test_ping_refuses_a_database_without_tables_or_with_a_damaged_revision(url: str, statement: str, text: str) -> None:
+def test_ping_refuses_a_database_without_tables_or_with_a_damaged_migration_revision(
+    url: str, statement: str, text: str
+) -> None:
     engine = create_engine(url)
     with Store(engine) as store:
         store.ping()
@@ -173,7 +175,7 @@ def test_ping_refuses_a_database_without_tables_or_with_a_damaged_revision(url: 
     engine.dispose()
 
 
-def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line(url: str) -> None:
+def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line_of_the_call(url: str) -> None:
     """A failed ping or call in another thread can request a new schema check at any time."""
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:

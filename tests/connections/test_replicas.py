@@ -166,7 +166,7 @@ def test_store_at_the_position_of_another_store_reads_what_that_store_wrote(
         seeing.get("k")
 
 
-def test_position_of_the_last_write_is_unknown_until_that_write_is_noted() -> None:
+def test_last_position_is_unknown_until_the_newest_write_has_reported_its_position() -> None:
     last_write = LastWrite()
     earlier, later = last_write.count(), last_write.count()
     last_write.note(earlier, 100)  # the position does not include the later write
@@ -178,7 +178,9 @@ def test_position_of_the_last_write_is_unknown_until_that_write_is_noted() -> No
 
 
 @pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "empty"])
-def test_primary_answers_while_replica_is_down_or_has_no_tables(make_postgres: MakeDatabase, url: str) -> None:
+def test_primary_answers_reads_while_the_replica_is_down_or_has_no_tables(
+    make_postgres: MakeDatabase, url: str
+) -> None:
     replica = make_postgres(migrated=False) if url == "empty" else url
     with Store(make_postgres(), replica=replica) as store:
         assert store.count() == 0

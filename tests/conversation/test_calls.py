@@ -274,7 +274,7 @@ def test_async_begin_call_waits_without_using_a_thread(url: str) -> None:
 # In the prompt
 
 
-def test_result_stored_late_directly_follows_the_call_in_the_prompt(store: Store) -> None:
+def test_result_stored_after_later_messages_directly_follows_its_call_in_the_prompt(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     effect = conversation.begin_call(asks(conversation).seq, 0)
     conversation.append_messages([message("weather?"), Message.assistant("sunny")])
@@ -293,7 +293,7 @@ def test_result_answers_the_call_with_the_same_tool_name_if_two_calls_share_an_i
     assert results == [("mail", "mailed"), ("pay", UNFINISHED)]
 
 
-def test_result_stored_late_does_not_answer_a_later_call_of_another_tool(store: Store) -> None:
+def test_result_does_not_answer_a_later_call_of_another_tool_with_the_same_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
     effect = conversation.begin_call(asking.seq, 0)

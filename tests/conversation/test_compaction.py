@@ -149,7 +149,7 @@ def test_compaction_with_discard_deletes_replaced_messages_and_keeps_usage(store
     assert conversation.total_usage() == {"tokens": 111}
 
 
-def test_message_of_the_log_that_a_summary_repeats_has_no_id_in_the_summary(store: Store) -> None:
+def test_copy_of_a_logged_message_in_a_summary_has_no_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("a", id="1"), message("b", id="2")])
     conversation.compact(lambda window: [*summary(), window[-1]])
     assert [(m.content, m.id) for m in conversation.messages()] == [("summary", None), ("b", None)]
@@ -228,7 +228,7 @@ def test_history_omits_all_kinds_of_results_whose_call_the_summary_replaced(stor
     assert [m["content"] for m in conversation.history()] == ["summary", "wait"]
 
 
-def test_result_in_a_summary_does_not_count_as_the_call_of_a_later_result(store: Store) -> None:
+def test_history_omits_a_result_without_its_call_although_the_summary_repeats_the_result(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     answer = Message(role="tool", tool_calls=[ToolCall(id="c", name="f", output="done")])
     conversation.compact(lambda window: [message("summary"), answer])

@@ -30,7 +30,7 @@ WITH_IMAGE = [{"type": "text", "text": "What is this?"}, IMAGE]
 
 
 @pytest.mark.parametrize("provider", BLOCKS)
-def test_text_of_joins_the_text_blocks_of_each_provider(provider: str) -> None:
+def test_function_text_of_joins_the_text_blocks_of_each_provider(provider: str) -> None:
     assert parts_of(BLOCKS[provider]) == ["What is", "this?"]
     assert text_of(BLOCKS[provider]) == "What is\n\nthis?"
 
@@ -47,7 +47,7 @@ def test_text_of_joins_the_text_blocks_of_each_provider(provider: str) -> None:
         {"type": {}, "text": "x"},
     ],
 )
-def test_parts_of_returns_a_block_that_is_not_text_unchanged(block: dict[str, Any]) -> None:
+def test_function_parts_of_returns_a_block_that_is_not_text_unchanged(block: dict[str, Any]) -> None:
     assert parts_of([block, {"text": "so"}]) == [block, "so"]
     assert text_of([block, {"text": "so"}]) is None
     assert text_of([block]) is None
@@ -57,12 +57,12 @@ def test_parts_of_returns_a_block_that_is_not_text_unchanged(block: dict[str, An
     "content",
     [None, [], {}, 1, {"text": "x"}, ["x"], ["x", {"text": "y"}], [IMAGE], [{"title": "a fjord", "text": "deep"}]],
 )
-def test_parts_of_and_text_of_return_none_for_content_without_text_blocks(content: Any) -> None:
+def test_functions_parts_of_and_text_of_return_none_for_content_without_text_blocks(content: Any) -> None:
     assert parts_of(content) is None
     assert text_of(content) is None
 
 
-def test_text_of_returns_plain_text_unchanged() -> None:
+def test_function_text_of_returns_plain_text_unchanged() -> None:
     assert text_of("x") == "x"
     assert parts_of("x") is None
 

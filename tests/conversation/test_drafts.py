@@ -170,7 +170,7 @@ def test_empty_pieces_are_not_stored(either_store: Store, pieces: list[str]) -> 
     ],
 )
 @pytest.mark.parametrize("flush", [AT_ONCE, AT_THE_END])
-def test_write_accepts_any_text(either_store: Store, pieces: list[str], flush: timedelta) -> None:
+def test_turn_write_accepts_any_text(either_store: Store, pieces: list[str], flush: timedelta) -> None:
     text = "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     conversation = either_store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t", flush=flush) as turn:
@@ -545,7 +545,7 @@ def test_durability_of_a_connection_is_restored_after_storing_a_piece(url: str, 
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
-def test_storing_a_piece_lowers_durability_during_one_transaction(make_sqlite: MakeDatabase, before: int) -> None:
+def test_storing_a_piece_lowers_durability_only_for_its_transaction(make_sqlite: MakeDatabase, before: int) -> None:
     engine = create_engine(make_sqlite(), pool_size=1, max_overflow=0)
     with watched(engine) as statements, Store(engine) as store, store.open("k").turn(flush=AT_ONCE) as turn:
         with engine.connect() as connection:

@@ -25,7 +25,7 @@ def test_history_with_a_limit_reads_only_the_end_of_the_log(store: Store, option
     assert contents(conversation.history(**options))[-5:] == [f"message {n}" for n in range(295, 300)]
 
 
-def test_history_with_last_sends_one_statement(url: str) -> None:
+def test_history_with_a_message_limit_sends_one_statement(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         conversation = store.open("k", messages=messages(100))
@@ -35,7 +35,7 @@ def test_history_with_last_sends_one_statement(url: str) -> None:
     engine.dispose()
 
 
-def test_history_applies_the_smaller_of_last_and_max_tokens_and_counts_system_messages(store: Store) -> None:
+def test_history_is_limited_by_both_last_and_max_tokens_including_system_messages(store: Store) -> None:
     talk = [message("s", role="system", tokens=100), *messages(4, tokens=10)]
     conversation = store.open("k", messages=talk)
     assert contents(conversation.history(last=2, max_tokens=1_000)) == ["message 2", "message 3"]
@@ -53,7 +53,7 @@ def test_history_starts_with_a_user_message(store: Store) -> None:
     assert contents(conversation.history(last=3)) == ["user 1", "assistant 1"]
 
 
-def test_history_from_consolidated_keeps_the_summary_and_omits_consolidated_messages(store: Store) -> None:
+def test_history_with_from_consolidated_has_the_summary_but_no_consolidated_messages(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
     pending = conversation.begin_compaction()
     assert pending is not None

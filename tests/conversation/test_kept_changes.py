@@ -68,7 +68,7 @@ def test_store_without_keep_removed_can_undo_a_change_that_another_store_kept(
     assert {each.undo_until for each in conversation.changes()} == {clock() + timedelta(days=29)}
 
 
-def test_change_can_be_taken_back_until_the_time_undo_until(keeping: Store, clock: Clock) -> None:
+def test_removed_messages_are_kept_until_the_time_in_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
     assert [each.undo_until for each in conversation.changes()] == [clock() + timedelta(days=30)]

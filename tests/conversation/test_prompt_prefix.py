@@ -95,7 +95,7 @@ def test_start_of_the_history_moves_only_at_multiples_of_step_tokens(store: Stor
     assert starts == [0] * 6 + [4] * 4 + [8] * 4 + [12] * 4 + [16] * 2
 
 
-def test_history_with_step_and_step_tokens_is_within_both_limits(store: Store) -> None:
+def test_history_with_step_and_step_tokens_obeys_both_last_and_max_tokens(store: Store) -> None:
     conversation = store.open(messages=[message(number, tokens=10) for number in range(20)])
     few_tokens = conversation.history(last=10, step=5, max_tokens=65, step_tokens=40)
     assert few_tokens == conversation.history(max_tokens=65, step_tokens=40)

@@ -146,7 +146,7 @@ def test_suspend_refuses_calls_that_are_not_pairs_of_seq_and_position(store: Sto
         store.open("k").suspend(calls)
 
 
-def test_suspend_ignores_a_repeated_call(store: Store) -> None:
+def test_suspend_stores_a_call_once_if_the_call_is_passed_twice(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation)
     assert conversation.suspend([(seq, 1), (seq, 1)]).calls == [(seq, 1)]

@@ -182,7 +182,7 @@ def test_append_in_a_turn_is_replayed_if_the_id_is_stored(either_store: Store) -
     assert contents(turn.stored.messages) == ["first", "second"]
 
 
-def test_next_attempt_lists_a_message_with_an_id_only_after_appending_it_again(store: Store) -> None:
+def test_turn_messages_omit_a_message_with_an_id_until_the_next_attempt_appends_the_message(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("question", id="m1"))
     with conversation.turn("t") as turn:

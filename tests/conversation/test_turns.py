@@ -90,7 +90,7 @@ def test_repeated_save_turn_of_appended_messages_counts_the_usage_once(store: St
     assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
 
 
-def test_find_turn_and_messages_of_return_a_saved_turn_and_its_messages(store: Store) -> None:
+def test_method_find_turn_returns_a_saved_turn_and_messages_of_returns_its_messages(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
     bare = conversation.save_turn([], {"tokens": 2}, id="bare")
@@ -231,7 +231,7 @@ def test_total_usage_sums_nested_numbers(usage_list: list[dict[str, Any]]) -> No
     assert set(total(usage_list)) == {name for usage in usage_list for name in usage}
 
 
-def test_describe_lists_each_usage_field_with_its_path() -> None:
+def test_function_describe_lists_each_usage_field_with_its_path() -> None:
     usage = {"input_tokens": 12_345, "cost": {"usd": 0.1 + 0.2, "by": {"tool": -1}}, "tier": "a", "ok": True, "n": None}
     assert list(describe(usage)) == [
         "input_tokens 12,345",

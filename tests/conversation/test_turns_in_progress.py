@@ -488,7 +488,7 @@ def test_turn_accepts_ids_up_to_512_bytes(either_store: Store, id: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"bytes", None, 1, ["piece"]])
-def test_write_refuses_values_that_are_not_text(either_store: Store, text: Any) -> None:
+def test_turn_write_refuses_values_that_are_not_text(either_store: Store, text: Any) -> None:
     conversation = either_store.open("k")
     with conversation.turn() as turn:
         with pytest.raises(TypeError, match="text"):

@@ -264,7 +264,7 @@ def test_undo_in_a_transaction_is_rolled_back_with_the_transaction(keeping: Stor
     assert (len(conversation.messages()), conversation.changes()) == (2, [])
 
 
-def test_undo_takes_back_a_replacement_of_messages_by_none(keeping: Store) -> None:
+def test_undo_takes_back_a_replace_after_that_stored_no_new_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     assert conversation.append_messages([], replace_after=1) == []
     (change,) = conversation.changes()

@@ -19,7 +19,7 @@ def test_log_as_of_the_seq_of_a_compaction_includes_the_summary(keeping: Store) 
     assert len(conversation.get(as_of=change.seq - 1).messages) == 3
 
 
-def test_log_as_of_the_seq_of_a_replacement_includes_the_new_messages(keeping: Store) -> None:
+def test_log_as_of_the_seq_of_a_replace_after_includes_the_new_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.append_messages([message("new"), message("newer")], replace_after=1)
     (change,) = conversation.changes()
@@ -76,7 +76,7 @@ def test_stats_and_examine_include_payloads_of_removed_messages(keeping: Store) 
     assert "missing payload" in [finding.name for finding in keeping.examine()]
 
 
-def test_transaction_with_an_old_snapshot_cannot_delete_a_payload_that_was_moved_later(
+def test_transaction_begun_before_a_payload_was_moved_cannot_delete_the_payload(
     make_postgres: MakeDatabase,
 ) -> None:
     postgres_url = make_postgres()

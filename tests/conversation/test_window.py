@@ -38,7 +38,7 @@ def test_tool_message_answers_calls_with_its_content_or_its_outputs() -> None:
     assert answers(message("x", role=MessageRole.TOOL, tool_calls=outputs, tool_call_id="c2")) == ["c2", "c1"]
 
 
-def test_answers_is_empty_for_a_message_without_tool_role_or_call_id() -> None:
+def test_function_answers_returns_no_ids_for_a_message_without_tool_role_or_call_id() -> None:
     assert answers(message("hi", tool_call_id="c1")) == []
     assert answers(message(role=MessageRole.ASSISTANT, tool_calls=[ToolCall(id="c1", name="n")])) == []
     assert answers(message(role=MessageRole.TOOL, tool_call_id="")) == []
@@ -48,7 +48,7 @@ def test_answers_is_empty_for_a_message_without_tool_role_or_call_id() -> None:
 # Tokens
 
 
-def test_tokens_of_uses_the_counter_only_if_no_tokens_are_stored() -> None:
+def test_function_tokens_of_uses_the_counter_only_if_no_tokens_are_stored() -> None:
     def count(counted: Message) -> int:
         return len(counted.content)
 
@@ -113,7 +113,7 @@ def test_legal_suffix_refuses_a_negative_number() -> None:
         legal_suffix([], -1)
 
 
-def test_tail_within_can_cut_before_any_message() -> None:
+def test_function_tail_within_can_begin_the_tail_at_any_message() -> None:
     conversation = rows("u5 a5:c1 t0:c1 a3")
     assert written(tail_within(conversation, 3)) == "t0:c1 a3"
     assert written(tail_within(conversation, 12)) == "a5:c1 t0:c1 a3"

@@ -31,7 +31,7 @@ def examples() -> dict[str, str]:
 EXAMPLES = examples()
 
 
-def test_search_for_examples_in_docstrings_finds_examples() -> None:
+def test_collected_docstring_examples_include_store_async_store_and_clock() -> None:
     assert {"store.py-Store", "aio.py-AsyncStore", "testing/__init__.py-Clock"} <= set(EXAMPLES)
 
 

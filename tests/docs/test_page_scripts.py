@@ -47,7 +47,9 @@ def libpq_url(url: str) -> str:
     return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def test_all_services_that_start_together_on_an_empty_database_serve(empty_url: str, path: str, tmp_path: Path) -> None:
+def test_services_started_at_once_by_the_script_on_an_empty_database_all_serve(
+    empty_url: str, path: str, tmp_path: Path
+) -> None:
     (entry_point,) = (each for each in blocks("docs/production/migrations.md", "sh") if "exec" in each)
     shells = [start_shell(entry_point, "serve", path=path, folder=tmp_path, url=empty_url) for _ in range(2)]
     assert all("serving" in wait_for(shell) for shell in shells)

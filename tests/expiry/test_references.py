@@ -75,7 +75,7 @@ def test_purge_reads_no_foreign_keys_if_no_session_is_expired(store: Store) -> N
 
 
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
-def test_purge_reports_a_batch_of_only_referenced_sessions_and_raises_for_too_many(
+def test_purge_reports_batches_of_only_referenced_sessions_and_raises_above_a_limit(
     store: Store, engine: sa.Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due(store, clock, "held", "z")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
 
 
 @pytest.mark.parametrize("page", [README, CLAUDE, ADK, OPENAI, PYDANTIC])
-def test_code_before_and_after_each_replacement_on_the_page_runs(page: str, tmp_path: Path) -> None:
+def test_old_and_new_lines_of_each_diff_on_the_page_run(page: str, tmp_path: Path) -> None:
     run_replacement(page, tmp_path, STARTS.get(page, ""))
 
 

@@ -30,7 +30,7 @@ async def test_adk_session_is_top_level(store: Store) -> None:
     assert keys(store) == ["a%2Fb:u%2Fv:s%2Ft"]
 
 
-async def test_openai_session_is_a_child_only_by_its_prefix(store: Store) -> None:
+async def test_slash_in_an_openai_session_id_is_escaped_but_a_slash_in_the_prefix_makes_a_child(store: Store) -> None:
     for prefix in ("", "parent/"):
         await LangoSession("a/b", store, prefix=prefix).add_items([{"role": "user", "content": "Hello"}])
     assert keys(store) == ["a%2Fb", "parent/a%2Fb"]

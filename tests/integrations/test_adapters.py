@@ -42,7 +42,7 @@ def test_level_key_escapes_slashes_and_level_id_restores_the_id(id: str, prefix:
     assert level_id(key, prefix) == id
 
 
-def test_level_key_keeps_ids_without_slash_and_level_id_returns_none_for_other_keys() -> None:
+def test_level_key_keeps_ids_without_slash_and_level_id_returns_none_for_keys_of_another_form() -> None:
     assert level_key("telegram:1 é") == "telegram:1 é"
     assert level_key("a/b%", "acme/") == "acme/a%2Fb%25"
     assert [level_id(key, "acme/") for key in ("acme/a/b", "other", "acme/50%", "acme/%41")] == [None] * 4

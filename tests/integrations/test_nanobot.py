@@ -152,7 +152,7 @@ def test_private_provider_state_is_not_returned_by_reads_and_lists(
 
 
 @pytest.mark.parametrize("state", [None, "secret"])
-def test_reads_and_lists_equal_those_of_nanobots_store(
+def test_adapter_reads_and_lists_sessions_exactly_as_nanobots_own_store_does(
     start: Callable[[], SessionManager], files: JsonlSessionStore, state: str | None
 ) -> None:
     sessions = start()

@@ -75,7 +75,7 @@ def test_save_of_metadata_writes_no_message(start: Callable[[], SessionManager],
     assert start().get_or_create(KEY).metadata["runtime_checkpoint"] == {"pending": True}
 
 
-def test_save_with_an_invalid_line_writes_nothing(start: Callable[[], SessionManager], store: Store) -> None:
+def test_save_with_an_invalid_message_writes_nothing(start: Callable[[], SessionManager], store: Store) -> None:
     sessions = start()
     session = sessions.get_or_create(KEY)
     talk(session)

@@ -154,7 +154,7 @@ def test_export_to_stdout_prints_only_the_backup(home: Any, make_sqlite: MakeDat
 @pytest.mark.parametrize(
     "lines", ['{"level": "info", "msg": "up"}\n{"level": "warn"}\n', "started\nstopped\n", "{}\n", "1\n"]
 )
-def test_log_file_is_refused_by_import(home: Any, lines: str) -> None:
+def test_import_refuses_log_files_of_other_programs(home: Any, lines: str) -> None:
     Path("logs").mkdir()
     Path("logs/app.jsonl").write_text(lines)
     Path("logs/README").touch()

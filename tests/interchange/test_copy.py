@@ -39,7 +39,7 @@ def test_copy_transfers_drafts_and_inbox_but_no_lease(source: Store, target: Sto
     assert copy(source, target).differing == ["k"]
 
 
-def test_copy_reports_changed_session_and_does_not_overwrite_it(source: Store, target: Store) -> None:
+def test_second_copy_reports_a_changed_session_and_does_not_overwrite_it(source: Store, target: Store) -> None:
     for key in ("a", "b", "c"):
         source.create(key, messages=messages(1))
     copy(source, target)

@@ -252,7 +252,7 @@ def test_duplicate_row_of_draft_or_inbox_is_refused(
         ('"key":"another"', "an object has a name twice"),
     ],
 )
-def test_overflowing_numbers_and_duplicate_names_are_refused(
+def test_backup_with_a_too_large_number_or_a_duplicate_name_in_an_object_is_refused(
     target: Store, tmp_path: Path, member: str, said: str
 ) -> None:
     number, path = ROWS[0], tmp_path / "crafted.jsonl"
@@ -263,7 +263,7 @@ def test_overflowing_numbers_and_duplicate_names_are_refused(
     assert target.count(expired=None) == 0
 
 
-def test_longest_ttl_and_all_iso_8601_times_are_accepted(target: Store, tmp_path: Path) -> None:
+def test_import_accepts_the_longest_ttl_and_any_iso_8601_form_of_a_time(target: Store, tmp_path: Path) -> None:
     longest, written = MAX_TTL.total_seconds(), "20261121T130000,5+0100"
     lines = crafted(ROWS[0], ttl_seconds=longest, expires_at="9999-12-31T00:00:00Z")
     kinds = '{"session"', '{"turn"', '{"message"'

@@ -30,7 +30,7 @@ def test_file_is_unchanged_after_two_round_trips(path: Path, tmp_path: Path, mak
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_imported_session_has_the_values_that_dive_loads(path: Path, url: str) -> None:
+def test_imported_session_has_the_title_messages_and_usage_that_dive_loads(path: Path, url: str) -> None:
     expected = golden(path.parent.name)[path.stem]
     with Store(url) as store:
         interchange.import_path(store, path)

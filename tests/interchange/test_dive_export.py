@@ -82,7 +82,7 @@ def test_session_is_exported_as_suspended_until_the_suspension_is_answered(store
     assert exported("answered") == header()
 
 
-def test_compaction_precedes_messages_appended_during_the_compaction(tmp_path: Path) -> None:
+def test_exported_compaction_comes_before_messages_appended_during_the_compaction(tmp_path: Path) -> None:
     def sent(*seqs: int) -> list[Message]:
         return [Message(role="user", content=str(seq), seq=seq) for seq in seqs]
 

@@ -120,7 +120,7 @@ def opened(url: str) -> Store:
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_damaged_file_is_imported_whole_or_not_at_all(
+def test_randomly_changed_file_is_imported_completely_or_not_at_all(
     opened: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = random.SystemRandom().getrandbits(32) if SECONDS else 0

@@ -50,7 +50,7 @@ def test_second_import_changes_nothing(opened: Store) -> None:
     assert rows(opened) == before
 
 
-def test_imported_session_that_was_continued_is_reported_as_already_there(opened: Store) -> None:
+def test_second_import_reports_a_continued_session_as_already_there(opened: Store) -> None:
     interchange.import_path(opened, CONVERSATION)
     opened.append_message("telegram:12345678", message("and now?"))
     (report,) = interchange.import_path(opened, CONVERSATION)

@@ -217,13 +217,15 @@ def test_older_and_newer_lango_databases_are_readable(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["sessions", "messages"])
-def test_database_of_another_program_is_refused(table: str, copy: Path) -> None:
+def test_database_that_lacks_a_table_of_lango_is_refused(table: str, copy: Path) -> None:
     change(copy, f"ALTER TABLE {table} RENAME TO other")
     with pytest.raises(InvalidFile, match=f"is not a database of lango, {table} lacks"):
         read(copy)
 
 
-def test_databases_of_other_programs_are_not_recognized(copy: Path, make_sqlite: MakeDatabase) -> None:
+def test_function_recognizes_returns_false_for_other_databases_and_missing_files(
+    copy: Path, make_sqlite: MakeDatabase
+) -> None:
     assert lango.recognizes(copy)
     for other in (Path(make_sqlite().removeprefix("sqlite:///")), copy.with_name("missing.db")):
         assert not lango.recognizes(other)

@@ -160,7 +160,7 @@ def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, 
 
 
 @pytest.mark.parametrize("revision", ["0100", "0102", "0104"])
-def test_file_of_earlier_revision_is_salvaged(make_sqlite: MakeDatabase, url: str, revision: str) -> None:
+def test_file_of_an_earlier_migration_revision_is_salvaged(make_sqlite: MakeDatabase, url: str, revision: str) -> None:
     file = Path(make_sqlite().removeprefix("sqlite:///"))
     with Store(f"sqlite:///{file}") as source:
         source.create("k", messages=[Message.user("hello"), Message.user([1])])

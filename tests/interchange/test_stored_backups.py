@@ -87,7 +87,7 @@ def _turns_are_back(target: Store) -> None:
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_contents_of_every_kind_are_restored_to_the_right_column(target: Store, revision: str, tmp_path: Path) -> None:
+def test_only_content_that_is_text_is_restored_to_the_text_column(target: Store, revision: str, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     shutil.copy(BACKUPS / f"{revision}.db", cold)
     for bring_back in (

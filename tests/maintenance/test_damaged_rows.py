@@ -39,7 +39,7 @@ def test_invalid_utf8_is_reported_and_other_messages_are_readable(damaged_file: 
         assert len(named) == 5 * SESSIONS
 
 
-def test_write_to_a_session_with_invalid_utf8_names_the_field_and_changes_nothing(damaged_file: Path) -> None:
+def test_write_to_a_session_with_invalid_utf8_is_refused_with_the_name_of_the_field(damaged_file: Path) -> None:
     said("UPDATE lango_session SET title = CAST(x'ff22' AS TEXT) WHERE key = 'telegram:1'", damaged_file)
     before = said("SELECT revision, model, expires_at FROM lango_session", damaged_file)
     with opened(damaged_file) as store:

@@ -54,7 +54,7 @@ def test_doctor_finds_nothing_in_sound_turns(talked: Store) -> None:
         ("summarized_upto = 7", "summarized_upto is 7, its rows say 5"),
     ],
 )
-def test_doctor_repairs_session_that_disagrees_with_its_turns(
+def test_doctor_repairs_turn_counters_that_disagree_with_the_stored_turns(
     talked: Store, url: str, change: str, detail: str
 ) -> None:
     before, turns = talked.get("k"), talked.open("k").turns()
@@ -86,7 +86,7 @@ def test_doctor_resets_summarized_upto_if_there_is_no_compaction(store: Store, u
     assert store.info("k").summarized_upto == 0
 
 
-def test_doctor_restores_previous_compaction_if_last_is_missing(talked: Store, url: str) -> None:
+def test_doctor_makes_the_previous_compaction_current_if_the_last_one_is_missing(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k' AND turn_no = 4")
     assert [f.name for f in findings(talked)] == ["wrong counters"]
     findings(talked, repair=True)

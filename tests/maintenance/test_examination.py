@@ -61,7 +61,7 @@ def test_stats_exclude_free_space_from_bytes(make_sqlite: MakeDatabase) -> None:
         assert store.stats().bytes < before + 10_000
 
 
-def test_stats_order_agents_with_equal_counts_by_name(store: Store) -> None:
+def test_stats_sort_agents_with_equal_counts_by_name(store: Store) -> None:
     for agent in ("b", None, "a", "f", "d", "e"):
         store.create(agent_id=agent, messages=[message()])
     store.create(agent_id="c", messages=[message(), message()])

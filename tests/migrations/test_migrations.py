@@ -97,7 +97,7 @@ WAYS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_unknown_older_revision_is_refused(url: str, way: str) -> None:
+def test_database_of_an_unknown_older_migration_revision_is_refused(url: str, way: str) -> None:
     number = "0005"
     engine = create_engine(url)
     with engine.begin() as connection:

@@ -36,7 +36,7 @@ def test_upgrade_with_nothing_to_do_waits_for_no_lock(url: str) -> None:
     engine.dispose()
 
 
-def test_failed_upgrade_reverts_every_revision_of_the_run(
+def test_failed_upgrade_takes_back_all_migration_revisions_that_it_had_applied(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)

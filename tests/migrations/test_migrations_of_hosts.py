@@ -78,14 +78,16 @@ def assert_both_are_there(url: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_application_migrations_run_after_env_py_upgrades_the_store(tmp_path: Path, empty_url: str, way: str) -> None:
+def test_migrations_of_the_application_run_after_the_file_env_py_upgraded_the_store(
+    tmp_path: Path, empty_url: str, way: str
+) -> None:
     line = WAYS[way].format(connection="connection") + ("; connection.commit()" if way == "the connection" else "")
     command.upgrade(host(tmp_path / "host", empty_url, env=line), "head")
     assert_both_are_there(empty_url)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_application_migrations_run_after_one_of_them_upgrades_the_store(
+def test_application_migration_can_upgrade_the_store_unless_the_sqlite_file_is_locked(
     tmp_path: Path, empty_url: str, way: str
 ) -> None:
     config = host(tmp_path / "host", empty_url, revision=WAYS[way].format(connection="op.get_bind()"))
@@ -98,7 +100,9 @@ def test_application_migrations_run_after_one_of_them_upgrades_the_store(
     assert_both_are_there(empty_url)
 
 
-def test_documented_env_py_migrates_application_and_store_or_neither(tmp_path: Path, empty_url: str) -> None:
+def test_documented_env_py_migrates_both_the_application_and_the_store_or_neither(
+    tmp_path: Path, empty_url: str
+) -> None:
     (env,) = blocks("docs/production/migrations.md", "text")
     failing = host(tmp_path / "failing", empty_url, revision="raise RuntimeError('the host')", whole_env=env)
     with pytest.raises(RuntimeError, match="the host"):
@@ -142,7 +146,7 @@ def test_failed_upgrade_leaves_callers_transaction_usable(empty_url: str) -> Non
     engine.dispose()
 
 
-def test_upgrade_in_callers_transaction_keeps_rows_and_sqlite_refuses_a_table_rebuild(
+def test_upgrade_in_callers_transaction_keeps_rows_and_downgrade_is_refused_on_sqlite(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_later_revisions(tmp_path / "later", monkeypatch)

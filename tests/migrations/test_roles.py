@@ -205,7 +205,7 @@ def test_only_roles_with_grants_on_the_search_index_can_search(database: Databas
         assert store.expire().sessions == 1
 
 
-def test_policies_separate_tenants_of_one_role(database: Database) -> None:
+def test_row_level_security_policies_separate_tenants_that_share_a_role(database: Database) -> None:
     database.execute(database.url("owner"), POLICIES)
     program: dict[str, Any] = {}
     exec(LISTENER.replace("postgresql://agents_app@db/agents", database.url("app")), program)
@@ -258,7 +258,7 @@ def refusal(store: Store, key: str, create: Callable[[Store, str], Any]) -> str:
     return str(refused.value)
 
 
-def test_objects_created_by_another_role_are_never_called(database: Database, tmp_path: Path) -> None:
+def test_functions_and_operators_created_by_another_role_are_never_called(database: Database, tmp_path: Path) -> None:
     schema.enable_search(database.url("owner"))
     database.execute(database.url("owner"), f"{GRANTS_FOR_SEARCH}; GRANT CREATE ON SCHEMA public TO agents_reader")
     statements = sent(database.url("app"), tmp_path, without=["examine"])  # it sends SQLAlchemy's reflection queries

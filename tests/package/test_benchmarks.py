@@ -26,7 +26,7 @@ class AlteringStore:
 
 
 @pytest.mark.parametrize("name", [*FLOORS, OURS])
-def test_floors_and_lango_store_return_what_was_written(url: str, name: str) -> None:
+def test_each_benchmarked_store_returns_the_written_messages(url: str, name: str) -> None:
     sessions = Sessions(name, SIDES[name], url)
     key = sessions.filled("a session", 30)
     one, *more = payload.texts(9, 30)

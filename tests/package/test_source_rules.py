@@ -23,7 +23,7 @@ def test_only_dialect_modules_compare_the_name_of_the_dialect() -> None:
 # `binds` has the only predicate for rows of a session. The dialects' index statements are exempt.
 
 
-def test_code_selects_rows_of_a_session_only_with_the_shared_predicate() -> None:
+def test_code_has_no_comparison_of_session_keys_outside_the_shared_functions() -> None:
     by_hand = re.compile(r"\.session_key (==|!=)|(SESSION|session)\.c\.key (==|!=)")
     occurrences = {
         f"{path.relative_to(PACKAGE).as_posix()}: {line.strip()}"

@@ -166,7 +166,7 @@ def test_search_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled
     assert objects(filled.engine) == set()
 
 
-def test_search_index_works_after_migrations_or_requires_a_rebuild(
+def test_search_index_works_after_an_upgrade_but_needs_a_rebuild_after_a_sqlite_downgrade(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store(url) as store:

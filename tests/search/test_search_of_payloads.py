@@ -81,7 +81,7 @@ def test_search_finds_only_the_new_words_of_an_edited_payload(searched: Store) -
     assert findings(searched) == []
 
 
-def test_index_of_existing_messages_has_the_words_of_payloads(store: Store, url: str) -> None:
+def test_enable_search_indexes_words_in_payloads_of_existing_messages(store: Store, url: str) -> None:
     store_messages(store)
     schema.enable_search(url)
     assert found(store, "oslo") == [("k", 1), ("k", 5)]

@@ -73,7 +73,9 @@ def test_snippet_is_the_part_with_the_most_query_words() -> None:
         ("os* -bergen", "Oslo, os and Bergen", ["Oslo", "os"]),
     ],
 )
-def test_finder_ignores_case_and_accents(query_text: str, text: str, expected: list[str]) -> None:
+def test_words_of_a_query_are_found_in_a_text_regardless_of_case_and_accents(
+    query_text: str, text: str, expected: list[str]
+) -> None:
     assert [text[at:end] for at, end in find(query_text, text)] == expected
 
 

@@ -46,7 +46,7 @@ def test_search_drains_the_newest_changes_and_counts_the_rest(
     assert (len(found(store, "oslo")), store.search("oslo").waiting) == (9, 0)
 
 
-def test_search_before_a_drain_finds_no_removed_or_changed_text(
+def test_search_before_the_queue_is_drained_finds_no_removed_or_changed_text(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema.enable_search(url)
@@ -109,7 +109,7 @@ def test_search_in_callers_transaction_takes_no_lock(indexed: Store) -> None:
 
 
 @pytest.mark.parametrize("change", ["update_message", "delete_message"])
-def test_change_that_commits_after_a_drain_is_queued(indexed: Store, change: str) -> None:
+def test_change_that_commits_after_the_queue_was_drained_affects_the_next_search(indexed: Store, change: str) -> None:
     indexed.create("a", messages=[message("oslo"), message("weather")])
     with indexed.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         connection.exec_driver_sql("SELECT count(*) FROM lango_message")
@@ -146,7 +146,7 @@ def is_in_file(path: Path, word: str) -> bool:
     return word.encode() in path.read_bytes()
 
 
-def test_words_leave_the_sqlite_file_at_once_after_redaction_and_at_expire_after_deletion(
+def test_redacted_words_leave_the_sqlite_file_at_once_and_deleted_words_at_the_next_expire(
     make_sqlite: MakeDatabase,
 ) -> None:
     url = make_sqlite()

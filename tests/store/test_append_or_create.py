@@ -123,7 +123,7 @@ REFUSED: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("using", [False, True])
 @pytest.mark.parametrize("expired", [False, True])
 @pytest.mark.parametrize("append", REFUSED.values(), ids=list(REFUSED))
-def test_append_with_create_and_after_3_or_expect_3_conflicts_if_the_session_is_missing(
+def test_append_with_create_to_a_missing_session_raises_conflict_if_after_or_expect_is_3(
     store: Store, clock: Clock, append: Callable[[Store], object], expired: bool, using: bool
 ) -> None:
     if expired:

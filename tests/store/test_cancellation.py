@@ -247,7 +247,9 @@ def test_append_that_is_cancelled_before_it_writes_stores_nothing(url: str) -> N
     asyncio.run(work())
 
 
-def test_turn_cancelled_again_while_it_ends_stores_its_draft(url: str, begun: threading.Event) -> None:
+def test_turn_that_is_cancelled_a_second_time_while_ending_still_stores_its_draft(
+    url: str, begun: threading.Event
+) -> None:
     async def answer(store: AsyncStore, written: asyncio.Event) -> None:
         async with store.conversation("k").turn() as turn:
             await turn.write("stored, ")

@@ -102,7 +102,7 @@ def test_changes_are_kept_by_fork_export_copy_archive_and_restore(
 
 
 @pytest.mark.parametrize("upto", range(1, 13))
-def test_fork_upto_has_a_message_or_change_for_every_seq(store: Store, upto: int) -> None:
+def test_every_seq_of_a_fork_with_upto_belongs_to_a_message_or_a_change(store: Store, upto: int) -> None:
     forked = changed_session(store).fork("f", upto=upto)
     forked.append_message(message("new"))
     assert unexplained_seqs(store, "f") == set()

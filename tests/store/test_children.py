@@ -241,7 +241,7 @@ def test_copy_includes_descendants_and_fork_does_not(filled: Store, make_sqlite:
         assert other.conversation("fork").children() == []
 
 
-def test_restore_leaves_out_children_of_an_earlier_session_with_this_key(
+def test_restore_with_children_leaves_out_children_of_an_earlier_session_of_the_same_key(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
     cold = tmp_path / "cold.db"
@@ -259,7 +259,9 @@ KEYS = LEVELS.map("/".join).filter(bool)
 
 @settings(max_examples=15)
 @given(st.sets(KEYS, min_size=1, max_size=12), st.data())
-def test_calls_on_random_session_trees_agree_with_a_model(store: Store, tree: set[str], data: st.DataObject) -> None:
+def test_methods_on_random_session_trees_return_what_the_keys_imply(
+    store: Store, tree: set[str], data: st.DataObject
+) -> None:
     parent = data.draw(st.sampled_from(sorted(tree)))
     family = {key for key in tree if key == parent or key.startswith(f"{parent}/")}
     try:

@@ -172,7 +172,7 @@ SUMMARY_METADATA: dict[str, tuple[str | None, list[str]]] = {
 
 
 @pytest.mark.parametrize(("metadata", "remaining"), SUMMARY_METADATA.values(), ids=SUMMARY_METADATA)
-def test_cut_below_a_summary_is_refused_only_if_the_metadata_says_discarded(
+def test_cut_within_summarized_messages_is_refused_only_if_metadata_says_discarded(
     store: Store, metadata: str | None, remaining: list[str]
 ) -> None:
     put_compacted(store, replaced_upto=2, metadata=metadata)

@@ -190,7 +190,7 @@ def test_pages_together_are_the_whole_list(filled: Store, limit: int) -> None:
     assert filled.list_sessions(limit=10).next is None
 
 
-def test_next_page_skips_no_session_with_equal_time_after_a_session_is_created(store: Store, clock: Clock) -> None:
+def test_pages_skip_no_session_with_equal_time_if_a_session_is_created_in_between(store: Store, clock: Clock) -> None:
     for n in range(6):
         store.create(f"k{n}")
     first = store.list_sessions(limit=3)
@@ -320,7 +320,7 @@ def test_list_page_is_read_from_an_index_without_sorting(
         assert "TEMP B-TREE" not in plan, plan
 
 
-def test_user_and_agent_filters_use_the_index_of_users(make_sqlite: MakeDatabase) -> None:
+def test_filters_by_user_and_agent_use_the_index_on_user_id(make_sqlite: MakeDatabase) -> None:
     filters: dict[str, Any] = {"agent_id": "agent3", "user_id": "user4"}
     engine = create_engine(make_sqlite())
     with Store(engine) as store:

@@ -69,7 +69,7 @@ def test_messages_stay_in_order_of_seq_if_the_clock_stops_or_goes_back(store: St
     assert seqs(store.messages("k")) == list(range(1, 8))
 
 
-def test_messages_are_in_order_of_seq_without_index_scans_or_after_a_concurrent_delete(
+def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurrent_deletes(
     make_postgres: MakeDatabase,
 ) -> None:
     def delete_pending(_: str, __: float) -> None:
@@ -164,7 +164,7 @@ def test_append_raises_conflict_if_after_is_not_the_last_seq(store: Store) -> No
 # Reading
 
 
-def test_parameters_last_after_before_and_limit_select_parts_of_the_log(store: Store) -> None:
+def test_parts_of_the_log_are_selected_by_the_arguments_last_limit_after_and_before(store: Store) -> None:
     store.create("k")
     store.append_messages("k", messages(10))
     assert seqs(store.messages("k", last=3)) == [8, 9, 10]

@@ -69,7 +69,9 @@ def test_rows_are_unchanged_after_payloads_are_moved_and_moved_back(whole: Store
     assert_sound(whole)
 
 
-def test_rows_of_moved_messages_equal_rows_of_appended_messages(whole: Store, store: Store) -> None:
+def test_rows_after_a_move_of_payloads_equal_rows_of_messages_appended_with_payloads(
+    whole: Store, store: Store
+) -> None:
     sent = [each.model_copy(update={"id": None}) for each in whole.conversation("a").all_messages()]
     whole.append_messages("new", sent, create=True)
     whole.move_payloads()
@@ -90,7 +92,7 @@ def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, large
     assert_sound(whole)
 
 
-def test_messages_that_have_payloads_are_not_moved_again(store: Store) -> None:
+def test_move_payloads_skips_messages_that_already_have_payloads(store: Store) -> None:
     store.create("k", messages=[message([LARGE, "y" * 100]), message("y" * 100)])
     assert store.move_payloads(larger_than=100) == 1
     assert bodies(store) == [LARGE, "y" * 100]
@@ -214,7 +216,7 @@ def test_payloads_move_command_moves_strings_out_and_back(whole: Store, url: str
     assert bodies(whole, "a") == ["a" * 5_000]
 
 
-def test_command_refuses_length_below_one(url: str) -> None:
+def test_payloads_move_command_refuses_a_length_below_one(url: str) -> None:
     done = run("payloads", "move", "--larger-than", "0", "--url", url)
     assert (done.returncode, "--larger-than" in done.stderr) == (2, True)
 

@@ -139,14 +139,14 @@ def test_content_with_200_levels_stays_in_the_row(store: Store) -> None:
     assert bodies(store) == [LARGE]
 
 
-def test_message_that_looks_like_a_reference_is_not_changed(store: Store) -> None:
+def test_message_that_looks_like_a_payload_reference_is_returned_unchanged(store: Store) -> None:
     lookalike = [digest_of(LARGE), 4_096, {"payloads": {"text": [digest_of(LARGE), 4_096]}}, ""]
     store.create("k", messages=[message([LARGE, lookalike]), message("", extra={"text": ["x", 1]})])
     assert contents(store.messages("k")) == [[LARGE, lookalike], ""]
     assert store.messages("k")[1].extra == {"text": ["x", 1]}
 
 
-def test_strings_in_settings_values_and_the_sent_field_stay_in_the_row(store: Store) -> None:
+def test_large_strings_in_settings_in_values_and_in_the_sent_field_become_no_payloads(store: Store) -> None:
     store.create("k", settings={"a": LARGE}, messages=[message("short", sent=[LARGE])])
     store.set_values("k", {"a": LARGE})
     assert bodies(store) == []

@@ -125,7 +125,9 @@ def test_update_changes_only_the_given_fields(store: Store, clock: Clock) -> Non
     assert updated.expires_at == expires_at
 
 
-def test_update_changes_updated_at_only_with_activity_and_touch_never_does(store: Store, clock: Clock) -> None:
+def test_update_changes_updated_at_only_with_activity_true_and_touch_never_changes_it(
+    store: Store, clock: Clock
+) -> None:
     store.create("old", ttl=timedelta(days=300))
     clock.move(days=100)
     store.create("new")
@@ -232,7 +234,7 @@ def test_changing_a_loaded_session_does_not_change_the_stored_one(store: Store) 
     assert len(again.messages[0].tool_calls) == 1
 
 
-def test_conversation_handle_does_not_create_a_session(store: Store) -> None:
+def test_creating_a_conversation_object_creates_no_session(store: Store) -> None:
     handle = store.conversation("k")
     assert not store.exists("k")
     with pytest.raises(SessionNotFound):
@@ -247,7 +249,7 @@ def test_conversation_handle_does_not_create_a_session(store: Store) -> None:
         store.conversation("")
 
 
-def test_conversation_handle_needs_no_database() -> None:
+def test_creating_a_conversation_object_needs_no_database() -> None:
     with Store("postgresql://nobody@127.0.0.1:1/none") as store:
         assert store.conversation("k").key == "k"
 

@@ -335,7 +335,7 @@ def test_calls_of_derived_stores_have_spans(watched: Store, telemetry: Telemetry
     ]
 
 
-def test_stores_derived_with_the_methods_at_and_in_turn_have_spans(either: Store, telemetry: Telemetry) -> None:
+def test_calls_of_a_store_derived_with_at_or_in_turn_have_spans(either: Store, telemetry: Telemetry) -> None:
     with either.open("k").turn() as turn:
         for derived in (either.at(either.position()), either.in_turn(getattr(turn, "awaited", turn))):
             telemetry.spans()
@@ -347,7 +347,7 @@ def test_stores_derived_with_the_methods_at_and_in_turn_have_spans(either: Store
             assert telemetry.operations() == ["append_message", "info", "iter_messages", "iter_sessions", "compact"]
 
 
-def test_methods_at_and_in_turn_send_no_statements(url: str) -> None:
+def test_deriving_a_store_with_at_or_in_turn_sends_no_statement(url: str) -> None:
     statements: list[str] = []
     with Store(url, on_statement=lambda text, _: statements.append(text)) as store:
         turn, position = store.open("k").turn(), store.position()

@@ -37,7 +37,7 @@ def test_role_is_an_enum_in_python_and_text_in_json() -> None:
     assert Message.model_validate_json('{"role":"user","content":"hi"}') == created
 
 
-def test_canonical_role_of_model_is_assistant_and_of_function_is_tool() -> None:
+def test_canonical_role_is_assistant_for_model_and_tool_for_function() -> None:
     assert MessageRole.MODEL.canonical is MessageRole.ASSISTANT
     assert MessageRole.FUNCTION.canonical is MessageRole.TOOL
     assert MessageRole.DEVELOPER.canonical is MessageRole.DEVELOPER
@@ -265,7 +265,7 @@ def test_values_with_200_levels_round_trip_through_json(store: Store) -> None:
     assert Session.model_validate_json(TypeAdapter(Session).dump_json(created)) == created
 
 
-def test_surrogate_pair_in_a_str_is_refused_and_in_json_is_one_character(store: Store) -> None:
+def test_surrogate_pair_is_refused_in_a_str_but_read_as_one_character_from_json(store: Store) -> None:
     halves = message("\ud83d\ude00")
     assert Message.model_validate_json(halves.model_dump_json()).content == "😀"
     with pytest.raises(InvalidMessage):

@@ -28,7 +28,7 @@ unless it has an offset, or an age such as `12h ago`.
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | nothing was found, a check failed, some sessions were kept, or the command failed |
+| 1 | nothing was found, a check failed, a purge kept some sessions, or the command failed |
 | 2 | wrong usage, a missing database file, or missing permissions |
 | 3 | the database is busy (try again), or cannot be reached, opened, read or written |
 | 130 | interrupted |

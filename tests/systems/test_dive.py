@@ -29,7 +29,7 @@ def test_open_creates_or_loads_session(store: Store) -> None:
     assert texts(store.open("my-session").messages()) == ["Hello", "Hi", "How are you?", "Good!"]
 
 
-def test_saved_turn_is_visible_to_other_handles(store: Store) -> None:
+def test_saved_turn_is_visible_at_once_in_other_conversation_objects(store: Store) -> None:
     """An opened session is connected to its store: other handles see the turn at once."""
     session, other = store.open("s"), store.open("s")
     session.save_turn([user("Hello"), assistant("Hi")])

@@ -88,7 +88,7 @@ def test_clear_resets_last_consolidated(store: Store) -> None:
     assert (session.info().last_consolidated, session.history()) == (0, [])
 
 
-def test_reads_see_changes_of_other_handles_at_once(store: Store) -> None:
+def test_reads_see_at_once_what_another_conversation_object_appended(store: Store) -> None:
     """Reads see the writes of other handles, because nothing is cached."""
     session, other = store.open("k"), store.open("k")
     other.append_message(message("x"))

@@ -81,7 +81,7 @@ def test_stream_sends_pieces_of_a_draft_and_the_end_of_the_draft(served: Callabl
     served(work)
 
 
-def test_last_event_id_takes_precedence_over_after(served: Callable[[Work], None]) -> None:
+def test_last_event_id_header_takes_precedence_over_the_parameter_after(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k", messages=messages(1))
         before = Request(app, "/k/events")

@@ -133,7 +133,7 @@ def test_readers_at_the_end_of_the_log_share_one_database_read(url: str, engine:
             reader.end()
 
 
-def test_late_reader_reads_from_the_database_until_it_has_caught_up(store: Store) -> None:
+def test_reader_that_lags_behind_reads_from_the_database_until_it_has_caught_up(store: Store) -> None:
     conversation = store.open("k")
     late = store.tail("k")
     with follower(store) as reader:
@@ -158,7 +158,7 @@ def test_late_reader_reads_from_the_database_until_it_has_caught_up(store: Store
         late.close()
 
 
-def test_late_reader_does_not_get_text_that_was_redacted(store: Store) -> None:
+def test_reader_that_lags_behind_gets_no_text_that_was_redacted_meanwhile(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     late = store.tail("k")
     next(late)

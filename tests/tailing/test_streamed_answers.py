@@ -118,7 +118,9 @@ def test_draft_of_open_turn_is_shown_until_the_lease_is_released(store: Store, c
     assert pieces(stored(store)) == []
 
 
-def test_draft_that_is_stored_again_from_its_start_is_continued(store: Store, conversation: Conversation) -> None:
+def test_tail_continues_a_draft_at_its_cursor_if_the_draft_is_stored_again_from_its_start(
+    store: Store, conversation: Conversation
+) -> None:
     turn = begun(conversation, "It ", "is ")
     (first,) = stored(store)
     turn._flushed = 0  # as after a flush whose outcome is unknown

@@ -63,7 +63,9 @@ async def test_usage_of_response_with_several_entries_is_counted_once(
     assert store.info(NAME).token_count == 22
 
 
-async def test_store_usage_by_model_uses_the_model_of_responses(store: Store, sessions: LangoSessionStore) -> None:
+async def test_usage_grouped_by_model_uses_the_model_of_each_response(
+    store: Store, sessions: LangoSessionStore
+) -> None:
     entries = [block("a", "1"), block("b", "1"), block("c", "2"), block("d", "3"), block("e", "4")]
     for each, model in zip(entries, ("opus", "opus", "haiku", "opus", ["not a text"]), strict=True):
         each["message"]["model"] = model
@@ -73,7 +75,7 @@ async def test_store_usage_by_model_uses_the_model_of_responses(store: Store, se
     assert [(row.model, row.input_tokens) for row in rows] == [(None, 10), ("haiku", 10), ("opus", 20)]
 
 
-async def test_usage_of_a_response_is_counted_with_its_first_block(store: Store) -> None:
+async def test_usage_of_a_response_whose_blocks_arrive_in_two_batches_is_counted_once(store: Store) -> None:
     await LangoSessionStore(store).append(KEY, [block("a", "1", apiBlockIndex=0)])
     await LangoSessionStore(store).append(KEY, [block("b", "1", apiBlockIndex=1), block("c", "2", apiBlockIndex=0)])
     assert store.conversation(NAME).total_usage()["output_tokens"] == 10
@@ -215,7 +217,7 @@ async def test_session_is_deleted_with_all_subpaths_or_not_at_all(store: Store, 
     assert await sessions.load(KEY) == [entry(uuid="a")]
 
 
-async def test_summary_equals_sdk_summary_and_changes_no_time(
+async def test_session_summary_equals_the_sdks_summary_and_its_mtime_equals_the_listed_mtime(
     store: Store, sessions: LangoSessionStore, clock: Clock
 ) -> None:
     batches = [written(), [entry(customTitle="Weather")], [{"type": "tag", "tag": "oslo"}, *written("another")]]

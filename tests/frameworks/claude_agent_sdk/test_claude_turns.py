@@ -83,7 +83,7 @@ def questions(api: MessagesApi) -> list[list[str]]:
     return [[text for message in asked for text in texts(blocks(message))] for asked in api.asked]
 
 
-async def test_concurrent_queries_of_one_session_run_one_after_another_and_each_once(
+async def test_concurrent_requests_of_one_session_run_one_after_another_and_duplicates_once(
     store: Store, api: MessagesApi, project: Project
 ) -> None:
     async with AsyncStore(store) as awaited:

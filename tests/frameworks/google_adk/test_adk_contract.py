@@ -27,7 +27,7 @@ async def test_ids_are_stripped_of_whitespace_on_create_read_and_delete(service:
 
 
 @pytest.mark.parametrize("blank", [None, "", "   "])
-async def test_blank_id_is_generated(service: LangoSessionService, blank: str | None) -> None:
+async def test_blank_session_id_is_replaced_by_a_generated_id(service: LangoSessionService, blank: str | None) -> None:
     one, other = [await service.create_session(**WHERE, session_id=blank) for _ in range(2)]
     assert one.id.strip()
     assert one.id != other.id

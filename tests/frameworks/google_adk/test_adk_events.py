@@ -256,7 +256,7 @@ def _recent(number: int | None) -> GetSessionConfig | None:
     return None if number is None else GetSessionConfig(num_recent_events=number)
 
 
-async def test_store_usage_equals_usage_of_events(service: LangoSessionService) -> None:
+async def test_usage_in_the_store_equals_the_usage_of_the_events(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE, session_id="trip")
     for factor in (1, 2):
         usage = types.GenerateContentResponseUsageMetadata(
@@ -280,7 +280,7 @@ async def test_store_usage_equals_usage_of_events(service: LangoSessionService) 
     assert row.reasoning_tokens == sum(each.thoughts_token_count or 0 for each in spent)
 
 
-async def test_store_usage_by_model_uses_the_model_version_of_events(service: LangoSessionService) -> None:
+async def test_usage_grouped_by_model_uses_the_model_version_of_the_events(service: LangoSessionService) -> None:
     session = await service.create_session(**WHERE, session_id="trip")
     usage = types.GenerateContentResponseUsageMetadata(prompt_token_count=10)
     for version in ("gemini-a", "gemini-b", "gemini-a", None):
@@ -293,7 +293,7 @@ async def test_store_usage_by_model_uses_the_model_version_of_events(service: La
     assert [(row.model, row.input_tokens) for row in rows] == [(None, 10), ("gemini-a", 20), ("gemini-b", 10)]
 
 
-async def test_usage_of_a_turn_by_another_program_is_in_no_event(service: LangoSessionService) -> None:
+async def test_events_of_a_turn_that_another_program_saved_have_no_usage(service: LangoSessionService) -> None:
     conversation = service.store.open("weather:ann:trip")
     conversation.save_turn([Message.assistant("Hello")], {"input_tokens": 5})
     found = await service.get_session(**WHERE, session_id="trip")

@@ -95,7 +95,7 @@ async def run_workflow(store: Store, events: list[Event]) -> list[Event]:
     return found.events
 
 
-def test_paused_workflow_takes_little_more_than_its_unique_bytes_on_disk_and_in_memory(
+def test_paused_workflow_with_repeated_data_takes_little_disk_space_and_memory(
     make_sqlite: MakeDatabase,
 ) -> None:
     url = make_sqlite()

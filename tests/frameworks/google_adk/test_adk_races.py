@@ -138,7 +138,7 @@ async def test_check_stale_allows_append_to_session_read_without_events(store: S
     assert texts(await service.get_session(**WHERE, session_id="trip")) == ["one", "two", "three"]
 
 
-async def test_check_stale_accepts_a_retry(store: Store) -> None:
+async def test_check_stale_accepts_a_repeated_append_of_the_same_event(store: Store) -> None:
     service = LangoSessionService(store, check_stale=True)
     session = await service.create_session(**WHERE, session_id="trip")
     before = session.model_copy(deep=True)
@@ -192,7 +192,7 @@ def test_check_stale_accepts_exactly_one_of_eight_concurrent_writers(url: str) -
     asyncio.run(main())
 
 
-async def test_read_during_replacement_returns_old_or_new_session(store: Store) -> None:
+async def test_read_of_a_session_that_is_being_recreated_never_mixes_old_and_new_data(store: Store) -> None:
     service = LangoSessionService(store)
     stop = threading.Event()
     made = threading.Event()

@@ -117,7 +117,7 @@ async def test_second_compaction_replaces_first_summary_and_later_items(store: S
     assert await session.get_items() == SUMMARY
 
 
-async def test_summary_of_removed_items_is_refused(store: Store) -> None:
+async def test_summary_is_refused_if_an_item_is_removed_during_the_compaction(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     compaction = compacting(session, Client(session.pop_item))
@@ -143,7 +143,7 @@ async def test_compaction_replaces_only_the_items_that_it_read(store: Store) -> 
     assert await session.get_items() == ([*SUMMARY, LATER] if atomic() else SUMMARY)
 
 
-async def test_replacement_without_a_previous_read_replaces_all_items(store: Store) -> None:
+async def test_summary_replaces_all_items_if_no_items_were_read_before(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     assert await session._atomic_replace_items(SUMMARY) is True
@@ -166,7 +166,7 @@ async def snapshot(session: LangoSession, limit: int) -> Any:
     return await session._get_compaction_snapshot(limit, prune_prefix=lambda item: True)
 
 
-async def test_replacing_the_end_keeps_earlier_items(store: Store) -> None:
+async def test_replacing_the_last_items_by_a_summary_keeps_earlier_items(store: Store) -> None:
     for number, (limit, start) in enumerate(itertools.product((3, 7, 20), (0, 1, 2))):
         session = LangoSession(f"k{number}", store)
         await session.add_items([*EXCHANGE, *EXCHANGE])
@@ -180,7 +180,7 @@ async def test_replacing_the_end_keeps_earlier_items(store: Store) -> None:
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-async def test_changed_end_of_session_is_not_replaced(store: Store) -> None:
+async def test_last_items_are_not_replaced_if_the_end_of_the_session_has_changed(store: Store) -> None:
     writes: list[Callable[[LangoSession], Awaitable[Any]]] = [
         lambda session: session.add_items([LATER]),
         lambda session: session.pop_item(),
@@ -199,7 +199,7 @@ async def test_changed_end_of_session_is_not_replaced(store: Store) -> None:
         assert await session.get_items() == (there if number else [*SUMMARY, LATER])
 
 
-async def test_replacement_can_begin_between_calls_of_one_message(store: Store) -> None:
+async def test_replacement_by_a_summary_can_begin_between_two_calls_of_one_message(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     seen = await snapshot(session, 4)
@@ -225,7 +225,7 @@ async def test_empty_session_is_not_compacted(store: Store) -> None:
     assert await session.get_items() == ([LATER, *SUMMARY] if atomic() else SUMMARY)
 
 
-async def test_summary_made_by_store_reads_as_items(store: Store) -> None:
+async def test_summary_stored_with_conversation_compact_is_returned_as_an_item(store: Store) -> None:
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     store.conversation("k").compact(lambda window: Message.system(f"{len(window)} messages"))

@@ -68,7 +68,7 @@ async def test_usage_of_run_is_stored_with_its_turns(store: Store, streamed: boo
     assert conversation.total_usage() == total(10, 11, 20, 30)
 
 
-async def test_store_usage_equals_usage_of_runs(store: Store) -> None:
+async def test_usage_in_the_store_equals_the_usage_of_the_runs(store: Store) -> None:
     whole = Usage()
     for key, steps in (("a", (asks("Oslo", cost=10), says("Cold."))), ("b", (says("Still.", cost=30),))):
         result = await Runner.run(agent(*steps), "Weather?", session=LangoSession(key, store))
@@ -80,7 +80,7 @@ async def test_store_usage_equals_usage_of_runs(store: Store) -> None:
     assert row.usage["requests"] == whole.requests
 
 
-async def test_store_usage_by_model_uses_the_model_of_items_or_else_of_the_session(store: Store) -> None:
+async def test_usage_grouped_by_model_uses_the_model_of_the_item_or_else_of_the_session(store: Store) -> None:
     store.create("k", model="of the session")
     for model, cost in (("large", 10), ("small", 20), (None, 30)):
         source = {} if model is None else {"provider_data": {"model": model}}  # as LiteLLM's models return it

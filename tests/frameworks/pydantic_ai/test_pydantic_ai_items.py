@@ -182,7 +182,7 @@ def test_message_is_stored_in_typed_fields(store: Store, conversations: LangoCon
     assert store.info("c").token_count == 3
 
 
-def test_values_are_stored_as_the_framework_dumps_them(
+def test_tuple_and_nan_in_a_tool_return_are_stored_as_list_and_null(
     conversations: LangoConversationStore,
 ) -> None:
     message = ModelRequest(parts=[ToolReturnPart("t", {"a": (1, float("nan"))}, "1")])

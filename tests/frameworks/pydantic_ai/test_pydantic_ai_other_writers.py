@@ -212,7 +212,7 @@ async def test_fork_made_by_store_is_a_conversation(conversations: Conversations
     assert (record.forked_from, record.forked_at) == ("theirs", None)
 
 
-async def test_records_and_entries_can_be_copied_and_pickled(conversations: Conversations) -> None:
+async def test_conversation_records_and_entries_can_be_copied_and_pickled(conversations: Conversations) -> None:
     await conversations.save(conversation("c", "1", "2"), scope="ann")
     record = await conversations.read_record("c")
     entries = await conversations.load_entries("c")
@@ -239,7 +239,7 @@ async def test_save_in_callers_transaction_is_committed_by_caller(store: Store) 
         assert store.exists("c") is commits
 
 
-async def test_history_of_a_record_is_unchanged_by_later_writes(
+async def test_history_read_by_entry_id_is_unchanged_by_later_writes_of_the_conversation(
     conversations: Conversations,
 ) -> None:
     talk = conversation("c", "1", "2", "3")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 # Scope
 
 
-async def test_record_is_loaded_equal_and_listed_by_updated_at(conversations: Conversations) -> None:
+async def test_conversation_record_is_loaded_equal_and_listed_by_updated_at(conversations: Conversations) -> None:
     began = datetime.now(UTC) - timedelta(minutes=1)
     day = datetime(2020, 2, 29, 1, 2, 3, 456789, tzinfo=UTC)
     for days, id in ((2, "a"), (3, "b"), (1, "c")):
@@ -83,7 +83,9 @@ async def test_usage_of_a_conversation_equals_the_total_usage_of_the_session(
     assert len(store.conversation("c").turns()) == 3
 
 
-async def test_store_usage_equals_usage_of_conversations(conversations: Conversations, store: Store) -> None:
+async def test_usage_in_the_store_equals_the_usage_of_the_conversations(
+    conversations: Conversations, store: Store
+) -> None:
     whole = RunUsage()
     for id in ("a", "b"):
         talk = conversation(id, "1")
@@ -105,7 +107,7 @@ async def test_store_usage_equals_usage_of_conversations(conversations: Conversa
     assert row.cost_usd == whole.cost == 1
 
 
-async def test_store_usage_by_model_uses_the_last_model_of_each_save(
+async def test_usage_grouped_by_model_uses_the_last_model_of_each_save(
     conversations: Conversations, store: Store
 ) -> None:
     talk = Conversation(conversation_id="c")

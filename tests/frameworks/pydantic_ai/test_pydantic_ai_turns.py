@@ -81,7 +81,7 @@ async def test_run_whose_lease_was_taken_over_stores_nothing(store: Store, clock
     assert [turn.id for turn in store.conversation("c").turns()] == ["other"]
 
 
-async def test_opened_session_is_not_loaded_as_a_conversation_until_one_is_saved(store: Store) -> None:
+async def test_session_without_a_saved_conversation_is_not_loaded_as_a_conversation(store: Store) -> None:
     store.open("c")
     store.set_values("c", {"color": "blue"})
     conversations = LangoConversationStore(store)
