@@ -151,7 +151,7 @@ class Watcher:
             return channel.signals[loop], batch
 
     def interrupt(self) -> None:
-        """Make all readers read from the database, because they may have to end."""
+        """Wake all readers, so that each reads from the database and notices if it has to end."""
         with self._lock:
             for channel in self._channels.values():
                 channel.head = None

@@ -150,7 +150,7 @@ def select_unstored(new: Batch, stored: Mapping[str, Message]) -> Batch:
 
 
 def merge_stored(new: Batch, stored: Mapping[str, Message], written: Sequence[Message]) -> list[Message]:
-    """Return all messages of a batch as stored; mark those with a stored or repeated id as replayed."""
+    """Return the stored messages of a batch; mark those with an already stored or repeated id as replayed."""
     existing: dict[str | None, Message] = dict(stored.items())
     fresh = iter(written)
     merged: list[Message] = []

@@ -127,7 +127,7 @@ def export(
     keys and tokens that it recognizes by their form. The other formats
     write one file for each live session.
 
-    Exit code 1 if a session is not exported. Without --force, an existing
+    Exit code 1 if the export of a session fails. Without --force, an existing
     file with different content is an error and is not changed.
     """
     if sum((bool(keys), user is not None, all_)) != 1:

@@ -75,7 +75,7 @@ def captured(out: Console, *, no_pager: bool = False) -> AbstractContextManager[
 
 
 def page(out: Console, text: str) -> None:
-    """Print a text that fits on the terminal. Show a longer text in `$PAGER`, by default `less`."""
+    """Print the text if it fits on the terminal; otherwise show it in `$PAGER`, by default `less`."""
     if text.count("\n") < out.height:
         print(text, end="")
     else:

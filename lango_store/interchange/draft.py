@@ -31,9 +31,9 @@ class Draft:
     """A session and its messages.
 
     `fields` are keyword arguments of `Store.create`, except key, TTL and messages. `extra` holds data of the other
-    system that has no column, under the system's name; it is stored as a value of the session. `summarized_upto` and
-    `records` are set on export: the last seq that a compaction removed from the window, and the number of records,
-    which are in no part. `suspensions` holds the states of the suspensions that have no answer.
+    system that has no column, under the system's name; it is stored as a value of the session. An export sets
+    `summarized_upto`, the last seq that a compaction removed from the window, and `records`, the number of records,
+    which `parts` leaves out. `suspensions` holds the states of the suspensions that have no answer.
     """
 
     key: str

@@ -19,7 +19,7 @@ def test_log_as_of_the_seq_of_a_compaction_includes_the_summary(keeping: Store) 
     assert len(conversation.get(as_of=change.seq - 1).messages) == 3
 
 
-def test_log_as_of_the_seq_of_a_replace_after_includes_the_new_messages(keeping: Store) -> None:
+def test_log_as_of_the_seq_of_a_replace_after_call_has_its_new_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.append_messages([message("new"), message("newer")], replace_after=1)
     (change,) = conversation.changes()

@@ -33,7 +33,7 @@ def test_search_drains_the_queue(store: Store, url: str) -> None:
     assert waiting(store) == 0
 
 
-def test_search_drains_the_newest_changes_and_counts_the_rest(
+def test_search_indexes_the_newest_queued_messages_and_counts_the_rest(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 3)

@@ -140,7 +140,7 @@ def test_append_with_create_to_a_missing_session_raises_conflict_if_after_or_exp
         store.append_message("k", message(), after=3)
 
 
-def test_append_with_create_succeeds_if_repeated_with_last_seq_of_the_conflict(store: Store) -> None:
+def test_append_with_create_succeeds_with_the_last_seq_of_the_raised_conflict(store: Store) -> None:
     after = 3
     for _ in range(2):
         try:

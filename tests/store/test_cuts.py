@@ -276,7 +276,7 @@ def test_replace_after_replays_messages_that_are_stored_before_the_cut(store: St
     assert contents(conversation.all_messages()) == ["a", "b"]
 
 
-def test_replace_after_deletes_concurrent_messages_unless_after_is_given(store: Store) -> None:
+def test_replace_after_deletes_concurrent_messages_unless_after_is_passed_too(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.append_messages([message("x", id="x")], replace_after=1, after=2)
     conversation.append_message(message("concurrent"))

@@ -168,7 +168,7 @@ def last_part(info: SessionInfo) -> str:
 
 
 def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSummaryEntry]:
-    """Yield the summary of each live session of a project, including the entries appended since the last call."""
+    """Yield the summary of each live session of a project, updated with the entries appended since the last call."""
     for info in sessions(store, key):
         names: SessionKey = {"project_key": project_key, "session_id": last_part(info)}
         try:
