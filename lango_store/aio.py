@@ -387,7 +387,7 @@ class AsyncConversation:
 
     @contextmanager
     def _steps(self, name: str) -> Iterator[Conversation]:
-        """Record several calls of the twin as one call of a method; yield a twin whose own calls are not recorded."""
+        """Open one span for several calls of the twin; yield a twin whose own calls have no spans."""
         with self._twin._context.telemetry.span(name, self.key):
             yield Conversation(self._twin._context, self.key)
 

@@ -359,11 +359,11 @@ class Archive:
             for name, (table, _, label) in self._parts().items():
                 for part in self._db[name].rows_where("session_id = ?", [row["id"]]):
                     self._restore_row(connection, encoder, table, {"session_key": key, **part}, label)
-            # With the same incarnation, a later purge replaces this row of the archive instead of adding another one.
             try:
                 encoder.check_payloads()
             except InvalidValue as error:
                 raise InvalidFile(self._path, f"session {quoted(key)}: {error}; nothing was restored") from None
+            # With the same incarnation, a later purge replaces this row of the archive instead of adding another one.
             counters = encoder.corrections() | {"incarnation": row["incarnation"]}
             transfer.set_counters(connection, key, counters)
 

@@ -123,13 +123,13 @@ class Conversation:
             as_of: Load the window of an earlier moment. A number is the moment at which the session's `last_seq` had
                 this value. With an aware datetime, the log ends before the first message or change of a later time. The
                 counters are those of that moment, but the other fields of the session are the current ones. Needs
-                `Store(keep_removed=…)`, unless nothing was removed or edited since. Defaults to now.
+                `Store(keep_removed=…)`, unless there was no cut, edit or compaction since. Defaults to now.
 
         Returns:
             The session. After a compaction, its `messages` begin with the summary.
 
         Raises:
-            NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept.
+            NotKept: There was a cut, edit or compaction since `as_of`, and what it removed or replaced is not kept.
         """
         if as_of is not None:
             clock = self._context.now
@@ -662,10 +662,11 @@ class Conversation:
         return self._read_part(turns.find, id)
 
     def messages_of(self, turn: Turn) -> list[Message]:
-        """Read the messages of a turn or a compaction, without those that were deleted.
+        """Read the messages of a turn, without those that were deleted.
 
         Args:
-            turn: A turn that `turns`, `find_turn` or `save_turn` returned.
+            turn: A turn that `turns`, `find_turn` or `save_turn` returned. If it is a compaction, its messages are the
+                summary.
         """
         return self._read_part(turns.messages_of, turn)
 
@@ -1088,8 +1089,8 @@ class Conversation:
             SessionExists: A session with this key exists, live or expired; nothing was written.
             InvalidCut: A compaction discarded messages up to a `seq` above `upto`, so the log as it was at `upto` no
                 longer exists; nothing was written.
-            NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept; nothing was
-                written.
+            NotKept: There was a cut, edit or compaction since `as_of`, and what it removed or replaced is not kept;
+                nothing was written.
         """
         if upto is not None and as_of is not None:
             raise TypeError("upto cuts the present log, and as_of copies an earlier one: give one of them")
@@ -1182,8 +1183,8 @@ class Conversation:
             change.
 
         Raises:
-            NotKept: The messages that the change removed are not kept: see `Store(keep_removed=…)`. Nothing was
-                written.
+            NotKept: The messages that the change removed or replaced are not kept: see `Store(keep_removed=…)`. Nothing
+                was written.
             Conflict: The id of a removed message or turn was used again; nothing was written.
         """
         return self._context.transact_once(history.undo, self.key)
@@ -1209,7 +1210,8 @@ class Conversation:
             b: The second moment, which may be earlier.
 
         Raises:
-            NotKept: Messages were removed or edited since the earlier moment, and their earlier versions are not kept.
+            NotKept: There was a cut, edit or compaction since the earlier moment, and what it removed or replaced is
+                not kept.
         """
         return self._context.read_together(history.diff, self.key, a, b)
 

@@ -132,14 +132,14 @@ class PayloadNotFound(LangoStoreError, LookupError):
 
 
 class NotKept(LangoStoreError):
-    """An undo, or a read of an earlier log, needs removed messages that are not kept.
+    """An undo, or a read of an earlier log, needs messages that are not kept.
 
-    The messages were removed by a store without `keep_removed=`, or the time of `keep_removed=` has passed. Open the
-    store with `keep_removed=` to keep the messages that later changes remove.
+    A cut, edit or compaction by a store without `keep_removed=` removed or replaced them, or the time of
+    `keep_removed=` has passed. Open the store with `keep_removed=` to keep what later changes remove or replace.
 
     Attributes:
         key: The key of the session.
-        seq: The `seq` of the change that removed the messages.
+        seq: The `seq` of the change that removed or replaced the messages.
     """
 
     def __init__(self, key: str, seq: int, until: datetime | None = None) -> None:

@@ -188,7 +188,7 @@ class Store:
         Raises:
             SessionNotFound: There is no such session.
             SessionExpired: The session's TTL has passed, and `expired` is False.
-            NotKept: Messages were removed or edited since `as_of`, and their earlier versions are not kept.
+            NotKept: There was a cut, edit or compaction since `as_of`, and what it removed or replaced is not kept.
         """
         return self._at(key).get(expired=expired, records=records, as_of=as_of)
 
@@ -986,7 +986,7 @@ class Store:
                 discount on cached tokens, which `input_tokens` includes. Defaults to none.
 
         Returns:
-            One row for each group, in the order of the groups.
+            One row for each group, sorted by the fields in `by`.
 
         Raises:
             ValueError: `by` has an unknown name, or a time has no time zone.
@@ -1028,7 +1028,7 @@ class Store:
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
         """Check the store for damage, and optionally repair it.
 
-        The checks include the schema, indexes, counters, summaries, orphaned rows, values and settings of the database.
+        The checks include the schema, indexes, settings of the database, counters, summaries, orphaned rows and values.
 
         This reads every row, which takes minutes for millions of messages. The command `lango-store doctor` calls this
         method.

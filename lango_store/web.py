@@ -71,8 +71,8 @@ def application(
         hosts: The host names that the application answers to. This prevents DNS rebinding: a web page cannot reach the
             application under another name. `("*",)` allows any name. Default: `localhost`, `127.0.0.1`
             and `[::1]`.
-        searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because on
-            SQLite a search first indexes changes that are not indexed yet.
+        searching: The store to search. Default: `store`. Pass a writable store here if `store` is read-only, because a
+            search first indexes what is not indexed yet.
 
     Raises:
         ValueError: The token has fewer than 16 characters.

@@ -293,21 +293,21 @@ class Context:
             self._gate.check_again(connection)
 
     def position(self) -> str | None:
-        """Return the current write position of the database; None if it has no replicas."""
+        """Return the current write position of the database; None on SQLite, which has no replicas."""
         if not dialect_of(self.engine).has_replicas:
             return None
         with self.single_read() as connection:
             return text_of(write_position(connection))
 
     def at(self, position: str | None) -> Context:
-        """Return this context for reads that must include all writes up to a position."""
+        """Return a copy of this context for reads that must include all writes up to a position."""
         context = copy.copy(self)
         context._connections = self._connections.at(0 if position is None else position_of(position))
         context._is_bound = True
         return context
 
     def using(self, source: sa.Connection | orm.Session | orm.scoped_session[Any]) -> Context:
-        """Return this context on the caller's connection; the caller commits the writes."""
+        """Return a copy of this context on the caller's connection; the caller commits the writes."""
         if isinstance(source, orm.Session | orm.scoped_session):
             get_connection: Callable[[], sa.Connection] = lambda: source.connection()  # noqa: E731
         elif isinstance(source, sa.Connection):
@@ -319,7 +319,7 @@ class Context:
         return self.bound(get_connection)
 
     def bound(self, get_connection: Callable[[], sa.Connection], *, read_only: bool = False) -> Context:
-        """Return this context on a connection whose transaction the caller begins and ends."""
+        """Return a copy of this context on a connection whose transaction the caller begins and ends."""
         context = copy.copy(self)
         context._connections = Callers(get_connection, self._gate, self._on_statement, read_only=read_only)
         context._is_bound = context.in_callers_transaction = True
@@ -328,13 +328,13 @@ class Context:
         return context
 
     def on_primary(self) -> Context:
-        """Return this context for reads that only the primary may answer."""
+        """Return a copy of this context for reads that only the primary may answer."""
         context = copy.copy(self)
         context._allow_replica = False
         return context
 
     def leased(self, key: str, lease: Lease) -> Context:
-        """Return this context for a turn in progress: appends to its session need the lease."""
+        """Return a copy of this context for a turn in progress: appends to its session need the lease."""
         context = copy.copy(self)
         context._leases = {key: lease}
         return context
@@ -346,7 +346,7 @@ class Context:
         return ANYTHING if accepts_anything else Expected(last_seq, revision, lease)
 
     def ignoring_expiry(self) -> Context:
-        """Return this context for reads that also find expired sessions."""
+        """Return a copy of this context for reads that also find expired sessions."""
         context = copy.copy(self)
         context._clock = lambda: BEFORE_ANY_EXPIRY
         return context

@@ -36,7 +36,7 @@ class Connections(Protocol):
         """Open a connection for several reads of one snapshot; `allow_replica` permits a replica."""
 
     def at(self, position: int) -> Connections:
-        """Return the same provider for reads that must include all writes up to a position."""
+        """Return a provider with the same engines for reads that must include all writes up to a position."""
 
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
         """Open a connection for a transaction; with `synced`, the commit waits for the disk."""

@@ -74,7 +74,7 @@ class Replicated:
         self._unavailable_until = 0.0
 
     def at(self, position: int) -> Replicated:
-        """Return the same provider for reads that must include all writes up to a position."""
+        """Return a provider with the same engines for reads that must include all writes up to a position."""
         return Replicated(self._primary, self._replica, self._last_write, max(self._least, position))
 
     def single(self, *, writes: bool, allow_replica: bool = False) -> AbstractContextManager[AnyConnection]:

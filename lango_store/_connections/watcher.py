@@ -76,7 +76,7 @@ class Channel:
         self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
 
     def share(self, batch: Batch) -> None:
-        """Keep a batch that begins at the head for late readers, and move the head to its end."""
+        """Keep a batch for late readers, and move the head from the beginning of the batch to its end."""
         if self.head is not None and batch.events:
             if any(event.event == "changed" for event in batch.events):
                 self.recent.clear()  # earlier batches may contain what was redacted

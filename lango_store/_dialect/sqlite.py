@@ -119,7 +119,7 @@ class SQLite(Dialect):
     def unsynced_transaction(self, connection: sa.Connection) -> Iterator[None]:
         driver: Any = connection.connection.dbapi_connection
         (before,) = driver.execute("PRAGMA synchronous").fetchone()
-        changes = before > _SYNC_CHECKPOINTS and not driver.in_transaction  # where SQLite refuses changes
+        changes = before > _SYNC_CHECKPOINTS and not driver.in_transaction  # SQLite refuses it in a transaction
         if changes:
             driver.execute(f"PRAGMA synchronous = {_SYNC_CHECKPOINTS}")
         try:

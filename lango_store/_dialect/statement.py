@@ -54,7 +54,7 @@ class Statement:
         `max_chars`, reading stops once the rows hold that many characters of text.
         """
         compiled = self._compiled_for(connection, values)
-        # This asks the pool's proxy for a cursor. In a host's async engine the driver's connection is asynchronous, and
+        # This asks the pool's proxy for a cursor. With an async engine, the driver's connection is asynchronous, and
         # its coroutines would never be awaited.
         cursor = connection.connection.cursor()
         started = perf_counter()

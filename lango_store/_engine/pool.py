@@ -39,7 +39,7 @@ _taking = threading.local()
 
 
 def take(engine: sa.Engine) -> PoolProxiedConnection:
-    """Take a connection for one statement, without a SQLAlchemy transaction; our PostgreSQL engines use autocommit."""
+    """Take a connection for one statement without a SQLAlchemy transaction; on our PostgreSQL engines in autocommit."""
     try:
         _taking.for_one_statement = True
         return engine.raw_connection()
@@ -81,7 +81,7 @@ def roll_back(driver: Any, _: ConnectionPoolEntry) -> None:
 
 
 def checked_out(driver: Any, entry: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
-    """Check that a PostgreSQL connection works, and switch autocommit for its next use."""
+    """Check that a PostgreSQL connection works, and switch autocommit on or off, as its next use needs."""
     for_one_statement, _taking.for_one_statement = getattr(_taking, "for_one_statement", False), False
     _reject_lost(driver, entry)
     # Switching autocommit is the slowest step here, so autocommit stays on after a single statement. It is switched

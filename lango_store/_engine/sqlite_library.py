@@ -34,7 +34,7 @@ def library_version(connection: sa.Connection) -> tuple[int, ...]:
 
 @cache
 def log_affected(version: str) -> None:
-    """Log once per version that this process uses a SQLite with the WAL-reset bug."""
+    """Log that this process uses a SQLite with the WAL-reset bug, once for each version."""
     logger.info(
         "SQLite %s has the WAL-reset bug, which our connections avoid, but not other connections to the same file: %s",
         version,

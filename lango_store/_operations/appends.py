@@ -345,7 +345,7 @@ def replace(
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
-    """Return True if the log after `after` has the batch's ids in order; the ids stored up to `after` do not count."""
+    """Return True if the log after `after` consists of the batch's ids in order, except those stored up to `after`."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
     query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))

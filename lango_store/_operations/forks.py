@@ -11,9 +11,8 @@ from lango_store._operations.messages import check_seq
 from lango_store._values.model import UNSET, SessionFields, Unset
 
 _COPIED_FIELDS: Final = tuple(SessionFields.__annotations__)
-_COPIED_COUNTERS: Final = tuple(
-    name for name in counters.NAMES if name != "last_turn_no"
-)  # not a field of `SessionInfo`
+# Without `last_turn_no`, which is not a field of `SessionInfo`.
+_COPIED_COUNTERS: Final = tuple(name for name in counters.NAMES if name != "last_turn_no")
 
 
 def fork(

@@ -113,7 +113,7 @@ def insert(connection: AnyConnection, key: str, bodies: Mapping[str, str]) -> No
 
 
 def release(connection: sa.Connection, key: str) -> None:
-    """Delete the payloads of a locked session that no message or copy of a removed message refers to."""
+    """Delete the payloads of a locked session to which no message and no row of `lango_removed_message` refers."""
     for part in chunks(sorted(_unused(connection, key)), _AT_ONCE):
         connection.execute(sa.delete(PAYLOAD).where(of_session(PAYLOAD, key), PAYLOAD.c.digest.in_(part)))
 

@@ -78,7 +78,7 @@ def history(
 
 
 def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
-    """Yield the prompts that a model would have got for a window: before each assistant message, and after the last.
+    """Yield the prompts that a model would have got for a window: before each assistant message, and at its end.
 
     Token budgets are not supported.
     """

@@ -117,7 +117,7 @@ def purge(connection: sa.Connection, now: datetime, after: str, moment: datetime
         sessions.lock_any(connection, key)
         expired = sa.select(CHANGE.c.seq).where(of_session(CHANGE, key), is_expired)
         for copies in COPY_OF.values():
-            # If the row was restored, its copy is kept until that change has expired, to show when the row was missing.
+            # If a change restored the row, the copy is kept until that change expires, to show when it was missing.
             last = sa.func.coalesce(copies.c.next_at, copies.c.removed_at)
             connection.execute(sa.delete(copies).where(of_session(copies, key), last.in_(expired)))
         connection.execute(sa.update(CHANGE).where(of_session(CHANGE, key), is_expired).values(undo_until=None))

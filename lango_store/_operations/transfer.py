@@ -1,7 +1,7 @@
 """Transfer: read the rows of a session as stored, and insert them into another database.
 
-The copy gets a new incarnation and revision. Leases, copies of removed messages, and payloads that only these copies
-refer to are left out.
+The copy gets a new incarnation and revision. Leases, copies of removed or replaced rows, and payloads that only these
+copies refer to are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

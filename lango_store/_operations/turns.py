@@ -220,7 +220,7 @@ def finish_compaction(
 
 
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
-    # Records are kept, because the summarizer did not see them. They no longer belong to a turn.
+    # Records are kept, because `Conversation.compact` hides them from the summarizer. They no longer belong to a turn.
     removed = removals.delete_messages(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
     removals.detach_from_turns(connection, key, MESSAGE.c.seq <= upto)
     if old:

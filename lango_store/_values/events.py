@@ -63,7 +63,8 @@ class Piece(Event):
         turn_id: The id of the turn; None if the draft ended.
         n: The number of characters of the draft before this piece: as many as you have received in earlier pieces, or
             0. If it is 0, discard what you have received, because another draft began or the draft ended.
-        text: The text; empty if the draft ended, because the answer was stored or the turn failed.
+        text: The text; empty if the draft ended, because the answer was stored or the turn failed. The draft of a
+            failed turn stays in `Conversation.drafts`.
     """
 
     event: Literal["piece"] = "piece"

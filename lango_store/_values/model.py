@@ -145,8 +145,8 @@ class Change(Value):
             `lango_change` lists the meanings.
         changed_by: None in this release.
         changed_at: The time of the change, in UTC.
-        undo_until: The time until which the change can be taken back, because the removed messages are kept; None if
-            they are not kept.
+        undo_until: The time until which the removed messages are kept, so that the change can be taken back (never a
+            "redact", "drop_sent" or "fork"); None if they are not kept.
         added_upto: The last `seq` of the messages that the change itself added, such as a summary; None without any.
         consolidated: The session's `last_consolidated` before the change; None if removed messages are not kept, or
             if the change only replaced content.
@@ -217,7 +217,7 @@ class Message(Value):
         created_at: The time of the message, with a time zone. Default: None; then the store sets the time at which it
             stores the message.
         sent: Any JSON: the content as the model received it, if that differs from `content`, for example by context
-            that your program added. `history` and `window.as_prompt` use it in place of `content`; search, documents
+            that your program added. `history` and `window.as_prompt` use it in place of `content`; search, HTML pages
             and exports to other systems do not. Default: None, the model receives `content`.
         seq: The position in the session's log, which the store assigns; 0 before the message is in a log.
         turn_no: The number of the turn that the message belongs to, which the store assigns; None without a turn.
@@ -274,7 +274,7 @@ class Message(Value):
 
         Args:
             content: The result of the call with the id `tool_call_id`: any JSON, usually text.
-            **fields: Any other field of `Message`: `tool_call_id`, or `tool_calls` with an `output` each.
+            **fields: Any other field of `Message`, among them `tool_call_id`, or `tool_calls` with an `output` each.
         """
         return cls(role=MessageRole.TOOL, content=content, **fields)
 

@@ -10,7 +10,7 @@ import typer
 
 from lango_store import interchange
 from lango_store._engine.engine import database_file
-from lango_store.cli.options import ChildrenOption, JsonOption, UrlOption, User, open_store
+from lango_store.cli.options import ChildrenOption, JsonOption, UrlOption, open_store
 from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
@@ -103,7 +103,9 @@ def export(
     format: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {_WRITABLE}.")] = "jsonl",
     keys: Annotated[list[str] | None, typer.Argument(help="Keys of the sessions to export.")] = None,
     url: UrlOption = None,
-    user: User = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="Export all sessions with this user id.")
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Export all sessions; with jsonl also shared values.")] = False,
     children: ChildrenOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that have different content.")] = False,

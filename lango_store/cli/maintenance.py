@@ -147,7 +147,7 @@ def stats(
         bool, typer.Option("--prometheus", help="Print metrics for the textfile collector of Prometheus.")
     ] = False,
 ) -> None:
-    """Print totals of the store, the largest agents, and when sessions expire.
+    """Print totals, the agents with the most messages, and when sessions expire.
 
     "Message tokens" is the sum of the messages' token counts. "Usage of
     turns" is the usage that model providers reported, which `lango-store

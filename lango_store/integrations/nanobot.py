@@ -51,8 +51,8 @@ class LangoSessionStore:
 
     A save appends new messages, or rewrites the session from the first changed message. If another writer has changed
     the messages since the session was loaded or last saved, a save with new or changed messages raises `Conflict` and
-    writes nothing. Metadata is merged key by key. As with nanobot's own store, a session that was deleted or has
-    expired is created again.
+    writes nothing. Metadata is merged key by key. As with nanobot's own store, a save of a session that was deleted or
+    has expired creates it again.
 
     Args:
         store: The store. The adapter does not close it.
@@ -101,8 +101,8 @@ class LangoSessionStore:
             fsync: Has no effect. The durability of the store decides when changes are on disk.
 
         Raises:
-            Conflict: Another writer has changed the messages, or set a metadata key to another value. Nothing was
-                written.
+            Conflict: Another writer has changed the messages, or both have changed a metadata key, to different values.
+                Nothing was written.
             InvalidMessage: A message cannot be stored. Nothing was written.
         """
         state = _State.of(session)
@@ -276,7 +276,7 @@ class _Synced:
         return same
 
     def merged(self, session: Session, stored: Line) -> Line:
-        """Return the metadata with the changes of both writers. Raises `Conflict` if their values of a key differ."""
+        """Return the metadata with the changes of both writers. Raises `Conflict` if both changed a key differently."""
         ours, theirs, before = _texts(session.metadata), _texts(stored), self.metadata
         if theirs == before:
             return session.metadata

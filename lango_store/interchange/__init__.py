@@ -1,8 +1,8 @@
 """Import and export of sessions: lossless backups, and the files of other systems.
 
-The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format of another
-system converts its files to a `Draft`, and all except `lango` also write files from a `Draft`. `openai` is only
-written. A copy between stores uses the same code as a backup, without a file.
+The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format in `FORMATS`
+except `jsonl` converts its files to a `Draft`, and all of these except `lango` also write files from a `Draft`. The
+format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -175,7 +175,7 @@ class _File:
         before[kind] = number
 
     def check_end(self) -> None:
-        """Raise `InvalidFile` if the file has lines after the closing line."""
+        """Raise `InvalidFile` if other lines follow the line `{"sessions":N}`."""
         if any(line.strip() for line in self._lines):
             raise self.fault("the file continues after its last line")
 

@@ -46,11 +46,11 @@ class Backups:
     def import_file(self, store: Store, path: Path, *, planned: set[str] | None = None) -> FileReport:
         """Import a complete file. A damaged or incomplete file is refused, and nothing of it is written.
 
-        The whole file is validated into a temporary file before the first session is written. Then about two megabytes
-        at a time are committed, so that other writers do not wait long. An interrupted import continues when it is run
-        again.
+        The whole file is validated, and its rows are put into a temporary file, before the first session is written.
+        Then about two megabytes at a time are committed, so that other writers do not wait long. An interrupted import
+        continues when it is run again.
 
-        A dry run writes nothing, and `planned` has the keys that earlier files would have created.
+        With `planned`, nothing is written: the set contains the keys that earlier files would have created.
         """
         dry_run = planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)

@@ -65,7 +65,7 @@ class CopyReport(Value):
 
     @property
     def sessions(self) -> int:
-        """The number of sessions that were read, plus the number of shared values that could not be copied."""
+        """The number of sessions, copied or not, plus the number of shared values that could not be copied."""
         return self.copied + self.already_there + len(self.differing) + len(self.failed)
 
     @property
@@ -85,9 +85,9 @@ def copy(
 
     Shared values are the JSON values that belong to a scope, such as a user or an application, and not to a session.
 
-    Each session is copied completely or not at all. Only the lease of a turn in progress, and copies of removed
-    messages, are left out. A copy that was killed can be started again: it continues where it stopped. A session or a
-    shared value that already exists in the target is compared and never changed.
+    Each session is copied completely or not at all. Only the lease of a turn in progress, and the removed and replaced
+    messages that are kept for an undo, are left out. A copy that was killed can be started again: it continues where it
+    stopped. A session or a shared value that already exists in the target is compared and never changed.
 
     Args:
         source: The store to copy from. It is only read.

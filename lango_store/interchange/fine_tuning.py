@@ -130,7 +130,7 @@ class _Example:
         return name
 
     def _content(self, role: str, content: Any) -> str | list[dict[str, Any]]:
-        """Return a content as text, or as parts if a user shows images; leave out other blocks of an assistant."""
+        """Return a content as text, or as parts if a user shows images. Of an assistant's blocks, only text is kept."""
         if not (isinstance(content, list) and all(isinstance(block, dict) for block in content)):
             return "" if content is None else as_text(redacted(content, self._redact))
         parts: list[dict[str, Any]] = []

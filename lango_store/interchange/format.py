@@ -41,7 +41,7 @@ class FileReport(Value):
         skipped: Lines that could not be read, or could not be stored unchanged, with the reasons; and shared values
             that exist with another value.
         error: The reason why the file could not be imported, None if it could. With an `error`, only the sessions in
-            `keys` were imported.
+            `keys` were imported, normally none.
         dry_run: True for a dry run, which writes nothing.
     """
 

@@ -27,7 +27,7 @@ _NEEDED: Final = {"sessions": {"id", "key"}, "messages": {"id", "role", "content
 
 
 def recognizes(path: Path) -> bool:
-    """Return True if a file is a SQLite database with lango's tables, or a database that cannot be read."""
+    """Return True if a file is a SQLite database with lango's tables, or one whose tables cannot be checked."""
     if first_bytes(path, len(_MAGIC)) != _MAGIC:
         return False
     if Path(f"{path}-wal").exists():  # the tables may be in the write-ahead log only

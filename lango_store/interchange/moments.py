@@ -34,7 +34,7 @@ def nanoseconds(text: Any) -> int | None:
 
 
 def moment(text: Any, *, local: bool = False) -> datetime | None:
-    """Return a time in UTC with microseconds; None for Go's zero time and for a time that no database can store.
+    """Return a time in UTC; None if the text is not a time, is Go's zero time, or is a time that no database can store.
 
     A text without a time zone is read in UTC, or with `local` in the time zone of this machine.
     """

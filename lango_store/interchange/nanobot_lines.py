@@ -204,7 +204,7 @@ def _plain(line: dict[str, Any]) -> Message:
 
 
 def message_from_text(text: str, line: dict[str, Any], style: Style) -> Message:
-    """Convert a line to a message from which the exact text can be rebuilt, even if the message cannot be stored."""
+    """Convert a line to a message, perhaps one that cannot be stored, from which the exact text can be rebuilt."""
     message = message_from_line(line, style)
     if style.dumps(line_from_message(message, style)) != text:
         message.extra[RAW] = {"line": text}

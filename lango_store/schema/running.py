@@ -147,7 +147,7 @@ def run_revisions(context: MigrationContext) -> None:
 
 
 def run_from_env(context: Any) -> None:
-    """Run a command of Alembic's own command line in a checkout of lango_store, as `migrations/env.py` does.
+    """Run a command of Alembic's own command line in a checkout of lango_store. Only `migrations/env.py` calls this.
 
     Args:
         context: Alembic's `context`.

@@ -1,7 +1,7 @@
 """Lossless conversion between items of OpenAI's Responses API and messages.
 
-Role, content, tool calls and outputs are stored in the fields of a message, and the rest of the item in `extra`. Any
-other item, such as a model's reasoning, becomes the content of a record.
+An item with a role and content, a tool call or a tool output is stored in the fields of a message, and its rest in
+`extra`. An item of any other kind, such as a model's reasoning, becomes the content of a record.
 """
 
 import json
@@ -47,7 +47,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
 
 
 def models_of(messages: Sequence[Message]) -> Iterator[Any]:
-    """Yield the model of each item that names its model, as items of Chat Completions, LiteLLM and any-llm do."""
+    """Yield the model that each item names, or None. Items of Chat Completions, LiteLLM and any-llm name it."""
     for message in messages:
         for rest in message.extra.get(NAME) or ():
             yield mapping(rest.get("provider_data")).get("model")

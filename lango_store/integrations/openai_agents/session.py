@@ -126,7 +126,8 @@ class LangoSession(Adapter):
     async def close(self) -> None:
         """Close the connections that the session opened.
 
-        A store passed to the constructor stays open.
+        A store or an `AsyncEngine` passed to the constructor stays open, and so do the connections that the sessions
+        of this engine share.
         """
         await super().close()
         if self._closes and self._engine not in _sync_engines:

@@ -20,7 +20,10 @@ class RunUsage:
         self._stored: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
 
     def register(self, wrapper: Any, turns: Callable[[], Sequence[Turn]]) -> None:
-        """Set the stored usage of a new run: the sum of the last turns if they belong to it, else its usage so far."""
+        """Set the stored usage of a run that is not registered yet.
+
+        This is the sum of the last turns if they belong to the run, otherwise all usage of the run so far.
+        """
         if wrapper not in self._stored:
             usage = to_jsonable_python(wrapper.usage)
             counts = _counts(usage)

@@ -163,7 +163,7 @@ def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, Sessio
 
 
 def is_unused(view: Store, info: SessionInfo) -> bool:
-    """Return True for a session without a record that never had messages: it was only opened, perhaps for a turn."""
+    """Return True if a session has no `ConversationRecord` and never had messages: it was only opened."""
     return info.last_seq == 0 and not _value(view, info.key)
 
 

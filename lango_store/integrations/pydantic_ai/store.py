@@ -30,8 +30,8 @@ class LangoConversationStore(Adapter, ConversationStore):
     A conversation is stored as a session, and its entries as messages with the same ids. The key of the session is the
     id of the conversation, and its user is the scope. The window of the session is the current history. Entries of
     abandoned branches remain in the log as records. A fork has copies of its entries, so deleting a conversation does
-    not affect its forks. An expired conversation counts as missing, and so does a session that never
-    had messages and has no record.
+    not affect its forks. An expired conversation counts as missing, and so does a session that never had messages and
+    has no `ConversationRecord`.
 
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database; URLs for asyncpg and aiosqlite are accepted too.
@@ -98,8 +98,8 @@ class LangoConversationStore(Adapter, ConversationStore):
         Raises:
             ConversationConflict: The stored record has another revision, an entry's id is already stored, or an entry
                 that the history needs does not exist. Nothing was written.
-            LangoStoreError: The new history would need an entry whose branch was abandoned before a summary. Fork the
-                conversation instead. Nothing was written.
+            LangoStoreError: The new history would need an entry whose branch was abandoned before a compaction. Fork
+                the conversation instead. Nothing was written.
         """
         await self._awaited.run_sync(_save, self._key_prefix, record, new_entries, expected_revision)
 
