@@ -1005,7 +1005,7 @@ class Store:
         )
 
     def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
-        """Move large strings of stored messages to payloads, as `Store(payloads=…)` does.
+        """Move large strings of stored messages to payloads, as `Store(payloads=…)` does for new messages.
 
         Messages are changed in batches, each in a separate transaction, and other processes can append between two
         batches. An interrupted call can be repeated.

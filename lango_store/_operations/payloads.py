@@ -207,7 +207,7 @@ def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, le
 
 
 def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], least: int | None) -> int:
-    """Move strings of messages to payloads or, if `least` is None, back to the rows; return how many changed."""
+    """Move strings to payloads or, if `least` is None, back to the rows; return the number of changed messages."""
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
         sessions.lock_any(connection, key)

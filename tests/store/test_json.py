@@ -251,7 +251,7 @@ BOTH, NEITHER = "text = 'x', content = '1'", "text = NULL, content = NULL"
         (NEITHER, "content"),
     ],
 )
-def test_damaged_content_is_named_by_get_examine_export_and_copy(
+def test_get_and_examine_and_export_and_copy_report_the_damaged_message(
     make_sqlite: MakeDatabase, tmp_path: Path, change: str, field: str
 ) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as target:

@@ -190,7 +190,9 @@ def test_pages_together_are_the_whole_list(filled: Store, limit: int) -> None:
     assert filled.list_sessions(limit=10).next is None
 
 
-def test_pages_skip_no_session_with_equal_time_if_a_session_is_created_in_between(store: Store, clock: Clock) -> None:
+def test_sessions_with_equal_times_are_all_listed_if_one_is_created_between_two_pages(
+    store: Store, clock: Clock
+) -> None:
     for n in range(6):
         store.create(f"k{n}")
     first = store.list_sessions(limit=3)

@@ -42,7 +42,7 @@ class EntryId(str):
 
     @classmethod
     def of(cls, id: str, key: str) -> EntryId:
-        """Return the id of an entry that was read from the session with this key."""
+        """Return `id` as the id of an entry that was read from the session `key`."""
         entry_id = cls(id)
         entry_id.key = key
         return entry_id
