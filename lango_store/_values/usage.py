@@ -14,7 +14,7 @@ def total(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def add_usage(summed: dict[str, Any], usage: Mapping[str, Any]) -> None:
-    """Add a usage to a total. A field with numbers and other values is the sum of the numbers."""
+    """Add a usage to a total. If only some usages have a number in a field, its total is the sum of these."""
     for name, value in usage.items():
         existing = summed.get(name)
         if type(value) in _NUMBERS:
