@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 from agents import RunConfig, Runner, RunState, Usage
 from agents.memory import SessionSettings
+from agents.testing import UnexpectedModelCall
 from support.databases import MakeDatabase
 from support.processes import Program, run_program
 
-from lango_store import Message, Store
+from lango_store import AsyncStore, Message, Store
 from lango_store.integrations.openai_agents import LangoSession
 
 from .scripted import Item, agent, asks, says, total, weather_tool, words
@@ -51,6 +52,21 @@ async def test_session_settings_of_a_run_limit_the_history(store: Store) -> None
     await spoken(session, "Weather?", asks("Oslo", "Rome"), says("Cold."))
     limited = RunConfig(session_settings=SessionSettings(limit=1))
     assert await spoken(session, "And now?", says("Still."), run_config=limited) == [["Cold.", "And now?"]]
+
+
+async def test_turn_repeated_after_a_failed_run_asks_its_question_once(store: Store) -> None:
+    async def answer(*steps: Any) -> list[Any]:
+        seen: list[list[Item]] = []
+        async with AsyncStore(store) as a_store, (await a_store.open("k")).turn("request-1") as turn:
+            await turn.append(Message.user("Weather?"))
+            session = LangoSession("k", a_store).in_turn(turn)
+            await Runner.run(agent(*steps, seen=seen.append), [], session=session)
+        return [words(each) for each in seen]
+
+    with pytest.raises(UnexpectedModelCall):
+        await answer(asks("Oslo", "Rome"))
+    assert await answer(says("Cold.")) == [ASKED]
+    assert words(await LangoSession("k", store).get_items()) == [*ASKED, "Cold."]
 
 
 # Usage
