@@ -21,7 +21,7 @@ from lango_store._operations.appends import Batch
 Steps = dict[str, Callable[[], object]]
 """The steps of a measurement by name. Each step does the same as the previous one and one thing more."""
 
-BY_HAND = "the hand-written loop"
+BY_HAND = "the strict floor"
 POOLED = "+ a connection from the pool, and back"
 
 

@@ -224,7 +224,7 @@ WORKS = {
     "recent": Work("20 most recent sessions of 100,000", recent, "ms", (3.0, 2.0), 15, 60),
     "writers": Work("8 writers, 8 sessions, 400 appends", writers(shared=False), "ms", (1 / 0.7, 1 / 0.8), 15, 40),
     "writers_one": Work("8 writers, one session, 400 appends", writers(shared=True), "ms", (1 / 0.7, 1 / 0.8), 15, 40),
-    "awaited": Work("AsyncStore: append, floor in to_thread", awaited, "µs", (1.3, 1.2), 15, 60),
+    "awaited": Work("append with AsyncStore against the floor in asyncio.to_thread", awaited, "µs", (1.3, 1.2), 15, 60),
     "memory": Work("peak memory, load 10,000", memory, "MB", (1.3, 1.3), 1, 3),
     "disk": Work("disk, a message", disk, "bytes", (1.15, 1.15), 1, 3),
 }

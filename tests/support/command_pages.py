@@ -28,7 +28,7 @@ unless it has an offset, or an age such as `12h ago`.
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | nothing was found, a check failed, a purge kept some sessions, or the command failed |
+| 1 | a named session or item does not exist, a check failed, a purge kept some sessions, or another failure |
 | 2 | wrong usage, a missing database file, or missing permissions |
 | 3 | the database is busy (try again), or cannot be reached, opened, read or written |
 | 130 | interrupted |
