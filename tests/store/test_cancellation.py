@@ -112,7 +112,7 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
 
 
 @pytest.mark.parametrize("method", WRITES)
-def test_cancelled_write_that_is_waiting_raises_only_after_its_commit(url: str, method: str, begun: threading.Event) -> None:
+def test_cancelled_waiting_write_raises_only_after_its_commit(url: str, method: str, begun: threading.Event) -> None:
     write, landed = WRITES[method]
 
     async def work() -> None:
