@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -124,9 +125,19 @@ def test_stored_approval_is_used_after_the_process_is_killed_during_the_tool(pag
     assert answered(token, tmp_path, False) == ["paying 40 euros", "Done."]
 
 
+ADK_ENDS_THE_RUN: Final = [int(part) for part in version("google-adk").split(".")[:2]] >= [2, 12]
+"""Earlier versions run a tool again whose result is stored, as the page says."""
+
+
 @pytest.mark.parametrize(
     ("page", "model", "method", "printed"),
-    [(OPENAI, "ScriptedModel", "get_response", ["Done."]), (ADK, "Script", "generate_content_async", [])],
+    [
+        (OPENAI, "ScriptedModel", "get_response", ["Done."]),
+        pytest.param(
+            *(ADK, "Script", "generate_content_async", []),
+            marks=pytest.mark.skipif(not ADK_ENDS_THE_RUN, reason="ADK repeats the tool before version 2.12"),
+        ),
+    ],
     ids=["openai", "adk"],
 )
 def test_tool_is_not_repeated_after_the_process_is_killed_during_the_model_call(
