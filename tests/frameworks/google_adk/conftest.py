@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # ADK and Google's client warn about Python and each other when imported
-    import google.adk.agents.llm_agent  # noqa: F401
+    import google.adk.agents.llm_agent
     import google.adk.runners  # noqa: F401
 
     from lango_store.integrations.google_adk import LangoSessionService
