@@ -23,7 +23,6 @@ from lango_store._dialect.base import (
     ensure_transaction,
 )
 from lango_store._dialect.fts5 import Fts5
-from lango_store._engine.pool import BEGIN_OPTION
 from lango_store._engine.sqlite_library import REMEDY, is_affected, library_version
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
@@ -131,14 +130,10 @@ class SQLite(Dialect):
 
     @contextmanager
     def snapshot(self, connection: sa.Connection) -> Iterator[None]:
-        before = connection.get_execution_options().get(BEGIN_OPTION, "IMMEDIATE")
-        try:
-            with ensure_transaction(connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})):
-                if not connection.connection.in_transaction:
-                    connection.exec_driver_sql("BEGIN")
-                yield
-        finally:
-            connection.execution_options(**{BEGIN_OPTION: before})
+        with ensure_transaction(connection):
+            if not connection.connection.in_transaction:
+                connection.exec_driver_sql("BEGIN")
+            yield
 
     @contextmanager
     def append_savepoint(self, connection: sa.Connection) -> Iterator[None]:

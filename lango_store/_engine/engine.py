@@ -122,7 +122,7 @@ def _in_memory(url: sa.URL) -> bool:
 
 def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
     in_memory = _in_memory(url)
-    connect_args: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+    connect_args: dict[str, Any] = {"check_same_thread": False}
     if "timeout" not in url.query:
         connect_args["timeout"] = _TIMEOUT
     options["connect_args"] = connect_args | options["connect_args"]
@@ -155,7 +155,8 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
             driver.close()  # the pool does not close a connection whose setup failed
             raise
 
-    event.listen(engine, "begin", pool.begin_sqlite)
+    event.listen(engine, "begin", pool.checkpoint)
+    event.listen(engine, "savepoint", pool.begin_before_savepoint)
     event.listen(engine, "close", pool.roll_back)
     return engine
 

@@ -23,9 +23,6 @@ from sqlalchemy.util.queue import Empty
 from lango_store._engine import checkpoints
 from lango_store.errors import DatabaseUnavailable
 
-BEGIN_OPTION: Final = "lango_store_begin"
-"""The execution option for the kind of transaction on SQLite: IMMEDIATE (the default) or DEFERRED."""
-
 _IDLE_BEFORE_PING: Final = 30.0
 _PING_TIMEOUT: Final = 10.0
 _AUTOCOMMIT: Final = "lango_store_autocommit"
@@ -56,7 +53,7 @@ def is_listened_to(engine: sa.Engine) -> bool:
     if engine.dispatch.engine_connect:
         return True
     for listener in engine.dispatch.begin:
-        if listener is not begin_sqlite:
+        if listener is not checkpoint:
             return True
     for listener in engine.pool.dispatch.checkout:  # noqa: SIM110 # runs at every call, and any() takes twice as long
         if listener is not checked_out:
@@ -64,14 +61,19 @@ def is_listened_to(engine: sa.Engine) -> bool:
     return False
 
 
-def begin_sqlite(connection: sa.Connection) -> None:
-    """Begin a transaction, because the driver begins none (isolation_level is None)."""
-    # A deferred transaction that reads and then writes can fail without waiting for other writers. Therefore the write
-    # lock is taken first by default.
+def checkpoint(connection: sa.Connection) -> None:
+    """Make a checkpoint of a SQLite file if one is due, before a transaction begins."""
     proxy = connection.connection
     if not proxy.in_transaction:
         checkpoints.make_if_due(proxy.dbapi_connection, proxy.info)
-        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(BEGIN_OPTION, 'IMMEDIATE')}")
+
+
+def begin_before_savepoint(connection: sa.Connection, _: str) -> None:
+    """Begin a transaction on SQLite before its first savepoint, whose release would commit."""
+    # The driver begins a transaction at the first INSERT, UPDATE or DELETE, but not at a SAVEPOINT.
+    driver: Any = connection.connection.dbapi_connection
+    if driver.isolation_level is not None and not driver.in_transaction:
+        driver.execute("BEGIN")
 
 
 def roll_back(driver: Any, _: ConnectionPoolEntry) -> None:

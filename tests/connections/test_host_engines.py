@@ -18,6 +18,9 @@ LEVELS = {
 }
 
 
+MakeEngine = Callable[..., sa.Engine]
+
+
 METHODS: list[Callable[[Store], object]] = [
     lambda store: store.get("k"),
     lambda store: store.count(),
@@ -128,7 +131,7 @@ def test_using_refuses_an_autocommit_connection_and_names_isolation_level(url: s
     with Store(url) as own:
         own.create("k", messages=messages(2))
     for make in (create_engine, stock_engine):
-        set_by_engine = make(url, isolation_level="AUTOCOMMIT") if make is stock_engine else make(url)
+        set_by_engine = make(url, isolation_level="AUTOCOMMIT")
         with set_by_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             store = Store(set_by_engine).using(connection)
             for call in METHODS:
@@ -344,4 +347,56 @@ def test_connect_listener_may_leave_a_transaction_open(make_postgres: MakeDataba
             engine.dispose()  # the next connection is a new one
             store.create(key, messages=[message()])
             assert other.exists(key)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("make", [create_engine, sa.create_engine], ids=["ours", "SQLAlchemy's"])
+@pytest.mark.parametrize("set_by", ["engine", "connection"])
+def test_autocommit_keeps_an_insert_of_the_host(url: str, make: MakeEngine, set_by: str) -> None:
+    engine = make(url, isolation_level="AUTOCOMMIT") if set_by == "engine" else make(url)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("CREATE TABLE host (n INTEGER)")
+        connection.exec_driver_sql("INSERT INTO host VALUES (1)")
+        connection.exec_driver_sql("VACUUM")
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM host").scalar() == 1
+    engine.dispose()
+
+
+@pytest.mark.parametrize("make", [create_engine, sa.create_engine], ids=["ours", "SQLAlchemy's"])
+def test_raw_connection_without_a_commit_keeps_nothing(url: str, make: MakeEngine) -> None:
+    engine = make(url, pool_size=1)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE host (n INTEGER)")
+    raw = engine.raw_connection()
+    raw.cursor().execute("INSERT INTO host VALUES (1)")
+    raw.close()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM host").scalar() == 0
+    engine.dispose()
+
+
+def test_an_open_read_of_the_host_blocks_neither_reads_nor_writes(url: str) -> None:
+    engine = create_engine(url, **({"connect_args": {"timeout": 0}} if url.startswith("sqlite") else {}))
+    store = Store(engine)
+    with orm.Session(engine) as reader, orm.Session(engine) as other:
+        assert reader.execute(sa.text("SELECT count(*) FROM lango_session")).scalar() == 0
+        store.append_message("k", message(), create=True)
+        assert other.execute(sa.text("SELECT count(*) FROM lango_session")).scalar() == 1
+        store.using(reader).append_message("k", message())
+        reader.commit()
+    assert store.info("k").message_count == 2
+    engine.dispose()
+
+
+def test_transaction_of_the_host_is_atomic_after_a_released_savepoint(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE host (n INTEGER)")
+    with engine.connect() as connection, connection.begin() as transaction:
+        with connection.begin_nested():
+            connection.exec_driver_sql("INSERT INTO host VALUES (1)")
+        transaction.rollback()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM host").scalar() == 0
     engine.dispose()
