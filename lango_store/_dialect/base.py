@@ -170,6 +170,10 @@ class Dialect(Protocol):
 
     # Migrations and other changes of tables
 
+    def switch_off_foreign_keys(self, connection: sa.Connection) -> None:
+        """Switch off foreign keys on SQLite, so that a migration may drop and recreate a table that has children."""
+        return
+
     def migration(self, connection: sa.Connection, lock_timeout: float) -> AbstractContextManager[None]:
         """Run migrations in one transaction and commit it; other migrations wait until it ends."""
 

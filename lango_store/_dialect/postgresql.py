@@ -228,7 +228,7 @@ class PostgreSQL(Dialect):
         # polled, because a statement that waits for a lock would hold a snapshot.
         self.reject_worker(connection)
         deadline = time.monotonic() + _MIGRATION_TIMEOUT
-        driver: Any = connection.connection.dbapi_connection
+        driver: Any = connection.connection.driver_connection
         with driver_settings(driver, prepare_threshold=None):  # a prepared statement would keep its snapshot
             while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar():
                 if time.monotonic() > deadline:
@@ -366,7 +366,7 @@ def isolated(connection: sa.Connection, level: int, *, read_only: bool | None = 
 def without_timeouts(connection: sa.Connection) -> Iterator[None]:
     """Wait for answers without a timeout during a long change, and prepare no statements."""
     # Behind a connection pooler, a prepared statement may belong to a different connection of the server.
-    driver: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
     timeout = {"answer_timeout": None} if hasattr(driver, "answer_timeout") else {}  # only with `statement_timeout`
     with driver_settings(driver, prepare_threshold=None, **timeout):
         yield

@@ -199,6 +199,19 @@ class SQLite(Dialect):
         finally:
             driver.execute(f"PRAGMA foreign_keys = {before}")
 
+    def switch_off_foreign_keys(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.dbapi_connection  # SQLAlchemy would begin a transaction
+        cursor = driver.cursor()
+        cursor.execute("PRAGMA foreign_keys = OFF")
+        cursor.execute("PRAGMA foreign_keys")
+        (still_on,) = cursor.fetchone()
+        cursor.close()
+        if still_on:
+            raise LangoStoreError(
+                "the connection has foreign keys on and has begun a transaction, and batch operations would delete the "
+                "rows of child tables: call schema.upgrade_in_env(context) before you write"
+            )
+
     @contextmanager
     def joined_migration(self, connection: sa.Connection, lock_timeout: float) -> Iterator[None]:
         # Foreign keys cannot be switched off inside a transaction, so a migration that recreates a table is refused.

@@ -20,11 +20,15 @@ class _PostgresText(sa.types.UserDefinedType[str]):
     another role defined such an operator in a schema on the search path, it would run instead. The cast prevents that.
     """
 
+    __module__ = "sqlalchemy.types"  # Alembic writes the type of a foreign key to our tables into the host's revisions
     cache_ok = True
     render_bind_cast = True
 
     def __init__(self, collation: str | None = None) -> None:
         self.collation = collation
+
+    def __repr__(self) -> str:
+        return "Text()" if self.collation is None else f"Text(collation={self.collation!r})"
 
     def get_col_spec(self, **_: Any) -> str:
         return "TEXT" if self.collation is None else f'TEXT COLLATE "{self.collation}"'

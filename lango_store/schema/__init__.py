@@ -3,9 +3,9 @@
 The migration revisions are part of the package. They use a separate version table, and change only the tables of
 lango_store. In one database, only one migration runs at a time.
 
-Most functions take a `database`: a URL, an engine or a connection. With a connection, the function joins your
-transaction and you commit, so you can call it in a migration of your Alembic environment. These functions raise
-`DatabaseUnavailable` if the database cannot be reached.
+Most functions take a `database`: a URL, an engine or a connection. If the connection has begun a transaction, the
+function joins it and you commit, so you can call it in a migration of your Alembic environment. Otherwise the function
+commits. These functions raise `DatabaseUnavailable` if the database cannot be reached.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine.mock import MockConnection
 
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
@@ -59,6 +62,7 @@ __all__ = [
     "stamp",
     "undistribute",
     "upgrade",
+    "upgrade_in_env",
 ]
 
 if TYPE_CHECKING:
@@ -72,6 +76,7 @@ def upgrade(
     revision: str = "head",
     *,
     lock_timeout: float = LOCK_TIMEOUT,
+    start: str = "base",
 ) -> str | None:
     """Upgrade the schema to a migration revision, in one transaction.
 
@@ -84,9 +89,11 @@ def upgrade(
         revision: The revision to upgrade to. Default: the newest revision of this release.
         lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use, 0.001 to 2,147,483. Keep
             it short, because writers wait until the upgrade ends or gives up. Default: 5.
+        start: The revision at which the SQL script of Alembic's offline mode (`alembic upgrade --sql`) begins. It has
+            no effect on a database, which records its revision. Default: "base".
 
     Returns:
-        The revision of the database after the upgrade.
+        The revision of the database after the upgrade; None in offline mode.
 
     Raises:
         DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
@@ -100,6 +107,9 @@ def upgrade(
         ```
     """
     _reject_empty("revision", revision)
+    if isinstance(database, MockConnection):
+        _write_script(database, revision, start)
+        return None
 
     def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
         # Compare again under the lock: a newer release may have migrated while this one waited.
@@ -108,6 +118,40 @@ def upgrade(
     if revision == "head" and _is_current(revision_now := current(database)):  # avoids waiting for another migration
         return revision_now
     return migrate(steps, database, lock_timeout)
+
+
+def upgrade_in_env(context: Any, *, start: str = "base", lock_timeout: float = LOCK_TIMEOUT) -> None:
+    """Upgrade the store in the `env.py` of your Alembic environment, if its command is `alembic upgrade`.
+
+    Call it after `context.configure` and before `context.run_migrations`. Other commands, such as `alembic check`, do
+    not change the store's tables. In offline mode (`--sql`), the SQL of the store's upgrade becomes part of the script.
+
+    On SQLite, the function switches foreign keys off for the connection: Alembic's batch mode drops and recreates
+    tables, and with foreign keys on, that deletes the rows of child tables. Do not use the connection for anything
+    else afterwards.
+
+    Args:
+        context: `alembic.context`.
+        start: The revision of the store at which the script of the offline mode begins. Default: "base".
+        lock_timeout: On PostgreSQL, the number of seconds to wait for a table that is in use. Default: 5.
+
+    Raises:
+        DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
+        LangoStoreError: On SQLite, the connection has foreign keys on and has already written in a transaction.
+    """
+    migrations = context.get_context()
+    if not migrations.as_sql:
+        dialect_of(migrations.connection).switch_off_foreign_keys(migrations.connection)
+    command = migrations.opts.get("fn")
+    if command is not None and command.__name__ == "upgrade":
+        upgrade(migrations.bind, start=start, lock_timeout=lock_timeout)
+
+
+def _write_script(connection: Any, revision: str, start: str) -> None:
+    """Add the SQL of an upgrade to the script that Alembic's offline mode writes."""
+    # A colon would begin a parameter. Alembic itself adds the last semicolon.
+    script = _script(connection.dialect, revision, start, transactional_ddl=False)
+    connection.execute(sa.text(script.strip().removesuffix(";").replace(":", "\\:")))
 
 
 def _is_current(revision: Any) -> bool:
@@ -265,21 +309,19 @@ def sql(database: Database, revision: str = "head", *, start: str | None = None)
     """
     _reject_empty("revision", revision)
     _reject_empty("start", start)
+    with opened(database) as target:
+        return _script(target.dialect, revision, start or current(target) or "base")
+
+
+def _script(dialect: sa.Dialect, revision: str, start: str, **options: Any) -> str:
     from alembic.runtime.migration import MigrationContext
 
-    with opened(database) as target, known_revisions():
-        if start is None:
-            start = current(target) or "base"
-        output = io.StringIO()
-        options = options_of(
-            lambda scripts, at: scripts._upgrade_revs(revision, at),
-            as_sql=True,
-            literal_binds=True,
-            output_buffer=output,
-            starting_rev=start,
-        )
-        run_revisions(MigrationContext.configure(dialect=target.dialect, opts=options))
-        return output.getvalue()
+    output = io.StringIO()
+    options |= {"as_sql": True, "literal_binds": True, "output_buffer": output, "starting_rev": start}
+    with known_revisions():
+        steps = options_of(lambda scripts, at: scripts._upgrade_revs(revision, at), **options)
+        run_revisions(MigrationContext.configure(dialect=dialect, opts=steps))
+    return output.getvalue()
 
 
 def include_name(name: str | None, type_: str, _parents: Mapping[str, Any]) -> bool:

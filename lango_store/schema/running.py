@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # importing Alembic takes longer than most commands
     from alembic.script import ScriptDirectory
 
 Database = str | sa.URL | sa.Engine | sa.Connection
-"""A database: a URL, an engine, or a connection whose transaction the functions of this package join."""
+"""A database: a URL, an engine, or a connection. Functions join its transaction, or commit their own if it has none."""
 
 Steps = Callable[["ScriptDirectory", Any], Iterable[Any]]
 """A function that takes this release's revisions and the database's current ones, and returns Alembic's steps."""
@@ -55,10 +55,15 @@ def opened(database: Database) -> Iterator[sa.Engine | sa.Connection]:
 
 @contextmanager
 def connected(database: Database) -> Iterator[sa.Connection]:
-    """Open a connection to a database, or yield the caller's connection."""
+    """Open a connection to a database, or yield the caller's connection.
+
+    A transaction that the block begins on the caller's connection is committed: Alembic takes an open one for the
+    caller's, and would leave the commit of all migrations to the caller.
+    """
     with opened(database) as target:
         if isinstance(target, sa.Connection):
-            yield target
+            with nullcontext() if target.in_transaction() else target.begin():
+                yield target
             return
         with target.connect() as connection:
             yield connection
@@ -120,9 +125,7 @@ def migration(connection: sa.Connection, lock_timeout: float, *, callers: bool) 
 
 
 def join(connection: sa.Connection) -> None:
-    """Join the transaction of the caller's connection, or begin a transaction that the caller commits."""
-    if not connection.in_transaction():
-        connection.begin()
+    """Join the transaction of the caller's connection, with the write lock on SQLite."""
     dialect_of(connection).join(connection)
 
 

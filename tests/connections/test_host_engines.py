@@ -377,7 +377,7 @@ def test_raw_connection_without_a_commit_keeps_nothing(url: str, make: MakeEngin
 
 
 def test_an_open_read_of_the_host_blocks_neither_reads_nor_writes(url: str) -> None:
-    engine = create_engine(url, **({"connect_args": {"timeout": 0}} if url.startswith("sqlite") else {}))
+    engine = create_engine(f"{url}?timeout=0" if url.startswith("sqlite") else url)
     store = Store(engine)
     with orm.Session(engine) as reader, orm.Session(engine) as other:
         assert reader.execute(sa.text("SELECT count(*) FROM lango_session")).scalar() == 0
