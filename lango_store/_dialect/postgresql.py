@@ -32,6 +32,7 @@ from lango_store.errors import (
 READ_COMMITTED: Final = 2  # psycopg's number of the level
 REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
+_TRANSACTION_TIMEOUTS: Final = ("25P03", "25P04")  # idle_in_transaction_session_timeout, transaction_timeout
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
 _CANCELED: Final = "57014"
@@ -276,6 +277,8 @@ class PostgreSQL(Dialect):
                 f"{reason}; this server takes no writes: try again. The next call opens a new connection; if the "
                 "URL has several hosts and target_session_attrs=read-write, it is to the host that takes writes"
             )
+        if state in _TRANSACTION_TIMEOUTS:
+            return DatabaseUnavailable(f"{reason}; the server closed the connection and rolled back: try again")
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; check that the server runs, has room, and admits this role")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
@@ -298,7 +301,7 @@ class PostgreSQL(Dialect):
 
     def transient_reason(self, error: BaseException) -> TransientReason | None:
         state = getattr(error, "sqlstate", None)
-        if state in ("40001", "40P01"):
+        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS):
             return TransientReason.ROLLED_BACK
         if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.needs_new_dialect(error):
             return TransientReason.REFUSED
@@ -339,6 +342,14 @@ class PostgreSQL(Dialect):
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
             return f"the database's encoding is {encoding}, text would be lost: create it with ENCODING 'UTF8'"
+        server: Any = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]
+        for name, needed in (("DateStyle", "ISO"), ("client_encoding", "UTF8")):  # known without a round trip
+            value = server.parameter_status(name.encode()).decode()
+            if not value.startswith(needed):
+                return (
+                    f"this engine's connections have {name} {value}, so stored values cannot be read: make the engine "
+                    f"with lango_store.create_engine(url), or run ALTER ROLE … SET {name} = '{needed}'"
+                )
         return None
 
 

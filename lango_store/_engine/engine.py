@@ -22,6 +22,8 @@ from lango_store.errors import LangoStoreError, quoted
 Durability = Literal["full", "normal"]
 
 _TIMEOUT: Final = 30.0
+_OTHER_PARAMETERS: Final = {"connection_limit", "pgbouncer", "pool_timeout", "schema", "sslaccept", "ssl"}
+"""Parameters of other libraries, which an error may name; other names may be parts of a password."""
 # Detects a lost server after 25 s: it neither acknowledges packets nor answers keepalive probes.
 _PEER: Final = {
     "connect_timeout": 10,
@@ -32,6 +34,11 @@ _PEER: Final = {
 }
 RELEASE: Final = "lango_store/"
 """The beginning of the `application_name` of a connection; the release follows."""
+
+_SETTINGS: Final = (
+    "SELECT pg_catalog.set_config('TimeZone', 'UTC', false), pg_catalog.set_config('DateStyle', 'ISO, MDY', false)"
+)
+"""How PostgreSQL writes times, which psycopg reads only in the style ISO. PgBouncer keeps both for each client."""
 
 # No overflow, because connections above the pool size are created and closed at each use. LIFO, because the connection
 # that was used last has its statements prepared.
@@ -122,6 +129,7 @@ def _in_memory(url: sa.URL) -> bool:
 
 def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
     in_memory = _in_memory(url)
+    url = _absolute(url)
     connect_args: dict[str, Any] = {"check_same_thread": False}
     if "timeout" not in url.query:
         connect_args["timeout"] = _TIMEOUT
@@ -159,6 +167,14 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     event.listen(engine, "savepoint", pool.begin_before_savepoint)
     event.listen(engine, "close", pool.roll_back)
     return engine
+
+
+def _absolute(url: sa.URL) -> sa.URL:
+    """Make the relative path of a URI absolute, as SQLAlchemy does for other names: a later `chdir` must not matter."""
+    name = url.database or ""
+    if _in_memory(url) or not name.startswith("file:") or name.startswith("file:/"):
+        return url
+    return url.set(database=f"file:{quote(str(Path(unquote(name.removeprefix('file:'))).absolute()))}")
 
 
 def database_file(url: sa.URL) -> Path | None:
@@ -202,11 +218,24 @@ def _application_name() -> str:
         return RELEASE + "unknown"
 
 
+def _reject_unknown_parameters(url: sa.URL) -> None:
+    import psycopg  # already imported by the engine; users of SQLite do not need it
+
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    if unknown := set(url.query) - known:
+        names = ", ".join(sorted(unknown & _OTHER_PARAMETERS)) or "one"
+        raise ValueError(
+            f"the URL has parameters that libpq does not know ({names}): remove them. A schema is chosen with "
+            "?options=-csearch_path%3Dname"
+        )
+
+
 def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.Engine:
     # No hstore, which the store does not use: it would cost a query at the first connection.
     options = {"pool_reset_on_return": None, "use_native_hstore": False} | options
     defaults = _PEER | {"fallback_application_name": _application_name()}
     connect_args = {name: value for name, value in defaults.items() if name not in url.query} | options["connect_args"]
+    url, connect_args["client_encoding"] = url.difference_update_query(["client_encoding"]), "utf8"
     if os.environ.get("PGCONNECT_TIMEOUT") and "connect_timeout" not in options["connect_args"]:
         connect_args.pop("connect_timeout", None)
     timeout = milliseconds(connect_args.pop("statement_timeout", 0))
@@ -215,6 +244,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
         connect_args["options"] = f"{options_text} -cstatement_timeout={timeout}".strip()
     try:
         engine = sa.create_engine(url, **options | {"connect_args": connect_args})
+        _reject_unknown_parameters(url)
     except ImportError as error:  # raised by psycopg
         reason = str(error).splitlines()[0]
         raise LangoStoreError(
@@ -240,7 +270,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:
         try:
             autocommit, driver.autocommit = driver.autocommit, True
-            driver.execute("SET TIME ZONE 'UTC'")
+            driver.execute(_SETTINGS)
             driver.autocommit = autocommit
         except BaseException:
             driver.close()

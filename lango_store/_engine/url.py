@@ -6,7 +6,9 @@ another part is refused, with an error that quotes nothing of the URL.
 
 import os
 import re
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 
@@ -15,8 +17,12 @@ URL_VARIABLES: Final = ("LANGO_STORE_URL", "DATABASE_URL")
 
 _DRIVERS: Final = {
     "sqlite": ("", "pysqlite", "pysqlite3", "aiosqlite"),
-    "postgresql": ("", "psycopg", "psycopg_async", "asyncpg"),
+    "postgresql": ("", "psycopg", "psycopg_async", "psycopg2", "asyncpg"),
 }
+_SEVERAL_HOSTS: Final = re.compile(
+    r"(postgres\w*(?:\+\w+)?://(?:[^@/?]*@)?)([^@/?,]+(?:,[^@/?,]+)+)(?:/([^?]*))?(?:\?(.*))?"
+)
+"""The form of libpq, `postgresql://user@host1:5432,host2:5432/database`."""
 _SECRETS: Final = ("password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
 _ASYNCPG_CACHES: Final = ("prepared_statement_cache_size", "statement_cache_size")
 _LONGEST_TIMEOUT: Final = 2**31 - 1
@@ -44,6 +50,10 @@ def parse(database_url: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
         raise ValueError(_NO_URL)
     _reject_misplaced(url)
     if backend == "sqlite":
+        if url.database == "":
+            raise ValueError("the URL names no file: write sqlite:///file, or sqlite:// for a database in memory")
+        if isinstance(database_url, str):
+            url = url.set(database=_file_name(database_url))
         if url.host or url.username or url.password or url.port or any(name in url.query for name in _SECRETS):
             raise ValueError(
                 "a URL of SQLite has no host and no password: write sqlite:///file, or sqlite:////absolute/path"
@@ -63,10 +73,24 @@ def parse(database_url: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     return url.set(drivername="postgresql+psycopg"), connect_args
 
 
+def _file_name(database_url: str) -> str | None:
+    """Return the file that a URL of SQLite names."""
+    # SQLAlchemy 2.0 opens the name as it is written and 2.1 decodes it, so an update could create a second file.
+    written = database_url.partition("?")[0].partition("://")[2].partition("/")[2]
+    decoded = unquote(written)
+    if written.startswith("file:") or (Path(written).exists() and not Path(decoded).exists()):
+        return written
+    return decoded or None
+
+
 def _parsed(database_url: str | sa.URL) -> sa.URL:
     if isinstance(database_url, str) and database_url.startswith("postgres") and database_url.count("@") > 1:
         raise ValueError(_UNQUOTED)
     try:
+        if isinstance(database_url, str) and (hosts := _SEVERAL_HOSTS.fullmatch(database_url)):
+            start, names, database, query = hosts.groups()
+            parameters = [f"host={name}" for name in names.split(",")] + ([query] if query else [])
+            database_url = f"{start}/{database or ''}?{'&'.join(parameters)}"
         return sa.make_url(database_url)
     except (sa.exc.ArgumentError, ValueError):
         pass  # the error is raised below: with this one as its context, a traceback would show the URL

@@ -278,3 +278,45 @@ def test_pool_event_fires_once_for_each_call_of_the_store(url: str, moment: str)
         store.get("k")
         assert len(told) == 2
     engine.dispose()
+
+
+@pytest.mark.parametrize("setting", ["client_encoding=LATIN1", "options=-cdatestyle%3DGerman"])
+def test_settings_of_the_url_do_not_change_how_values_are_sent(make_postgres: MakeDatabase, setting: str) -> None:
+    url = make_postgres()
+    with Store(f"{url}{'&' if '?' in url else '?'}{setting}") as store:
+        store.create("k", messages=[message("日本語 😀")])
+        assert store.get("k").messages[0].content == "日本語 😀"
+
+
+@pytest.mark.parametrize("setting", ["datestyle=German", "client_encoding=LATIN1"])
+def test_engine_of_the_application_with_unreadable_values_is_refused_before_a_write(
+    make_postgres: MakeDatabase, setting: str
+) -> None:
+    url = make_postgres()
+    engine = sa.create_engine(
+        sa.make_url(url).set(drivername="postgresql+psycopg"), connect_args={"options": f"-c{setting}"}
+    )
+    with pytest.raises(LangoStoreError, match=f"(?i){setting.partition('=')[0]}"):
+        Store(engine).append_message("k", message(), create=True)
+    engine.dispose()
+    with Store(url) as store:
+        assert not store.exists("k")
+
+
+@pytest.mark.parametrize("state", ["25P03", "25P04"])
+def test_timeout_that_ends_a_transaction_raises_database_unavailable(make_postgres: MakeDatabase, state: str) -> None:
+    with Store(make_postgres()) as store:
+        store.create("k")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE FUNCTION time_out() RETURNS trigger LANGUAGE plpgsql AS "
+                f"$$BEGIN RAISE SQLSTATE '{state}'; END$$"
+            )
+            connection.exec_driver_sql(
+                "CREATE TRIGGER time_out BEFORE INSERT ON lango_message EXECUTE FUNCTION time_out()"
+            )
+        with pytest.raises(DatabaseUnavailable, match="rolled back: try again"):
+            store.append_message("k", message())
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TRIGGER time_out ON lango_message")
+        assert store.append_message("k", message()).seq == 1

@@ -182,3 +182,45 @@ def test_timeout_in_a_sqlite_url_sets_the_busy_timeout(tmp_path: Path) -> None:
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 500
     engine.dispose()
+
+
+def test_url_with_an_empty_file_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no file"):
+        Store("sqlite:///")
+
+
+@pytest.mark.parametrize("query", ["pgbouncer=true", "schema=public"])
+def test_parameter_of_another_library_is_refused_when_the_store_is_created(query: str) -> None:
+    with pytest.raises(ValueError, match=query.partition("=")[0]):
+        Store(f"postgresql://127.0.0.1:1/agents?{query}")
+
+
+def test_hosts_of_a_failover_url_reach_the_driver() -> None:
+    engine = create_engine("postgresql+psycopg2://ann:pw@one:1,two:2/agents?target_session_attrs=read-write")
+    (_, arguments) = engine.dialect.create_connect_args(engine.url)
+    assert {"host": "one,two", "port": "1,2", "dbname": "agents", "user": "ann"}.items() <= arguments.items()
+
+
+def test_escape_in_a_file_name_is_decoded_unless_only_the_literal_name_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert create_engine("sqlite:///a%20b.db").url.database == "a b.db"
+    Path("a%20b.db").touch()
+    assert create_engine("sqlite:///a%20b.db").url.database == "a%20b.db"
+    Path("a b.db").touch()
+    assert create_engine("sqlite:///a%20b.db").url.database == "a b.db"
+
+
+def test_relative_uri_names_the_same_file_after_a_change_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with Store("sqlite:///file:a%20b.db?uri=true", migrate=True) as store:
+        store.create("k")
+        monkeypatch.chdir(tmp_path / "other")
+        store.engine.dispose()
+        assert store.exists("k")
+    assert [path.name for path in tmp_path.glob("*.db")] == ["a b.db"]
+    assert list((tmp_path / "other").iterdir()) == []
