@@ -21,7 +21,7 @@ from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
-from lango_store._values.model import BegunCall, Message, ToolCall
+from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
 from lango_store.errors import CallInProgress, CallUnknown, Conflict, LangoStoreError, LeaseLost, quoted
 
 _LISTED: Final = 1_000
@@ -54,20 +54,33 @@ class Attempt:
 
 
 def asked(connection: sa.Connection, place: Place) -> ToolCall:
-    """Return a call as its message asks for it; raise `LangoStoreError` if there is no such call."""
-    call = _find(connection, place)
-    if call is None:
+    """Return a call as its message asks for it.
+
+    A stored result also has `tool_calls`. Beginning one of these would run the tool again.
+
+    Raises:
+        LangoStoreError: There is no such call, or the message does not ask for it.
+    """
+    message = _message(connection, place)
+    if message is None:
         raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+    if message.role.canonical is not MessageRole.ASSISTANT:
+        fact = f"message {place.seq} of session {quoted(place.key)} has the role {message.role} and asks for no call"
+        raise LangoStoreError(f"{fact}: give the seq of the assistant message that asks for the call")
+    call = message.tool_calls[place.position]
+    if call.answered:
+        raise LangoStoreError(f"{place} already has an output in its message: use that output, and do not run the tool")
     return call
 
 
-def _find(connection: sa.Connection, place: Place) -> ToolCall | None:
+def _message(connection: sa.Connection, place: Place) -> Message | None:
+    """Return the message of a place; None if there is no such message, or no such position in its `tool_calls`."""
     messages.check_seq("seq", place.seq)
     if type(place.position) is not int:
         raise TypeError(f"position is {type(place.position).__name__}: give the position of a call, from 0")
     for message in messages.where(connection, place.key, MESSAGE.c.seq == place.seq):
         if 0 <= place.position < len(message.tool_calls):
-            return message.tool_calls[place.position]
+            return message
     return None
 
 
@@ -170,7 +183,8 @@ def resolve(
     if row.token is not None:
         _check_ended(place, row, now)
     if result is not None:
-        call = _find(connection, place) or ToolCall(id="", name="")  # a redacted message asks for no call
+        message = _message(connection, place)  # a redacted message asks for no call
+        call = ToolCall(id="", name="") if message is None else message.tool_calls[place.position]
         return _record(connection, now, place, result(call), token=None)
     _write(connection, place, sa.update(CALL).where(place.row).values(token=None, result_seq=None))
     return None

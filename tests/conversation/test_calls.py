@@ -231,6 +231,46 @@ def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any
     assert window.close_calls(conversation.messages()) == conversation.messages()
 
 
+def test_stored_result_of_a_call_cannot_be_begun_as_a_call(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    result = conversation.finish_call(effect, {"paid": 40})
+    assert result.tool_calls
+    with pytest.raises(LangoStoreError, match=r"message 2 .* has the role tool and asks for no call"):
+        conversation.begin_call(result.seq, 0)
+    with (
+        conversation.turn("t") as turn,
+        pytest.raises(LangoStoreError, match="asks for no call"),
+        turn.call(result, 0),
+    ):
+        pytest.fail("the result was begun as a call")
+    assert states(conversation) == [(1, 0, "finished")]
+
+
+NOT_ASKING = [
+    message("u", tool_calls=CALLS),
+    message("s", role="system", tool_calls=CALLS),
+    message("f", role="function", tool_calls=CALLS),
+    message("r", role="record", tool_calls=CALLS),
+    message("a", role="assistant", tool_calls=[ToolCall(id="call_0", name="pay", output="paid")]),
+]
+
+
+@pytest.mark.parametrize("stored", NOT_ASKING, ids=lambda stored: stored.content)
+def test_call_of_a_message_that_does_not_ask_for_it_is_refused(store: Store, stored: Message) -> None:
+    conversation = store.open("k")
+    seq = conversation.append_message(stored).seq
+    for call in (conversation.begin_call, lambda seq, position: conversation.suspend([(seq, position)])):
+        with pytest.raises(LangoStoreError, match=r"asks for no call|already has an output"):
+            call(seq, 0)
+    assert conversation.calls() == conversation.suspensions() == []
+
+
+def test_call_of_a_message_with_the_role_model_can_begin(store: Store) -> None:
+    conversation = store.open("k", messages=[message(None, role="model", tool_calls=CALLS)])
+    assert not conversation.begin_call(1, 0).replayed
+
+
 @pytest.mark.parametrize("position", [True, "0", 0.0, None])
 def test_begin_call_refuses_a_position_that_is_not_an_int(store: Store, position: Any) -> None:
     seq = asks(store.open("k")).seq
