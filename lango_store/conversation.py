@@ -1233,7 +1233,8 @@ class Conversation:
         """Return the end of the window as a prompt: dicts in the form that chat APIs take.
 
         After any leading system messages, a prompt without a summary starts with a user message, if it has one. No
-        prompt starts with a tool result whose call is missing. `window.as_prompt` lists what a chat API may still
+        prompt has a tool result whose call is missing. The result of a call that was begun follows the message that
+        asks for the call, even if ids of calls are not unique. `window.as_prompt` lists what a chat API may still
         refuse.
 
         Args:
@@ -1265,7 +1266,7 @@ class Conversation:
             raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
-        chosen = read(
+        chosen, recorded = read(
             prompts.history,
             self.key,
             budget,
@@ -1273,7 +1274,7 @@ class Conversation:
             count=self._context.token_counter,
         )
         if unanswered == "close":
-            chosen = window.close_answers(window.close_calls(chosen))
+            chosen = window.close_answers(window.close_calls(chosen, recorded=recorded))
         return window.as_prompt(chosen, nested=nested)
 
     # Helpers

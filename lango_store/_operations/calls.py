@@ -16,7 +16,7 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, leases, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import CALL, LIVE, MESSAGE, NOW, SESSION, of_session
+from lango_store._operations.binds import CALL, LIVE, MESSAGE, NOW, SESSION, number, of_session
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.columns import as_stored
@@ -233,6 +233,30 @@ _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 _unknown: Final = Statement(
     lambda _: _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(LIVE, *_IS_UNKNOWN).limit(_LISTED)
 )
+
+_RESULT_ROLES: Final = [sa.literal_column(f"'{role}'", sa.Text()) for role in MessageRole if role.canonical == "tool"]
+_of_results: Final = Statement(
+    lambda _: (
+        sa.select(CALL.c.result_seq, CALL.c.message_seq, CALL.c.position)
+        .join(_RESULT, _IS_RESULT)
+        .where(of_session(CALL), CALL.c.result_seq.between(number("first"), number("last")))
+        .where(_RESULT.c.role.in_(_RESULT_ROLES))
+        # Few results are stored long after their calls. From the end, the limit is reached after a few rows.
+        .order_by(CALL.c.message_seq.desc(), CALL.c.position.desc())
+        .limit(number("limit"))
+    )
+)
+
+
+def read_of_results(connection: AnyConnection, key: str, seqs: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return the seq and the position of the call that each of a range of results answers, if it was begun.
+
+    `seqs` are the seqs of all results in the range.
+    """
+    if not seqs:
+        return {}
+    bound = {"key": checked_key(key), "first": min(seqs), "last": max(seqs), "limit": len(seqs)}
+    return {result: (seq, position) for result, seq, position in _of_results.run(connection, bound)}
 
 
 def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:
