@@ -831,7 +831,8 @@ class Conversation:
         the same in a turn.
 
         Args:
-            seq: The `seq` of the message that asks for the call.
+            seq: The `seq` of the assistant message that asks for the call. A stored result, which may have
+                `tool_calls` too, is refused.
             position: The position of the call in the `tool_calls` of the message, from 0. It identifies the call,
                 because ids of calls are not unique in a session.
             limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
@@ -849,8 +850,9 @@ class Conversation:
                 `idempotent` is False; nothing was written.
             CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
                 still be running; nothing was written.
-            LangoStoreError: The session has no such call; or the conversation belongs to a transaction (`Store.using`,
-                `transaction` or `transact`), so that the beginning could not be stored before the tool runs.
+            LangoStoreError: The session has no such call, or the message does not ask for it; or the conversation
+                belongs to a transaction (`Store.using`, `transaction` or `transact`), so that the beginning could not
+                be stored before the tool runs.
 
         Example:
             ```python
@@ -943,7 +945,7 @@ class Conversation:
 
         Raises:
             InvalidValue: `state` or `reason` cannot be stored losslessly; nothing was written.
-            LangoStoreError: The session has no such call; nothing was written.
+            LangoStoreError: The session has no such call, or the message does not ask for it; nothing was written.
             ValueError: `calls` are calls of several messages, or `ttl` is out of range.
 
         Example:
@@ -1231,7 +1233,8 @@ class Conversation:
         """Return the end of the window as a prompt: dicts in the form that chat APIs take.
 
         After any leading system messages, a prompt without a summary starts with a user message, if it has one. No
-        prompt starts with a tool result whose call is missing. `window.as_prompt` lists what a chat API may still
+        prompt has a tool result whose call is missing. The result of a call that was begun follows the message that
+        asks for the call, even if ids of calls are not unique. `window.as_prompt` lists what a chat API may still
         refuse.
 
         Args:
@@ -1263,7 +1266,7 @@ class Conversation:
             raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
-        chosen = read(
+        chosen, recorded = read(
             prompts.history,
             self.key,
             budget,
@@ -1271,7 +1274,7 @@ class Conversation:
             count=self._context.token_counter,
         )
         if unanswered == "close":
-            chosen = window.close_answers(window.close_calls(chosen))
+            chosen = window.close_answers(window.close_calls(chosen, recorded=recorded))
         return window.as_prompt(chosen, nested=nested)
 
     # Helpers

@@ -268,7 +268,7 @@ class RunningTurn:
         the end of the call in the same transaction. If neither is set, the call becomes unknown: see `CallUnknown`.
 
         Args:
-            message: The stored message that asks for the call, or its `seq`.
+            message: The stored assistant message that asks for the call, or its `seq`.
             call: The call, an item of `message.tool_calls`, or its position there, from 0. If `message` is a `seq`,
                 pass the position.
             limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
@@ -282,6 +282,8 @@ class RunningTurn:
             CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
                 still be running; nothing was written.
             LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
+            LangoStoreError: On entering the block: the session has no such call, or the message does not ask for it,
+                such as a stored result; nothing was written.
             Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
                 was not stored.
             InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.

@@ -9,8 +9,9 @@ The returned lists have no records, except that of `close_answers`. In a list of
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
+from operator import itemgetter
 from typing import Any, Final
 
 from lango_store._values.content_blocks import text_of
@@ -20,6 +21,11 @@ from lango_store._values.value import copied
 Count = Callable[[Message], int]
 """A function that returns the number of tokens of a message."""
 
+Recorded = Mapping[int, tuple[int, int]]
+"""The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position
+of the call in that message. `Conversation.calls` lists them."""
+
+_NOTHING_RECORDED: Final[Recorded] = {}
 _LARGEST: Final = 10**12
 _INTERRUPTED: Final = "(The answer was interrupted.)"
 _UNFINISHED: Final = "The tool did not finish: its result is unknown."
@@ -99,19 +105,27 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     return list(messages[start:])
 
 
-def without_orphans(messages: Sequence[Message], called: Collection[str] = ()) -> list[Message]:
+def without_orphans(
+    messages: Sequence[Message], called: Collection[str] = (), *, recorded: Recorded = _NOTHING_RECORDED
+) -> list[Message]:
     """Return the messages without the tool results whose calls are missing.
+
+    A result also counts as one without a call if its call has another result, unless it directly follows the results
+    of the message that asks for the call.
 
     Args:
         messages: The messages in their order.
         called: The ids of further calls that exist outside of `messages`; their results are kept. Default: none.
+        recorded: The calls of results that are known, see `Recorded`. Default: none.
     """
     messages = _without_records(messages)
-    answering = {position for members in _exchanges(messages, _is_result) for position in members}
+    answering, _ = _matched(messages, recorded)
     return [
         message
         for position, message in enumerate(messages)
-        if not _is_result(message) or position in answering or _answers_only(message, called)
+        if not _is_result(message)
+        or position in answering
+        or (message.seq not in recorded and _answers_only(message, called))
     ]
 
 
@@ -212,47 +226,46 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
 
-def close_calls(messages: Sequence[Message]) -> list[Message]:
+def close_calls(messages: Sequence[Message], *, recorded: Recorded = _NOTHING_RECORDED) -> list[Message]:
     """Return the messages, with a result added for each tool call that has none.
 
     If a program ends between a tool call and its result, the call stays without a result, and chat APIs refuse the
     conversation. The added tool message says that the tool did not finish. It follows the other results of the same
     assistant message. It is not stored, and its text is always the same. A result that comes later in the list, for
-    example because the call waited for an approval, is moved to this position too.
+    example because the call waited for an approval, is moved to this position too. If calls of a message share an id,
+    its results have the order of its calls, because only their order shows which call they answer.
 
     Args:
         messages: The messages in their order.
+        recorded: The calls of results that are known, see `Recorded`. Other results are matched by their ids, names
+            and order. Default: none.
     """
     messages = _without_records(messages)
-    open_calls: list[tuple[int, ToolCall]] = []
-    ends: dict[int, int] = {}
-    late: dict[int, int] = {}
+    answering, open_calls = _matched(messages, recorded)
+    results: defaultdict[int, list[tuple[int, Message]]] = defaultdict(list)
+    moved: set[int] = set()
     asker: int | None = None
     for position, message in enumerate(messages):
-        if _is_result(message):
-            if asker is not None:
-                ends[asker] = position
-            for call_id in _result_ids(message):
-                same = [each for each in open_calls if call_id and each[1].id == call_id]
-                same = same or [each for each in open_calls if each[0] == asker and not (call_id and each[1].id)]
-                same = [each for each in same if each[1].name == message.name] or same
-                if same:
-                    asking = same[-1][0]
-                    open_calls.remove(next(each for each in same if each[0] == asking))
-                    if asking != asker:
-                        late[position] = asking
-        else:
+        if not _is_result(message):
             asker = position if _is_assistant(message) else None
-            if asker is not None:
-                ends[position] = position
-                open_calls += [(position, call) for call in message.tool_calls if not call.answered]
-    added: defaultdict[int, list[Message]] = defaultdict(list)
-    for position, asking in late.items():
-        added[ends[asking]].append(messages[position])
-    for position, call in open_calls:
-        added[ends[position]].append(Message.tool(_UNFINISHED, tool_call_id=call.id or None, name=call.name or None))
-    in_order = [(message, position in late, added.get(position, ())) for position, message in enumerate(messages)]
-    return [each for message, is_late, others in in_order for each in (*([] if is_late else [message]), *others)]
+            continue
+        place = answering.get(position) or (None if asker is None else (asker, _LARGEST))
+        if place is not None:
+            results[place[0]].append((place[1], message))
+            moved.add(position)
+    for asking, index in open_calls:
+        call = messages[asking].tool_calls[index]
+        added = Message.tool(_UNFINISHED, tool_call_id=call.id or None, name=call.name or None)
+        results[asking].append((index, added))
+    closed: list[Message] = []
+    for position, message in enumerate(messages):
+        if position not in moved:
+            closed.append(message)
+        ids = [call.id for call in message.tool_calls]
+        own = results.get(position, [])
+        in_order = own if len(set(ids)) == len(ids) else sorted(own, key=itemgetter(0))
+        closed += [result for _, result in in_order]
+    return closed
 
 
 def close_answers(messages: Sequence[Message]) -> list[Message]:
@@ -437,6 +450,50 @@ def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]
     for position, head in heads.items():
         exchanges[head].append(position)
     return list(exchanges.values())
+
+
+def _matched(
+    messages: Sequence[Message], recorded: Recorded
+) -> tuple[dict[int, tuple[int, int]], list[tuple[int, int]]]:
+    """Match results with calls: by the record if there is one, otherwise by id, name and order.
+
+    A call is the position of its message in `messages` and its position in that message.
+
+    Returns:
+        The call that each result answers, by the position of the result, and the calls that have no result.
+    """
+    askers = {message.seq: position for position, message in enumerate(messages) if _is_assistant(message)}
+    answering: dict[int, tuple[int, int]] = {}
+    for position, message in enumerate(messages):
+        seq, index = recorded.get(message.seq, (None, 0))
+        if _is_result(message) and seq in askers and index < len(messages[askers[seq]].tool_calls):
+            answering[position] = (askers[seq], index)
+    known = set(answering.values())
+    open_calls: list[tuple[int, int]] = []
+
+    def call_of(place: tuple[int, int]) -> ToolCall:
+        return messages[place[0]].tool_calls[place[1]]
+
+    asker: int | None = None
+    for position, message in enumerate(messages):
+        if not _is_result(message):
+            asker = position if _is_assistant(message) else None
+            if asker is not None:
+                asked = [(position, index) for index, call in enumerate(message.tool_calls) if not call.answered]
+                open_calls += [place for place in asked if place not in known]
+        elif message.seq not in recorded:
+            for call_id in _result_ids(message):
+                same = [place for place in open_calls if call_id and call_of(place).id == call_id]
+                same = same or [
+                    place for place in open_calls if place[0] == asker and not (call_id and call_of(place).id)
+                ]
+                same = [place for place in same if call_of(place).name == message.name] or same
+                if same:
+                    answering[position] = next(place for place in same if place[0] == same[-1][0])
+                    open_calls.remove(answering[position])
+                elif asker is not None and call_id in [call.id for call in messages[asker].tool_calls if call.id]:
+                    answering.setdefault(position, (asker, _LARGEST))  # a second result of a call
+    return answering, open_calls
 
 
 def _ranges(positions: list[int]) -> list[tuple[int, int]]:

@@ -16,12 +16,12 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, leases, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import CALL, LIVE, MESSAGE, NOW, SESSION, of_session
+from lango_store._operations.binds import CALL, LIVE, MESSAGE, NOW, SESSION, number, of_session
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
-from lango_store._values.model import BegunCall, Message, ToolCall
+from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
 from lango_store.errors import CallInProgress, CallUnknown, Conflict, LangoStoreError, LeaseLost, quoted
 
 _LISTED: Final = 1_000
@@ -54,20 +54,33 @@ class Attempt:
 
 
 def asked(connection: sa.Connection, place: Place) -> ToolCall:
-    """Return a call as its message asks for it; raise `LangoStoreError` if there is no such call."""
-    call = _find(connection, place)
-    if call is None:
+    """Return a call as its message asks for it.
+
+    A stored result also has `tool_calls`. Beginning one of these would run the tool again.
+
+    Raises:
+        LangoStoreError: There is no such call, or the message does not ask for it.
+    """
+    message = _message(connection, place)
+    if message is None:
         raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+    if message.role.canonical is not MessageRole.ASSISTANT:
+        fact = f"message {place.seq} of session {quoted(place.key)} has the role {message.role} and asks for no call"
+        raise LangoStoreError(f"{fact}: give the seq of the assistant message that asks for the call")
+    call = message.tool_calls[place.position]
+    if call.answered:
+        raise LangoStoreError(f"{place} already has an output in its message: use that output, and do not run the tool")
     return call
 
 
-def _find(connection: sa.Connection, place: Place) -> ToolCall | None:
+def _message(connection: sa.Connection, place: Place) -> Message | None:
+    """Return the message of a place; None if there is no such message, or no such position in its `tool_calls`."""
     messages.check_seq("seq", place.seq)
     if type(place.position) is not int:
         raise TypeError(f"position is {type(place.position).__name__}: give the position of a call, from 0")
     for message in messages.where(connection, place.key, MESSAGE.c.seq == place.seq):
         if 0 <= place.position < len(message.tool_calls):
-            return message.tool_calls[place.position]
+            return message
     return None
 
 
@@ -170,7 +183,8 @@ def resolve(
     if row.token is not None:
         _check_ended(place, row, now)
     if result is not None:
-        call = _find(connection, place) or ToolCall(id="", name="")  # a redacted message asks for no call
+        message = _message(connection, place)  # a redacted message asks for no call
+        call = ToolCall(id="", name="") if message is None else message.tool_calls[place.position]
         return _record(connection, now, place, result(call), token=None)
     _write(connection, place, sa.update(CALL).where(place.row).values(token=None, result_seq=None))
     return None
@@ -219,6 +233,30 @@ _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 _unknown: Final = Statement(
     lambda _: _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(LIVE, *_IS_UNKNOWN).limit(_LISTED)
 )
+
+_RESULT_ROLES: Final = [sa.literal_column(f"'{role}'", sa.Text()) for role in MessageRole if role.canonical == "tool"]
+_of_results: Final = Statement(
+    lambda _: (
+        sa.select(CALL.c.result_seq, CALL.c.message_seq, CALL.c.position)
+        .join(_RESULT, _IS_RESULT)
+        .where(of_session(CALL), CALL.c.result_seq.between(number("first"), number("last")))
+        .where(_RESULT.c.role.in_(_RESULT_ROLES))
+        # Few results are stored long after their calls. From the end, the limit is reached after a few rows.
+        .order_by(CALL.c.message_seq.desc(), CALL.c.position.desc())
+        .limit(number("limit"))
+    )
+)
+
+
+def read_of_results(connection: AnyConnection, key: str, seqs: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return the seq and the position of the call that each of a range of results answers, if it was begun.
+
+    `seqs` are the seqs of all results in the range.
+    """
+    if not seqs:
+        return {}
+    bound = {"key": checked_key(key), "first": min(seqs), "last": max(seqs), "limit": len(seqs)}
+    return {result: (seq, position) for result, seq, position in _of_results.run(connection, bound)}
 
 
 def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
-from lango_store._operations import sessions
+from lango_store._operations import calls, sessions
 from lango_store._operations.messages import ALL, check_count, tail
 from lango_store._values.model import Message, MessageRole
 
@@ -57,10 +57,10 @@ def history(
     *,
     from_consolidated: bool,
     count: window.Count | None,
-) -> list[Message]:
-    """Read the prompt of a live session: the end of its window that fits the budget.
+) -> tuple[list[Message], window.Recorded]:
+    """Read the prompt of a live session, the end of its window that fits the budget, and the calls of its results.
 
-    With `max_tokens`, `step_tokens` or `from_consolidated`, this may take several statements.
+    One statement if the prompt has no results; with `max_tokens`, `step_tokens` or `from_consolidated`, several.
     """
     newest, stored_tokens = None, 0
     if from_consolidated or budget.step_tokens is not None:
@@ -73,11 +73,16 @@ def history(
         messages, summary_turn = tail(connection, now, key, size, newest=newest)
         fitting = messages if max_tokens is None else window.tail_within(messages, max_tokens, count=count)
         if len(fitting) < len(messages) or len(messages) < size or size == budget.most:
-            return _prompt(messages, fitting, summary_turn, budget, stored_tokens)
+            break
         size = min(4 * size, budget.most)
+    results = [message.seq for message in messages if message.role.canonical is MessageRole.TOOL]
+    recorded = calls.read_of_results(connection, key, results)
+    return _legal(_chosen(messages, fitting, summary_turn, budget, stored_tokens), summary_turn, recorded), recorded
 
 
-def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
+def simulated(
+    messages: Sequence[Message], summary_turn: int | None, budget: Budget, recorded: window.Recorded
+) -> Iterator[list[Message]]:
     """Yield the prompts that a model would have got for a window: before each assistant message, and at its end.
 
     Token budgets are not supported.
@@ -85,23 +90,23 @@ def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Bud
     for position, message in enumerate([*messages, None]):
         if message is None or message.role.canonical is MessageRole.ASSISTANT:
             read = messages[max(position - budget.most, 0) : position]
-            yield _legal(_last_messages(read, summary_turn, budget), summary_turn)
+            yield _legal(_last_messages(read, summary_turn, budget), summary_turn, recorded)
 
 
-def _prompt(
+def _chosen(
     messages: Sequence[Message],
     fitting: Sequence[Message],
     summary_turn: int | None,
     budget: Budget,
     stored_tokens: int,
-) -> list[Message]:
-    """Return the prompt at the end of `messages`; `fitting` are the last messages that fit `max_tokens`."""
+) -> Sequence[Message]:
+    """Return the last messages that fit the budget; `fitting` are the last ones that fit `max_tokens`."""
     limited = _last_messages(messages, summary_turn, budget)
     if len(fitting) >= len(limited):
-        return _legal(limited, summary_turn)
+        return limited
     if budget.step_tokens is not None:
         fitting = _from_token_step(_without_summary(fitting, summary_turn), stored_tokens, budget.step_tokens)
-    return _legal(fitting, summary_turn)
+    return fitting
 
 
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
@@ -147,13 +152,11 @@ def _stored_count(message: Message) -> int:
     return message.tokens
 
 
-def _legal(messages: Sequence[Message], summary_turn: int | None) -> list[Message]:
-    """Remove leading messages that a model would refuse or misunderstand, such as results without their tool calls."""
-    summary = [message for message in messages if summary_turn is not None and message.turn_no == summary_turn]
-    later = messages[len(summary) :]
-    if summary:  # the summary covers all messages before `later`
-        asking = [message for message in summary if message.role.canonical is MessageRole.ASSISTANT]
-        called = {call.id for message in asking for call in message.tool_calls}
-        return [*window.without_orphans(summary), *window.without_orphans(later, called)]
-    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, later))
-    return [*system, *window.legal_suffix(later[len(system) :])]
+def _legal(messages: Sequence[Message], summary_turn: int | None, recorded: window.Recorded) -> list[Message]:
+    """Remove messages that a model would refuse or misunderstand, such as results without their tool calls."""
+    messages = window.without_orphans(messages, recorded=recorded)
+    if messages and summary_turn is not None and messages[0].turn_no == summary_turn:
+        return messages  # the summary covers all messages before the others
+    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, messages))
+    suffix = window.legal_suffix(messages[len(system) :])
+    return [*system, *window.without_orphans(suffix, recorded=recorded)]  # ids of calls are not unique

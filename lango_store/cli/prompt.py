@@ -42,10 +42,11 @@ def prompt(
             for message in store.conversation(key).history(last=last, step=step):
                 print(json.dumps(message))
             return
-        session = store.get(key)
-    calls = simulated(session.messages, session.summary_turn, budget)
+        session, begun = store.get(key), store.conversation(key).calls()
+    recorded = {call.result_seq: (call.seq, call.position) for call in begun if call.result_seq is not None}
+    prompts = simulated(session.messages, session.summary_turn, budget, recorded)
     # Without the closing bracket, so that a longer prompt starts with a shorter one.
-    closed = (window.close_answers(window.close_calls(messages)) for messages in calls)
+    closed = (window.close_answers(window.close_calls(messages, recorded=recorded)) for messages in prompts)
     texts = [json.dumps(window.as_prompt(messages))[:-1] for messages in closed]
     reused = sum(len(before) for before, after in pairwise(texts) if after.startswith(before))
     total = sum(map(len, texts))

@@ -13,10 +13,11 @@ import pytest
 from support.counting_tool import CountingTool, counting_tool
 from support.processes import Program, run_program
 
-from lango_store import BegunCall, CallInProgress, Conversation, Store
+from lango_store import BegunCall, CallInProgress, Conversation, Message, Store, ToolCall
 
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "3"))
 CALLS: Final = 3
+ASKING: Final = Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")])
 
 BEFORE_INTENT: Final = "before the intent"
 AFTER_INTENT: Final = "after the intent"
@@ -206,3 +207,40 @@ def test_idempotent_call_of_a_killed_process_runs_again_with_the_same_effect_key
             assert runs_of(tool, calls) == [1] * CALLS
         assert len(tool.runs) == ROUNDS * CALLS
         assert [each for each in later.examine() if each.name != "settings"] == []
+
+
+SEARCHER: Final = """
+import json, sys
+from urllib.request import Request, urlopen
+from lango_store import LangoStoreError, Store
+
+url, tool = sys.argv[1:]
+with Store(url) as store:
+    conversation = store.conversation("k")
+    asking = [message for message in conversation.messages() if message.tool_calls][-1]
+    try:
+        effect = conversation.begin_call(asking.seq, 0)
+    except LangoStoreError as error:
+        sys.exit(f"refused: {error}")
+    if not effect.replayed:
+        request = Request(f"{tool}/pay", b"", {"Idempotency-Key": effect.key})
+        with urlopen(request) as response:
+            stored = conversation.finish_call(effect, {"answer": json.load(response)})
+        print(stored.seq, flush=True)
+        sys.stdin.readline()
+"""
+"""Runs the first call of the last message that has `tool_calls`; stores its result, which has `tool_calls` too."""
+
+
+def test_killed_program_that_searches_the_last_message_with_tool_calls_does_not_run_its_tool_twice(url: str) -> None:
+    with counting_tool() as tool, Store(url) as store:
+        conversation = store.open("k", messages=[Message.user("Pay."), ASKING])
+        with Program(SEARCHER, url, tool.url) as process:
+            assert process.stdout.readline() == "3\n"
+            process.send_signal(signal.SIGKILL)
+        again = run_program(SEARCHER, url, tool.url)
+        assert again.returncode == 1
+        assert "message 3 of session 'k' has the role tool and asks for no call" in again.stderr
+        assert [tool.runs[call.effect_key] for call in conversation.calls()] == [1]
+        assert sum(tool.requests.values()) == 1
+        assert [message.seq for message in conversation.messages()] == [1, 2, 3]

@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.factories import contents, message
 from support.processes import Program
+from support.statements import watched
 
 from lango_store import (
     AsyncStore,
@@ -22,8 +23,10 @@ from lango_store import (
     LeaseLost,
     Message,
     Store,
+    Suspension,
     ToolCall,
     TurnInProgress,
+    create_engine,
     window,
 )
 from lango_store.testing import Clock
@@ -231,6 +234,46 @@ def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any
     assert window.close_calls(conversation.messages()) == conversation.messages()
 
 
+def test_stored_result_of_a_call_cannot_be_begun_as_a_call(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    effect = conversation.begin_call(asks(conversation).seq, 0)
+    result = conversation.finish_call(effect, {"paid": 40})
+    assert result.tool_calls
+    with pytest.raises(LangoStoreError, match=r"message 2 .* has the role tool and asks for no call"):
+        conversation.begin_call(result.seq, 0)
+    with (
+        conversation.turn("t") as turn,
+        pytest.raises(LangoStoreError, match="asks for no call"),
+        turn.call(result, 0),
+    ):
+        pytest.fail("the result was begun as a call")
+    assert states(conversation) == [(1, 0, "finished")]
+
+
+NOT_ASKING = [
+    message("u", tool_calls=CALLS),
+    message("s", role="system", tool_calls=CALLS),
+    message("f", role="function", tool_calls=CALLS),
+    message("r", role="record", tool_calls=CALLS),
+    message("a", role="assistant", tool_calls=[ToolCall(id="call_0", name="pay", output="paid")]),
+]
+
+
+@pytest.mark.parametrize("stored", NOT_ASKING, ids=lambda stored: stored.content)
+def test_call_of_a_message_that_does_not_ask_for_it_is_refused(store: Store, stored: Message) -> None:
+    conversation = store.open("k")
+    seq = conversation.append_message(stored).seq
+    for call in (conversation.begin_call, lambda seq, position: conversation.suspend([(seq, position)])):
+        with pytest.raises(LangoStoreError, match=r"asks for no call|already has an output"):
+            call(seq, 0)
+    assert (conversation.calls(), conversation.suspensions()) == ([], [])
+
+
+def test_call_of_a_message_with_the_role_model_can_begin(store: Store) -> None:
+    conversation = store.open("k", messages=[message(None, role="model", tool_calls=CALLS)])
+    assert not conversation.begin_call(1, 0).replayed
+
+
 @pytest.mark.parametrize("position", [True, "0", 0.0, None])
 def test_begin_call_refuses_a_position_that_is_not_an_int(store: Store, position: Any) -> None:
     seq = asks(store.open("k")).seq
@@ -290,7 +333,7 @@ def test_result_answers_the_call_with_the_same_tool_name_if_two_calls_share_an_i
     seq = conversation.append_message(Message.assistant(tool_calls=both)).seq
     conversation.finish_call(conversation.begin_call(seq, 1), "mailed")
     results = [(each["name"], each["content"]) for each in conversation.history() if each["role"] == "tool"]
-    assert results == [("mail", "mailed"), ("pay", UNFINISHED)]
+    assert results == [("pay", UNFINISHED), ("mail", "mailed")]
 
 
 def test_result_does_not_answer_a_later_call_of_another_tool_with_the_same_id(store: Store) -> None:
@@ -302,6 +345,130 @@ def test_result_does_not_answer_a_later_call_of_another_tool_with_the_same_id(st
     conversation.finish_call(effect, "paid")
     results = [(each["name"], each["content"]) for each in conversation.history() if each["role"] == "tool"]
     assert results == [("pay", "paid"), ("mail", UNFINISHED)]
+
+
+def results_by_call(conversation: Conversation, **options: Any) -> list[list[str]]:
+    """Return the contents of the results that follow each message with calls in the prompt."""
+    results: list[list[str]] = []
+    for each in conversation.history(**options):
+        if each.get("tool_calls"):
+            results.append([])
+        elif each["role"] == "tool":
+            results[-1].append(each["content"])
+    return results
+
+
+def test_result_is_shown_under_the_call_that_was_begun_if_two_messages_ask_with_the_same_id(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    first = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
+    conversation.append_message(message("pay once more"))
+    second = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
+    conversation.append_message(message("weather?"))
+    conversation.finish_call(conversation.begin_call(first, 0), "paid the first")
+    assert results_by_call(conversation) == [["paid the first"], [UNFINISHED]]
+    # Without the message that asks for its call, the result is left out.
+    assert results_by_call(conversation, last=4) == [[UNFINISHED]]
+    assert results_by_call(conversation, last=4, step=2) == [[UNFINISHED]]
+    conversation.finish_call(conversation.begin_call(second, 0), "paid the second")
+    assert results_by_call(conversation) == [["paid the first"], ["paid the second"]]
+    recorded = {int(call.result_seq or 0): (call.seq, call.position) for call in conversation.calls()}
+    closed = window.close_calls(conversation.messages(), recorded=recorded)
+    assert window.as_prompt(closed) == conversation.history()
+
+
+def test_results_of_calls_that_share_an_id_have_the_order_of_the_calls(either_store: Store) -> None:
+    conversation = either_store.open("k", messages=[message("pay")])
+    seq = asks(conversation).seq
+    effects = [conversation.begin_call(seq, position) for position in range(3)]
+    conversation.finish_call(effects[2], "third")
+    assert results_by_call(conversation) == [[UNFINISHED, UNFINISHED, "third"]]
+    conversation.finish_call(effects[0], "first")
+    conversation.append_message(message("weather?"))
+    conversation.finish_call(effects[1], "second")
+    assert results_by_call(conversation) == [["first", "second", "third"]]
+
+
+def test_recorded_result_leaves_the_other_call_to_a_result_that_was_appended(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    first, second = asks(conversation).seq, asks(conversation).seq
+    assert first < second
+    conversation.append_message(Message.tool("appended", tool_call_id="call_0"))
+    conversation.finish_call(conversation.begin_call(second, 0), "recorded")
+    assert results_by_call(conversation) == [[UNFINISHED] * 3, ["recorded", "appended", UNFINISHED]]
+
+
+def test_history_without_results_does_not_read_the_begun_calls(url: str) -> None:
+    engine = create_engine(url, pool_size=1)
+    with Store(engine) as store:
+        conversation = store.open("k", messages=[message("pay")])
+        effect = conversation.begin_call(asks(conversation).seq, 0)
+        counts = []
+        for _ in range(2):
+            with watched(engine) as statements:
+                conversation.history(last=50)
+            counts.append(len(statements))
+            conversation.finish_call(effect, "paid")
+        assert counts == [1, 2]
+    engine.dispose()
+
+
+STEPS = ["ask", "exchange", "user", "answer", "finish oldest", "finish newest", "compact", "compact during a finish"]
+
+
+def is_accepted(prompt: list[dict[str, Any]]) -> bool:
+    """True if each call has one result, and each result directly follows the message that asks for its call."""
+    expected: list[str] = []
+    for each in [*prompt, {"role": "end"}]:
+        if each["role"] != "tool":
+            if expected:
+                return False
+            expected = [call["id"] for call in each.get("tool_calls", ())]
+        elif each["tool_call_id"] in expected:
+            expected.remove(each["tool_call_id"])
+        else:
+            return False
+    return True
+
+
+@given(steps=st.lists(st.sampled_from(STEPS), max_size=10), is_unique=st.booleans())
+@example(steps=["ask", "exchange", "compact", "finish oldest"], is_unique=False)
+@example(steps=["ask", "user", "answer", "compact during a finish"], is_unique=True)
+@example(steps=["ask", "user", "answer", "finish oldest", "user"], is_unique=True)
+def test_history_with_late_approvals_is_accepted_by_providers(store: Store, steps: list[str], is_unique: bool) -> None:
+    conversation = store.open(messages=[message("start")])
+    waiting: list[Suspension] = []
+
+    def ask(number: int) -> int:
+        call = ToolCall(id=f"call_{number if is_unique else 0}", name="pay")
+        return conversation.append_message(Message.assistant(tool_calls=[call])).seq
+
+    def finish(suspension: Suspension, output: str) -> None:
+        for seq, position in conversation.resume(suspension.id, True).calls:
+            conversation.finish_call(conversation.begin_call(seq, position), output)
+
+    for number, step in enumerate(steps):
+        match step:
+            case "ask":
+                waiting.append(conversation.suspend([(ask(number), 0)]))
+            case "exchange":
+                conversation.finish_call(conversation.begin_call(ask(number), 0), f"result {number}")
+            case "finish oldest" | "finish newest" if waiting:
+                finish(waiting.pop(0 if step == "finish oldest" else -1), f"late {number}")
+            case "compact":
+                conversation.compact(lambda _: [message("summary")])
+            case "compact during a finish" if waiting:
+                pending = conversation.begin_compaction()
+                finish(waiting.pop(), f"late {number}")
+                if pending is not None:
+                    conversation.finish_compaction(pending, [message("summary", role="assistant")])
+            case _:
+                conversation.append_message(message(step, role="user" if step == "user" else "assistant"))
+        for last in range(len(conversation.messages()) + 1):
+            for step_of_start in (None, 1, 2, 3):
+                prompt = conversation.history(last=last, step=step_of_start)
+                assert is_accepted(prompt), (last, step_of_start, prompt)
+                late = [each["content"] for each in prompt if str(each["content"]).startswith(("late", "result"))]
+                assert len(late) == len(set(late))
 
 
 # In a turn

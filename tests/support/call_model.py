@@ -17,6 +17,7 @@ from lango_store import (
     Conflict,
     LangoStoreError,
     Message,
+    MessageRole,
     Suspension,
     SuspensionExpired,
     SuspensionNotFound,
@@ -64,7 +65,10 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
         message = self.find(seq)
         if message is None or position >= len(message.tool_calls):
             raise LangoStoreError
-        return message.tool_calls[position]
+        call = message.tool_calls[position]
+        if message.role.canonical is not MessageRole.ASSISTANT or call.answered:
+            raise LangoStoreError
+        return call
 
     def call_or_empty(self, place: Place) -> ToolCall:
         """Return a call, or one without id and name if a redaction removed it from its message."""
