@@ -82,7 +82,7 @@ def instrument(
     context.on_retry = lambda: retries.add(1, system)
     if isinstance(wrapped.engine.pool, FairPool):
         wrapped.engine.pool.on_wait = lambda seconds: waits.record(seconds, system)
-    wrapped.__class__ = _TRACED[Store]
+    wrapped.__class__ = _traced_class(getattr(wrapped, "_untraced", type(wrapped)))
 
 
 class _Telemetry(Telemetry):
@@ -146,7 +146,8 @@ class _Telemetry(Telemetry):
 
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
     """Return a method that has a span and runs on an untraced copy of the object, so that inner calls have no spans."""
-    operation = f"turn.{name}" if plain is RunningTurn else name
+    is_turn = issubclass(plain, RunningTurn)
+    operation = f"turn.{name}" if is_turn else name
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -154,7 +155,7 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
         key = getattr(self, "key", None) or signature.bind_partial(self, *arguments, **options).arguments.get("key")
         inner = copy.copy(self)
         inner.__class__ = plain
-        if plain is RunningTurn:  # the copy shares the state of the turn
+        if is_turn:  # the copy shares the state of the turn
             inner.__dict__ = self.__dict__
         run = functools.partial(method, inner, *arguments, **options)
         telemetry = self._context.telemetry
@@ -169,18 +170,19 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
 
 def _trace(result: Any) -> Any:
     """Trace the calls of a conversation or a turn that a call returned; return any other result unchanged."""
-    if traced := _TRACED.get(type(result)):
-        result.__class__ = traced
+    if isinstance(result, Conversation | RunningTurn) and not hasattr(result, "_untraced"):
+        result.__class__ = _traced_class(type(result))
     return result
 
 
+@functools.cache
 def _traced_class(plain: type) -> type:
+    """Return a subclass that traces the methods of the package, also where the application overrides them."""
+    base = next(each for each in (Store, Conversation, RunningTurn) if issubclass(plain, each))
     methods = {
-        name: _traced(name, method, plain)
-        for name, method in vars(plain).items()
+        name: _traced(name, getattr(plain, name), plain)
+        for name, method in vars(base).items()
         if inspect.isfunction(method) and not name.startswith("_") and name not in _UNTRACED
     }
-    return type(f"Traced{plain.__name__}", (plain,), {"__slots__": (), "__doc__": plain.__doc__, **methods})
-
-
-_TRACED: Final = {plain: _traced_class(plain) for plain in (Store, Conversation, RunningTurn)}
+    attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
+    return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

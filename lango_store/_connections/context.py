@@ -121,6 +121,17 @@ class Context:
         self.stores_unchanged = token_counter is None and not self.gives_ids
         """True if the store adds neither an id nor a token count to messages."""
 
+    def __copy__(self) -> Context:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a store and its conversations cannot be pickled or deep-copied: pass the URL and the key, and open a "
+            "Store in the other process"
+        )
+
     # Policy
 
     @property

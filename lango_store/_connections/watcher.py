@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import threading
 from contextlib import AbstractContextManager, suppress
@@ -23,6 +24,8 @@ from lango_store._engine.pool import is_listened_to, renew_lock_in_children
 from lango_store._operations import tailing
 from lango_store._operations.tailing import Batch, Cursor, State
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+
+logger = logging.getLogger("lango_store")
 
 _SHORTEST: Final = 0.02
 _LONGEST: Final = 1.0
@@ -115,6 +118,7 @@ class Watcher:
         If the channel has no head and the batch ends at the newest event, the end of the batch becomes the head.
         """
         with self._lock:
+            is_new = channel is None
             if channel is None:
                 if self._process != os.getpid():  # a forked child has no thread
                     self._start()
@@ -127,8 +131,16 @@ class Watcher:
             if channel.head is None and batch.state is not None:
                 channel.head, channel.state = batch.end, batch.state
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="lango_store_watcher", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="lango_store_watcher", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    if is_new:
+                        self.leave(key, channel)
+                    raise DatabaseUnavailable(
+                        f"the thread that follows sessions was not started: {error}; try again with fewer threads"
+                    ) from error
+                self._thread = thread
             return channel
 
     def leave(self, key: str, channel: Channel) -> None:
@@ -185,6 +197,11 @@ class Watcher:
                 pause = _LONGEST
                 if not isinstance(error, DatabaseBusy | DatabaseUnavailable):
                     self.interrupt()  # readers whose session cannot be read get the same error, and leave
+            except Exception:
+                # Without the thread, all readers would wait forever, for example after an error of a listener.
+                logger.exception("sessions could not be read for their followers; the next poll tries again")
+                pause = _LONGEST
+                self.interrupt()
             self._stopped.wait(least)
             self._written.wait(pause - least)
 

@@ -5,6 +5,7 @@ statement. These errors are therefore not chained to ours, because a traceback w
 """
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,6 +42,10 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         raise translated(driver_error, dialect_of(engine)) from None
     if isinstance(error, UnicodeDecodeError):  # from a driver that cannot decode a name in a damaged file
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
+    if isinstance(error, OSError) and _is_raised_by_driver(error, engine):
+        ours = DatabaseUnavailable(f"the driver failed: {error}; check the server, the network and `ulimit -n`")
+        ours.driver_error = error
+        raise ours from None
     if isinstance(error, OverflowError):
         raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
 
@@ -63,6 +68,13 @@ def _hidden_interruption(error: Exception, engine: sa.Engine, handled: BaseExcep
     while isinstance(cause, Exception) and cause is not handled:
         cause = cause.__context__
     return None if cause is handled or isinstance(cause, GeneratorExit) else cause
+
+
+def _is_raised_by_driver(error: OSError, engine: sa.Engine) -> bool:
+    """Return True if the driver raised the error, and not, for example, the code in a transaction's block."""
+    driver = engine.dialect.loaded_dbapi.__name__.partition(".")[0]
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").partition(".")[0] == driver for frame, _ in frames)
 
 
 def of_driver(error: BaseException) -> BaseException:

@@ -305,6 +305,8 @@ class PostgreSQL(Dialect):
             return TransientReason.ROLLED_BACK
         if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.needs_new_dialect(error):
             return TransientReason.REFUSED
+        if isinstance(error, OSError):  # from a connection that may have sent the statement
+            return TransientReason.LOST
         kinds = _kinds(error)
         if state is None and kinds & {"OperationalError", "InterfaceError"}:
             # psycopg's errors have no SQLSTATE if the connection could not be established or was lost.
@@ -345,7 +347,7 @@ class PostgreSQL(Dialect):
         server: Any = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]
         for name, needed in (("DateStyle", "ISO"), ("client_encoding", "UTF8")):  # known without a round trip
             value = server.parameter_status(name.encode()).decode()
-            if not value.startswith(needed):
+            if not value.upper().startswith(needed):  # PgBouncer reports what the client sent, such as utf8
                 return (
                     f"this engine's connections have {name} {value}, so stored values cannot be read: make the engine "
                     f"with lango_store.create_engine(url), or run ALTER ROLE … SET {name} = '{needed}'"

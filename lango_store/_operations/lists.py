@@ -141,7 +141,7 @@ def _count(*names: str) -> Statement:
 
 def check_limit(limit: int) -> None:
     """Raise ValueError for a page size that is out of range."""
-    if not 1 <= limit <= MAX_PAGE:
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: to read more, read several pages")
 
 

@@ -148,9 +148,9 @@ def check_seq(name: str, seq: int | None) -> None:
 
 
 def check_count(name: str, value: int | None) -> None:
-    """Raise ValueError for a negative number."""
-    if value is not None and value < 0:
-        raise ValueError(f"{name}={value} is negative: give 0 or more")
+    """Raise ValueError for a value that is not a number of 0 or more."""
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"{name}={quoted(value)} is not a number of 0 or more")
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class Cursor(NamedTuple):
     def of(cls, after: int | str) -> Cursor:
         """Return the cursor of a seq, or of the text of a cursor."""
         if not isinstance(after, str):
+            if type(after) is not int:
+                raise ValueError(f"after={quoted(after)}: give a seq or the cursor of an event; 0 is the beginning")
             log.check_seq("after", after)
             return cls(after)
         match = _CURSOR.fullmatch(after)

@@ -14,7 +14,7 @@ from lango_store._dialect import dialect_of
 from lango_store._dialect.search import REBUILD, SearchIndex
 from lango_store._operations import search, sessions
 from lango_store._operations.binds import MESSAGE
-from lango_store._operations.lists import MAX_PAGE
+from lango_store._operations.lists import MAX_PAGE, check_limit
 from lango_store._operations.pace import Pace
 from lango_store._operations.search import SearchFilters
 from lango_store._values.reports import SearchPage
@@ -31,9 +31,8 @@ def find(
     context: Context, words: str, limit: int, offset: int, which: SearchFilters, key: str | None = None
 ) -> SearchPage:
     """Search the messages of all sessions or, with `key`, of one live session."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: to read more, read several pages")
-    if not 0 <= offset <= _MAX_OFFSET:
+    check_limit(limit)
+    if type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
         raise ValueError(f"offset={offset} is out of range: pass the `next` of the previous page")
     query = parse_query(words)
     search.conditions(MESSAGE, **which)  # raises for an invalid filter before a connection is opened

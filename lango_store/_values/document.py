@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, Final
 
 from lango_store._values.content_blocks import parts_of, text_of
-from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
 from lango_store._values.usage import describe, numbers_of, total
 from lango_store.errors import DamagedMessage
 
@@ -126,7 +126,7 @@ def render_log(
             for each in empty:
                 del remaining[each.turn_no]
             yield from map(_turn, (*empty, turn))
-        if message.role == "record":
+        if message.role is MessageRole.RECORD:
             yield _record(message)
         else:
             is_summary = message.turn_no is not None and message.turn_no in compactions

@@ -13,7 +13,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
 
 
@@ -108,7 +108,13 @@ def _build(database: Database, on_progress: OnProgress | None, *, recreate: bool
 
 def _check_possible(connection: sa.Connection) -> None:
     """Raise an error if this database cannot have an index."""
-    revision.required(connection)
+    try:
+        revision.required(connection)
+    except SchemaOutOfDate as error:
+        remedy = (
+            "run `lango-store db upgrade`, or call ping() of a store with migrate=True, before you create the index"
+        )
+        raise SchemaOutOfDate(error.found, error.needed, error.schema, remedy=remedy) from None
     if dialect_of(connection).is_distributed(connection):
         raise LangoStoreError(
             "the tables are distributed, and the search index needs triggers, which Citus does not allow on "

@@ -1,5 +1,6 @@
 """Readers that wait while servers are away, behind PgBouncer, on a replica, and with row-level security."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -12,9 +13,10 @@ from support.following import Follower, until_waiting
 from support.pgbouncer import PgBouncer
 from support.polling import until
 from support.postgres_server import PostgresServer
+from support.processes import run_program
 from support.relay import Relay
 
-from lango_store import SessionNotFound, Store, create_engine, schema
+from lango_store import DatabaseUnavailable, SessionNotFound, Store, create_engine, schema
 
 
 def test_followers_continue_after_the_server_was_unreachable(make_postgres: MakeDatabase, relay: Relay) -> None:
@@ -146,3 +148,84 @@ def test_followed_session_is_read_with_the_context_variables_of_the_waiting_read
             assert contents(reader.wait_for_messages(1)) == [f"for {tenant}"]
             store.delete(f"{tenant}/1")
             reader.end()
+
+
+# Errors of polls
+
+WITHOUT_DESCRIPTORS = """
+import resource, sys, threading
+import sqlalchemy as sa
+from support.following import Follower, until_waiting
+from support.polling import until
+from lango_store import DatabaseUnavailable, Message, Store, create_engine
+
+store, writer = Store(sys.argv[1]), create_engine(sys.argv[1])
+store.create("k")
+reader = Follower(store, "k")
+until_waiting(store)
+tries = []
+sa.event.listen(store.engine, "do_connect", lambda *_: tries.append(threading.current_thread().name))
+with writer.connect().execution_options(isolation_level="AUTOCOMMIT") as administrator:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    administrator.exec_driver_sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    try:
+        store.info("k")
+    except DatabaseUnavailable:
+        print("refused")
+    until(lambda: tries.count("lango_store_watcher") > 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+store.append_message("k", Message.user("after"))
+print(len(reader.wait_for_messages(1)))
+store.delete("k")
+reader.end()
+"""
+
+
+def test_followers_survive_a_poll_without_a_free_file_descriptor(make_postgres: MakeDatabase) -> None:
+    assert run_program(WITHOUT_DESCRIPTORS, make_postgres()).stdout.split() == ["refused", "1"]
+
+
+def test_followers_survive_an_error_of_a_listener(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = create_engine(url)
+    failures = [RuntimeError("a listener failed")]
+
+    @sa.event.listens_for(engine, "begin")
+    def fail(_: sa.Connection) -> None:
+        if threading.current_thread().name == "lango_store_watcher" and failures:
+            raise failures.pop()
+
+    with Store(engine) as store:
+        store.create("k")
+        reader = Follower(store, "k")
+        until(lambda: not failures)
+        store.append_message("k", message())
+        assert len(reader.wait_for_messages(1)) == 1
+        store.delete("k")
+        reader.end()
+    assert "a listener failed" in caplog.text
+    engine.dispose()
+
+
+def test_follower_is_refused_without_a_thread_and_the_next_one_starts_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(url) as store:
+        store.create("k")
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start_no_thread)
+            with pytest.raises(DatabaseUnavailable, match="thread"):
+                next(store.tail("k"))
+        assert store.context.watcher._channels == {}
+        reader = Follower(store, "k")
+        store.append_message("k", message())
+        assert len(reader.wait_for_messages(1)) == 1
+        store.delete("k")
+        reader.end()
+
+
+def start_no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

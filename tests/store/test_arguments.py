@@ -1,5 +1,7 @@
 """Invalid arguments: each is refused by name before anything is written."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 from support.factories import message, messages
 
-from lango_store import InvalidMessage, InvalidValue, LangoStoreError, Store
+from lango_store import AsyncStore, InvalidMessage, InvalidValue, LangoStoreError, SchemaOutOfDate, Store, schema
 
 NAIVE = datetime(2026, 11, 22)
 INT: Any = 60
@@ -17,7 +19,7 @@ INT: Any = 60
 def test_history_refuses_negative_bounds(store: Store, name: str) -> None:
     store.create("k")
     bounds: dict[str, Any] = {name: -1}
-    with pytest.raises(ValueError, match=f"{name}=-1 is negative"):
+    with pytest.raises(ValueError, match=f"{name}=-1 is not a number"):
         store.conversation("k").history(**bounds)
 
 
@@ -116,3 +118,40 @@ def test_error_shortens_a_long_argument(store: Store, argument: str) -> None:
         LONG_ARGUMENTS[argument](store)
     assert len(str(raised.value)) < 700
     assert "…" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.search("oslo", offset=True),
+        lambda store: store.search("oslo", limit=True),
+        lambda store: store.list_sessions(limit=1.5),
+        lambda store: store.messages("k", last=True),
+        lambda store: store.messages("k", last="2"),
+        lambda store: next(store.tail("k", after=None)),
+        lambda store: next(store.tail("k", after=True)),
+    ],
+    ids=["offset", "limit of search", "limit of a list", "last", "last of text", "tail None", "tail True"],
+)
+def test_value_that_is_not_an_int_is_refused(store: Store, call: Callable[[Any], object]) -> None:
+    store.create("k", messages=messages(2))
+    with pytest.raises(ValueError, match="="):
+        call(store)
+
+
+@pytest.mark.parametrize("copying", [copy.deepcopy, pickle.dumps])
+def test_store_and_conversation_cannot_be_pickled_or_deep_copied(
+    store: Store, copying: Callable[[object], object]
+) -> None:
+    for each in (store, store.conversation("k"), AsyncStore(store), AsyncStore(store).conversation("k")):
+        with pytest.raises(TypeError, match="pass the URL"):
+            copying(each)
+
+
+def test_search_index_before_the_first_call_of_a_migrating_store_names_ping(empty_url: str) -> None:
+    with Store(empty_url, migrate=True) as store:
+        with pytest.raises(SchemaOutOfDate, match=r"call ping\(\)"):
+            schema.enable_search(store.engine)
+        store.ping()
+        schema.enable_search(store.engine)
+        assert store.search("oslo").items == []

@@ -497,3 +497,27 @@ def test_store_that_is_not_instrumented_has_no_spans(watched: Store, telemetry: 
         other.open("k").turns()
     assert telemetry.spans() == []
     assert type(other) is Store
+
+
+class Shouting(Store):
+    """A store of an application that changes what it stores and returns."""
+
+    def append_message(self, key: str, message: Message, **options: Any) -> Message:
+        louder = message.model_copy(update={"content": str(message.content).upper()})
+        return super().append_message(key, louder, **options)
+
+    def append_quietly(self, key: str, text: str) -> Message:
+        return self.append_message(key, Message.user(text))
+
+
+def test_instrumented_subclass_keeps_its_methods(url: str, telemetry: Telemetry) -> None:
+    with Shouting(url) as store:
+        telemetry.watch(store)
+        telemetry.watch(store)
+        store.append_message("k", Message.user("a"), create=True)
+        store.append_quietly("k", "b")
+        with store.transaction() as transaction:
+            transaction.append_message("k", Message.user("c"))
+        assert [each.content for each in store.messages("k")] == ["A", "B", "C"]
+        assert isinstance(store, Shouting)
+        assert [span.name for span in telemetry.spans()].count("lango_store append_message") == 3
