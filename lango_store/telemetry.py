@@ -82,7 +82,8 @@ def instrument(
     context.on_retry = lambda: retries.add(1, system)
     if isinstance(wrapped.engine.pool, FairPool):
         wrapped.engine.pool.on_wait = lambda seconds: waits.record(seconds, system)
-    wrapped.__class__ = _traced_class(getattr(wrapped, "_untraced", type(wrapped)))
+    plain: Any = getattr(wrapped, "_untraced", type(wrapped))
+    wrapped.__class__ = _traced_class(plain)
 
 
 class _Telemetry(Telemetry):
@@ -171,7 +172,8 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
 def _trace(result: Any) -> Any:
     """Trace the calls of a conversation or a turn that a call returned; return any other result unchanged."""
     if isinstance(result, Conversation | RunningTurn) and not hasattr(result, "_untraced"):
-        result.__class__ = _traced_class(type(result))
+        plain: Any = type(result)
+        result.__class__ = _traced_class(plain)
     return result
 
 
