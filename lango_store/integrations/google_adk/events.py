@@ -12,13 +12,14 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from google.adk.events import Event, EventActions
 from google.adk.sessions import State
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
@@ -34,6 +35,7 @@ _EMPTY: Final = "%"
 """The name of a value whose key is empty. No other key can have this name, since `%` is escaped."""
 
 _ROLES: Final = {MessageRole.USER: "user", MessageRole.TOOL: "user", MessageRole.MODEL: "model"}
+_NOT_STORED: Final = (State.TEMP_PREFIX, "secret:")  # newer releases of ADK never store secrets
 _FIELDS: Final = {"function_call": ("args", "arguments"), "function_response": ("response", "output")}
 """The kinds of parts that become tool calls: the name of the value in the part, and its name in the call."""
 
@@ -69,9 +71,10 @@ def new_event(event: Event) -> NewEvent:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as JSON without temporary state and defaults. Raises `InvalidMessage` if that is impossible."""
+    """Return an event as JSON without temporary or secret state. Raises `InvalidMessage` if that is impossible."""
     try:
-        data: dict[str, Any] = as_json(event.model_dump(exclude_none=True, exclude_defaults=True))
+        sparse = event.model_dump(exclude_none=True, exclude_defaults=True)
+        data: dict[str, Any] = as_json(_with_whole_models(sparse, event))
     except (ValueError, RecursionError) as error:
         raise InvalidMessage("event", f"cannot be written as JSON: {error}") from error
     for name in ("id", "author", "timestamp"):
@@ -81,12 +84,25 @@ def event_json(event: Event) -> dict[str, Any]:
     if storable_id(event.id) is None:
         raise InvalidMessage("event.id", "must have 1 to 512 bytes, without NUL or lone surrogates")
     if delta := state_delta(data):
-        data["actions"]["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(State.TEMP_PREFIX)}
+        data["actions"]["state_delta"] = {k: v for k, v in delta.items() if not k.startswith(_NOT_STORED)}
     return data
 
 
+def _with_whole_models(dumped: Any, value: Any) -> Any:
+    """Put the application's models back into the dump of an event, which also left out their None and defaults."""
+    if isinstance(value, BaseModel) and type(value).__module__.startswith("google."):
+        return {name: _with_whole_models(item, getattr(value, name, None)) for name, item in dumped.items()}
+    if isinstance(value, BaseModel) or is_dataclass(value):
+        return value
+    if isinstance(value, dict) and isinstance(dumped, dict):
+        return {key: _with_whole_models(item, value.get(key)) for key, item in dumped.items()}
+    if isinstance(value, list | tuple) and isinstance(dumped, list | tuple):
+        return [_with_whole_models(*pair) for pair in zip(dumped, value, strict=True)]
+    return dumped
+
+
 def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as JSON without temporary keys. A value that is not JSON becomes its text, with a warning."""
+    """Return a state as JSON without temporary and secret keys. A value that is not JSON becomes its text."""
     return state_delta(event_json(Event(actions=EventActions(state_delta=dict(state)))))
 
 
@@ -281,6 +297,8 @@ def as_json(value: Any) -> Any:
         return {key if type(key) is str else _as_key(key): as_json(item) for key, item in value.items()}
     if kind in (list, tuple, set, frozenset):
         return [as_json(item) for item in value]
+    if isinstance(value, BaseModel):
+        return as_json(value.model_dump())
     if kind is float:
         return value if math.isfinite(value) else _as_text(value)
     return to_jsonable_python(value, bytes_mode="base64", fallback=_as_text)

@@ -1,18 +1,22 @@
 """Conversion of ADK's events: any event is loaded equal, and stored in fields of a message where these exist."""
 
 import asyncio
+import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from frameworks.google_adk.adk_events import WHERE, changed, content, said, stored, texts
+from frameworks.google_adk.adk_events import WHERE, answered, called, changed, content, said, stored, texts
 from google.adk.events import Event, EventActions
 from google.adk.sessions import Session
 from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from lango_store import Message, ToolCall
 from lango_store.errors import DamagedMessage
@@ -364,3 +368,76 @@ async def test_error_of_list_sessions_names_the_damaged_last_event(service: Lang
     for call in (service.list_sessions(**WHERE), service.get_session(**WHERE, session_id="trip", config=_recent(0))):
         with pytest.raises(DamagedMessage, match="message 5 of session 'weather:ann:trip'"):
             await call
+
+
+class Item(BaseModel):
+    """A model of an application, with a default and a field that may be None."""
+
+    name: str
+    qty: int = 1
+    note: str | None = None
+    parts: list["Item"] = []
+
+
+@dataclasses.dataclass
+class Ticket:
+    number: int
+    title: str | None = None
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+
+TEA = Item(name="tea", parts=[Item(name="cup")])
+WHOLE_CUP = {"name": "cup", "qty": 1, "note": None, "parts": []}
+WHOLE_TEA = {"name": "tea", "qty": 1, "note": None, "parts": [WHOLE_CUP]}
+TICKET = {"number": 1, "title": None, "tags": []}
+
+PLACES: dict[str, tuple[Callable[[Any], Event], Callable[[Event], Any]]] = {
+    "output": (lambda value: said(output=value), lambda event: event.output),
+    "custom metadata": (lambda value: said(custom_metadata={"a": value}), lambda event: event.custom_metadata["a"]),
+    "agent state": (
+        lambda value: said(actions=EventActions(agent_state={"a": value})),
+        lambda event: event.actions.agent_state["a"],
+    ),
+    "state": (
+        lambda value: said(actions=EventActions(state_delta={"a": value})),
+        lambda event: event.actions.state_delta["a"],
+    ),
+    "confirmation": (
+        lambda value: said(actions=EventActions(requested_tool_confirmations={"c": ToolConfirmation(payload=value)})),
+        lambda event: event.actions.requested_tool_confirmations["c"].payload,
+    ),
+    "arguments": (lambda value: called(a=value), lambda event: event.get_function_calls()[0].args["a"]),
+    "response": (lambda value: answered(a=value), lambda event: event.get_function_responses()[0].response["a"]),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("value", "stored_value"),
+    [(TEA, WHOLE_TEA), ([TEA], [WHOLE_TEA]), ({"a": TEA}, {"a": WHOLE_TEA}), (Ticket(1), TICKET)],
+    ids=["model", "list", "dict", "dataclass"],
+)
+async def test_model_of_the_application_keeps_its_defaults_and_none(
+    service: LangoSessionService, place: str, value: Any, stored_value: Any
+) -> None:
+    make, read = PLACES[place]
+    session = await service.create_session(**WHERE)
+    await service.append_event(session, make(value))
+    (event,) = (await stored(service, session)).events
+    assert read(event) == stored_value
+
+
+async def test_model_in_the_first_state_keeps_its_defaults_and_none(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE, state={"a": TEA, "user:b": TEA})
+    assert (await stored(service, session)).state == {"a": WHOLE_TEA, "user:b": WHOLE_TEA}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"actions": EventActions(route="")}, {"long_running_tool_ids": set()}, {"partial": False}]
+)
+async def test_empty_value_of_an_event_is_stored(service: LangoSessionService, fields: dict[str, Any]) -> None:
+    session = await service.create_session(**WHERE)
+    event = said(**fields)
+    await service.append_event(session, event)
+    (loaded,) = (await stored(service, session)).events
+    assert all(getattr(loaded, name) == value for name, value in fields.items())

@@ -74,3 +74,12 @@ async def test_too_deeply_nested_state_is_refused_before_writing(
         await service.append_event(session, changed(deep=deep))
     assert session.events == []
     assert (await stored(service, session)).events == []
+
+
+async def test_secret_state_is_only_in_memory(service: LangoSessionService, store: Store) -> None:
+    session = await service.create_session(**WHERE, state={"secret:key": "hunter2", "kept": 0})
+    await service.append_event(session, said(actions=EventActions(state_delta={"secret:key": "hunter3", "kept": 1})))
+    assert (await stored(service, session)).state == {"kept": 1}
+    with store.engine.connect() as connection:
+        for table in ("lango_session", "lango_message", "lango_turn", "lango_value"):
+            assert "hunter" not in str(connection.exec_driver_sql(f"SELECT * FROM {table}").all())
