@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
-from lango_store import DamagedMessage, Message, MessageRole, ToolCall
+from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
 from lango_store.integrations.fields import mapping
 from lango_store.window import as_prompt
 
@@ -40,9 +40,20 @@ _CALLS: Final = ("tool-call", "builtin-tool-call")
 
 
 def messages_of(messages: Sequence[ModelMessage], ids: Sequence[str]) -> list[Message]:
-    """Convert messages of the framework to messages of the store."""
-    items = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return [_message_of(item, id) for item, id in zip(items, ids, strict=True)]
+    """Convert messages of the framework to messages of the store. Raises `InvalidMessage` if one could not be read."""
+    return [_checked(message, id) for message, id in zip(messages, ids, strict=True)]
+
+
+def _checked(message: ModelMessage, id: str) -> Message:
+    try:
+        (item,) = ModelMessagesTypeAdapter.dump_python([message], mode="json", warnings=False)
+        stored = _message_of(item, id)
+        ModelMessagesTypeAdapter.validate_python([_item_of(stored)])
+    except ValidationError as error:
+        raise InvalidMessage(NAME, f"the framework could not load it again: {_fault(error)}") from None
+    except (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError) as error:
+        raise InvalidMessage(NAME, f"it cannot be written as JSON: {type(error).__name__}") from error
+    return stored
 
 
 def _message_of(item: Json, id: str) -> Message:

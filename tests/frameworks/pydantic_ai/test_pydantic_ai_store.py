@@ -16,11 +16,11 @@ from frameworks.pydantic_ai.talking import (
 )
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
-from lango_store import Store
+from lango_store import InvalidMessage, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -138,3 +138,35 @@ async def saved_at_once(conversations: Conversations, talks: list[Any]) -> int:
     won = [number for number, result in enumerate(results) if not isinstance(result, Exception)]
     assert [type(result) for result in results if isinstance(result, Exception)] == [ConversationConflict] * 7
     return won[0]
+
+
+class Opaque:
+    """A value that cannot be written as JSON."""
+
+
+UNREADABLE: dict[str, Any] = {
+    "list as arguments": ToolCallPart("w", [1], tool_call_id="x"),  # type: ignore[arg-type]
+    "number as arguments": ToolCallPart("w", 1, tool_call_id="x"),  # type: ignore[arg-type]
+    "object in arguments": ToolCallPart("w", {"a": Opaque()}, tool_call_id="x"),
+    "number as name": ToolCallPart(1, {}, tool_call_id="x"),  # type: ignore[arg-type]
+    "None as id": ToolCallPart("w", {}, tool_call_id=None),  # type: ignore[arg-type]
+    "number as text": TextPart(1),  # type: ignore[arg-type]
+    "not a part": Opaque(),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_message_that_could_not_be_loaded_is_refused_and_nothing_is_written(
+    conversations: Conversations, store: Store, name: str
+) -> None:
+    await conversations.save(conversation("c", "1"))
+    loaded = await conversations.load("c")
+    assert loaded is not None
+    before = store.get("c"), store.values("c")
+    loaded.messages += [said("good"), ModelResponse(parts=[UNREADABLE[name]])]
+    with pytest.raises(InvalidMessage):
+        await conversations.save(loaded)
+    assert (store.get("c"), store.values("c")) == before
+    with pytest.raises(InvalidMessage):
+        await conversations.save(Conversation(conversation_id="new", messages=loaded.messages))
+    assert not store.exists("new")
