@@ -273,10 +273,8 @@ class Archive:
             The redacted message, or None if there is no such message.
         """
         checked = edits.checked_seq_or_id(seq_or_id)
-        of_turn = "turns.session_id = messages.session_id AND turns.turn_no = messages.turn_no"
         query = (
-            f"SELECT messages.*, EXISTS (SELECT 1 FROM turns WHERE {of_turn} AND kind = 'compaction') AS in_summary "
-            "FROM messages JOIN sessions ON sessions.id = messages.session_id "
+            "SELECT messages.* FROM messages JOIN sessions ON sessions.id = messages.session_id "
             f"WHERE sessions.key = ? AND messages.{'id' if isinstance(checked, str) else 'seq'} = ? "
             "AND sessions.incarnation = coalesce(?, sessions.incarnation) ORDER BY sessions.id DESC LIMIT 1"
         )
@@ -285,7 +283,7 @@ class Archive:
                 row = next(iter(self._db.query(query, [key, checked, incarnation])), None)
                 if row is None:
                     return None
-                redacted = edits.redacted(reason, in_summary=bool(row["in_summary"]))
+                redacted = edits.redacted(reason, row["role"])
                 archived = {name: value for name, value in redacted.items() if name in row}
                 archived |= {"content": json_of_content(redacted["text"], redacted["content"]), "text": ""}
                 if row["role"] != _RECORD:  # the session does not count the tokens of records

@@ -475,9 +475,9 @@ class Conversation:
     ) -> Message:
         """Remove the content, `sent`, the tool calls and `extra` of a message.
 
-        Its `seq`, role, names, id and times stay, and its `tokens` become 0. The content of a summary becomes the text
-        `(redacted)`, because providers refuse a prompt with an empty message. Copies in forks, summaries, backups and
-        archives stay, except in `archive`.
+        Its `seq`, role, names, id and times stay, and its `tokens` become 0. The content becomes the text `(redacted)`,
+        because providers refuse a prompt with an empty message; the content of a record becomes None. Copies in forks,
+        summaries, backups and archives stay, except in `archive`.
 
         A store with `keep_removed` also keeps earlier versions of messages, and removed messages. The earlier versions
         are redacted too, and a removed message can be redacted.

@@ -318,7 +318,7 @@ class RunningTurn:
     def end_call(self, effect: Effect) -> None:
         """Store the output of a call, or mark the call as unknown, as leaving the block of `call` does."""
         try:
-            if effect.result is None and (effect.output is not UNSET or effect.failed is not None):
+            if effects.may_lack_result(effect) and (effect.output is not UNSET or effect.failed is not None):
                 given = (effect.output, effect.failed)
                 effects.finish(self._context, effect, *given, id=next(self._ids), lease=self.lease)
                 self._add_result(effect)

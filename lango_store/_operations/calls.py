@@ -158,10 +158,13 @@ def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Up
         raise sessions.not_permitted(place.key)
 
 
-def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> None:
-    """If the call still belongs to this attempt and has no result, end its time limit now, so that it is unknown."""
+def leave(connection: sa.Connection, now: datetime, place: Place, token: int) -> bool:
+    """If the call still belongs to this attempt and has no result, end its time limit now, so that it is unknown.
+
+    Return True if it had no result.
+    """
     is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
-    connection.execute(sa.update(CALL).where(*is_running).values(until=now))
+    return connection.execute(sa.update(CALL).where(*is_running).values(until=now)).rowcount > 0
 
 
 def resolve(

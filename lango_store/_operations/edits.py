@@ -44,7 +44,7 @@ from lango_store.errors import InvalidMessage, MessageNotFound
 SeqOrId = int | str
 
 _REDACTED: Final = ("text", "content", "sent", "tool_calls", "extra", "payloads")
-_REDACTED_SUMMARY: Final = "(redacted)"
+_REDACTED_CONTENT: Final = "(redacted)"
 
 
 def checked_seq_or_id(seq_or_id: SeqOrId) -> SeqOrId:
@@ -129,6 +129,8 @@ def update(
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
     """Remove `content`, `sent`, `tool_calls` and `extra` of a message; store the reason in `extra`.
 
+    The content becomes the text `(redacted)`; that of a record becomes None.
+
     The session must be live. Copies of earlier versions of the message are redacted too. If the message was removed
     from the log, only its copies are redacted.
     """
@@ -138,7 +140,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
         edit.choose(seq_or_id)
     except MessageNotFound:
         edit.choose(seq_or_id, REMOVED_MESSAGE)
-    new = redacted(reason, in_summary=edit.is_in_summary())
+    new = redacted(reason, edit.row["role"])
     copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     _redact_copies.run_many(connection, [new | copies])
     if edit.row["tokens"] is not None:
@@ -164,11 +166,12 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
     return dropped
 
 
-def redacted(reason: str | None, *, in_summary: bool) -> dict[str, Any]:
-    """Return the new values of the columns that a redaction replaces, apart from `tokens`."""
+def redacted(reason: str | None, role: str) -> dict[str, Any]:
+    """Return the new values of the columns that a redaction of a message with this role replaces, except `tokens`."""
     extra = {} if encode_text(reason, "reason") is None else {"redacted": reason}
-    # The window begins with the summary, and providers refuse a message without content.
-    row = encode_message(Message.user(_REDACTED_SUMMARY if in_summary else None, extra=extra))
+    # Providers refuse a message without content. No prompt has records.
+    content = None if role == MessageRole.RECORD.value else _REDACTED_CONTENT
+    row = encode_message(Message.user(content, extra=extra))
     return {name: row[name] for name in _REDACTED}
 
 

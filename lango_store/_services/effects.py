@@ -3,9 +3,11 @@
 import logging
 import secrets
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
@@ -45,6 +47,7 @@ class Effect:
         self.result = result
         self.output: Any = UNSET
         self.failed: str | None = None
+        self._callers_transaction: sa.Transaction | None = None
 
 
 def begin(
@@ -94,15 +97,30 @@ def finish(
     if effect.replayed and effect.result is not None:
         return effect.result
     result = context.batch([result_message(effect.call, output, failed, id=id)])
-    effect.result = context.transact(calls.finish, effect._place, effect._token, result, lease)
+
+    def store(connection: sa.Connection, now: datetime) -> Message:
+        effect._callers_transaction = connection.get_transaction() if context.in_callers_transaction else None
+        return calls.finish(connection, now, effect._place, effect._token, result, lease)
+
+    effect.result = context.transact(store)
     return effect.result
+
+
+def may_lack_result(effect: Effect) -> bool:
+    """True if a call has no result, or its result was stored in a transaction of the caller, which has ended.
+
+    While that transaction is open, it holds locks for which a write would wait.
+    """
+    transaction = effect._callers_transaction
+    return effect.result is None or (transaction is not None and not transaction.is_active)
 
 
 def leave(context: Context, effect: Effect) -> None:
     """Mark a call without a result as unknown at the end of its block; if that fails, log a warning."""
-    if effect.result is None:
+    if may_lack_result(effect):
         try:
-            context.transact(calls.leave, effect._place, effect._token)
+            if context.transact(calls.leave, effect._place, effect._token):
+                effect.result = None  # the caller's transaction was rolled back
         except LangoStoreError as error:  # the block's exception matters more, and the call has a time limit
             logger.warning("%s seems to be running until its time limit passes: %s", effect._place, error)
 

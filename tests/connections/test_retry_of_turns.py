@@ -11,7 +11,7 @@ from support.databases import CITUS, MakeDatabase
 from support.factories import contents, message
 from support.relay import Relay
 
-from lango_store import DatabaseUnavailable, RunningTurn, Store
+from lango_store import DatabaseUnavailable, Message, RunningTurn, Store, ToolCall
 
 HALF_A_MINUTE: Final = timedelta(seconds=30)
 AT_ONCE: Final = timedelta(0)
@@ -74,6 +74,20 @@ def test_append_of_a_turn_is_stored_once_if_the_caller_repeats_the_append(
         assert contents(conversation.messages()) == expected
         assert turn.stored is not None
         assert contents(turn.stored.messages) == expected
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_begin_of_a_call_is_retried_if_the_commit_reply_is_lost(url: sa.URL, relay: Relay, in_turn: bool) -> None:
+    """The retry finds the row that it has written, and does not take it for a rival."""
+    with Store(url, retry=HALF_A_MINUTE) as store:
+        conversation = store.open("k")
+        with conversation.turn("t") as turn:
+            asking = turn.append(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
+            relay.lose(b"COMMIT")
+            effect = turn.begin_call(asking, 0) if in_turn else conversation.begin_call(asking.seq, 0)
+            assert not effect.replayed
+            conversation.finish_call(effect, "paid")
+        assert [(call.state, call.effect_key) for call in conversation.calls()] == [("finished", effect.key)]
 
 
 @pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])

@@ -545,6 +545,49 @@ def test_call_is_unknown_if_the_block_raises_or_sets_no_output(either_store: Sto
     assert [state for _, _, state in states(conversation)] == ["unknown", "finished"]
 
 
+class Cancelled(Exception):
+    """Ends a transaction of the application."""
+
+
+def test_call_is_unknown_if_its_result_was_rolled_back_with_the_callers_transaction(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with turn.call(asking, 0) as effect, suppress(Cancelled), store.transaction() as transaction:
+            transaction.conversation("k").finish_call(effect, "paid")
+            raise Cancelled
+        assert effect.result is None
+    assert states(conversation) == [(1, 0, "unknown")]
+    assert contents(conversation.messages()) == [None]
+
+
+def test_output_is_stored_if_an_earlier_result_was_rolled_back_with_the_callers_transaction(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with turn.call(asking, 0) as effect:
+            with suppress(Cancelled), store.engine.connect() as connection:
+                store.using(connection).conversation("k").finish_call(effect, "lost")
+                raise Cancelled
+            effect.output = "paid"
+    assert states(conversation) == [(1, 0, "finished")]
+    assert contents(conversation.messages()) == contents(turn.messages) == [None, "paid"]
+
+
+def test_result_that_was_committed_with_the_callers_transaction_ends_the_call(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        asking = turn.append(Message.assistant(tool_calls=CALLS))
+        with turn.call(asking, 0) as effect, store.transaction() as transaction:
+            result = transaction.conversation("k").finish_call(effect, "paid")
+        assert effect.result == result
+        effect = turn.begin_call(asking, 1)
+        with store.transaction() as transaction:
+            transaction.conversation("k").finish_call(effect, "paid too")
+            turn.end_call(effect)  # writes nothing, because the transaction has locked the call
+    assert [state for _, _, state in states(conversation)] == ["finished"] * 2
+
+
 def test_output_of_a_call_is_stored_if_the_block_raises_after_setting_it(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:

@@ -76,7 +76,7 @@ def test_get_as_of_works_without_keep_removed_if_nothing_was_removed(store: Stor
     conversation = store.open("k", messages=[message("a"), message("b")])
     assert (at(conversation, 1), at(conversation, 2), at(conversation, 9)) == (["a"], ["a", "b"], ["a", "b"])
     conversation.redact_message(1)  # a redaction reaches earlier logs, too
-    assert (at(conversation, 1), at(conversation, 2)) == ([None], [None, "b"])
+    assert (at(conversation, 1), at(conversation, 2)) == (["(redacted)"], ["(redacted)", "b"])
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**63, 1.5, "1", True])

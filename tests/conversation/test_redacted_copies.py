@@ -47,7 +47,7 @@ def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) ->
         first, second = conversation.get(as_of=seq).messages
         assert (first.id, first.content, first.tool_calls, first.sent, first.extra) == (
             "a",
-            None,
+            "(redacted)",
             [],
             None,
             {"redacted": "asked to"},
@@ -55,7 +55,7 @@ def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) ->
         assert second.content == "b"
     for _ in range(2):
         conversation.undo()
-        assert contents(conversation.messages()) == [None, "b"]
+        assert contents(conversation.messages()) == ["(redacted)", "b"]
     assert conversation.undo() is None
     assert conversation.messages()[0].tokens == 0
     assert_sound(keeping)
@@ -67,14 +67,14 @@ def test_removed_message_can_be_redacted(keeping: Store, seq_or_id: int | str) -
     conversation.save_turn([message("c")])
     conversation.truncate(after=1)
     redacted = conversation.redact_message(seq_or_id, reason="asked to")
-    assert (redacted.seq, redacted.content, redacted.tokens) == (2, None, 0)
+    assert (redacted.seq, redacted.content, redacted.tokens) == (2, "(redacted)", 0)
     assert redacted.extra == {"redacted": "asked to"}
     assert SECRET not in everything(keeping)
     assert bodies(keeping) == []
-    assert at(conversation, 3) == ["a", None, "c"]
+    assert at(conversation, 3) == ["a", "(redacted)", "c"]
     conversation.undo()
     assert conversation.messages()[1] == redacted
-    assert contents(conversation.messages()) == ["a", None, "c"]
+    assert contents(conversation.messages()) == ["a", "(redacted)", "c"]
     assert_sound(keeping)
 
 

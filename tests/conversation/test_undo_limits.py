@@ -23,7 +23,7 @@ def test_undo_does_not_take_back_a_redaction(keeping: Store) -> None:
     undone = conversation.undo()
     assert undone is not None
     assert undone.change.kind == "delete"
-    assert contents(conversation.messages()) == ["a", None]
+    assert contents(conversation.messages()) == ["a", "(redacted)"]
     assert conversation.undo() is None
 
 

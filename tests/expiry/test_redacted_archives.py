@@ -80,7 +80,7 @@ def test_redaction_of_an_updated_message_also_redacts_the_archived_version(
         store.conversation("k").update_message(1, new.model_copy(update={"created_at": clock.time}))
     assert traces(path, b"hunter2")
     left = store.conversation("k").redact_message(1, archive=path)
-    assert (left.id, left.content) == ("b1", None)
+    assert (left.id, left.content) == ("b1", "(redacted)")
     assert not traces(path, b"hunter2")
     assert traces(path, b"x")
     store.delete("k")
@@ -108,7 +108,7 @@ def test_message_that_only_the_archive_has_can_be_redacted(store: Store, clock: 
         clock.move(hours=2)
         store.expire(archive=path)
     left = store.conversation("k").redact_message(2, archive=path)
-    assert (left.seq, left.id, left.content) == (2, "b", None)
+    assert (left.seq, left.id, left.content) == (2, "b", "(redacted)")
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
     for place in (3, "c"):
         with pytest.raises(SessionNotFound):

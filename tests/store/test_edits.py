@@ -109,12 +109,29 @@ def test_redact_message_removes_content_and_keeps_seq_role_and_times(
     clock.move(minutes=1)
     redacted = store.conversation("k").redact_message(seq_or_id, reason="a password")
     assert redacted == before[1].model_copy(
-        update={"content": None, "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
+        update={"content": "(redacted)", "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
     )
     assert store.conversation("k").all_messages() == store.messages("k") == [before[0], redacted, before[2]]
     assert store.info("k").token_count == 1
     assert store.append_message("k", original).replayed
     assert_sound(store)
+
+
+@pytest.mark.parametrize("role", [role for role in MessageRole if role is not MessageRole.RECORD])
+def test_redacted_message_has_a_content_that_providers_accept(either_store: Store, role: MessageRole) -> None:
+    calls = [ToolCall(id="call_0", name="pay", output={"paid": 40})] if role.canonical is MessageRole.TOOL else []
+    secret = message("secret", role=role, tool_call_id="call_0" if calls else None, tool_calls=calls)
+    asking = Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")])
+    conversation = either_store.open("k", messages=[message("start"), asking, secret])
+    assert conversation.redact_message(3).content == "(redacted)"
+    prompt = conversation.history()
+    assert [each["content"] for each in prompt if each["role"] == role.canonical][-1] == "(redacted)"
+    assert None not in [each["content"] for each in prompt if not each.get("tool_calls")]
+
+
+def test_redacted_record_has_no_content(store: Store) -> None:
+    conversation = store.open("k", messages=[Message(role="record", content={"secret": 1})])
+    assert conversation.redact_message(1).content is None
 
 
 def test_redact_message_needs_no_reason_and_can_be_repeated(store: Store) -> None:
@@ -192,7 +209,7 @@ def test_edits_apply_to_a_summary_and_to_summarized_messages(store: Store) -> No
     conversation.delete_message(second.seq)
     assert [m.content for m in conversation.messages()] == ["better", "question"]
     conversation.delete_message(first.seq)
-    assert [m.content for m in conversation.get().messages] == [None, "message 2", "question"]
+    assert [m.content for m in conversation.get().messages] == ["(redacted)", "message 2", "question"]
     assert conversation.compactions() == []
     assert_sound(store)
 
@@ -329,9 +346,9 @@ def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> Non
     with pytest.raises(DamagedMessage):
         store.get("k")
     store.conversation("k").delete_message(1)
-    assert store.conversation("k").redact_message(2).content is None
+    assert store.conversation("k").redact_message(2).content == "(redacted)"
     assert store.conversation("k").update_message(3, message("whole again")).content == "whole again"
-    assert [m.content for m in store.messages("k")] == [None, "whole again"]
+    assert [m.content for m in store.messages("k")] == ["(redacted)", "whole again"]
 
 
 def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, clock: Clock, tmp_path: Path) -> None:

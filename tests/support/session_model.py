@@ -239,7 +239,7 @@ class ModelSession(ModelLog):
         tokens = None if old.tokens is None else 0
         extra = {} if reason is None else {"redacted": reason}
         left: dict[str, Any] = {
-            "content": "(redacted)" if self.is_in_summary(old) else None,
+            "content": None if old.role is RECORD else "(redacted)",
             "tool_calls": [],
             "extra": extra,
             "tokens": tokens,

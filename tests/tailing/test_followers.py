@@ -170,7 +170,7 @@ def test_reader_that_lags_behind_gets_no_text_that_was_redacted_meanwhile(store:
         reader.wait(lambda: isinstance(reader.events[-1], Changed))
         event = next(late)
         assert isinstance(event, Appended)
-        assert contents(event.messages) == [None]
+        assert contents(event.messages) == ["(redacted)"]
         late.close()
 
 

@@ -140,7 +140,7 @@ def test_sdk_continues_sessions_of_other_programs_and_redacted_sessions(
         store.conversation(f"{project}:{session}").redact_message(secret.seq)
         done = agent(url, api, tmp_path, "Bye.", session)
         assert done.returncode == 0, done.stderr
-        said = ["My name is Ann.", "Hello Ann.", *rest, "(no content)", "Answer 1.", "Bye."]
+        said = ["My name is Ann.", "Hello Ann.", *rest, "(redacted)", "Answer 1.", "Bye."]
         assert asked(api.asked[-1]) == said
 
 

@@ -155,12 +155,12 @@ async def test_redacted_items_keep_positions_and_next_run_works(store: Store) ->
     for message in store.conversation("k").all_messages():
         store.conversation("k").redact_message(message.seq, reason="a password" if message.seq % 2 else None)
     assert await session.get_items() == [
-        {"role": "user", "content": ""},
+        {"role": "user", "content": "(redacted)"},
         {"role": "assistant", "content": ""},
-        {"role": "assistant", "content": ""},
-        {"type": "function_call_output", "call_id": "call_1", "output": ""},
-        {"type": "function_call_output", "call_id": "call_2", "output": ""},
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "(redacted)"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "(redacted)"},
+        {"type": "function_call_output", "call_id": "call_2", "output": "(redacted)"},
+        {"role": "assistant", "content": "(redacted)"},
     ]
     result = await Runner.run(agent(says("Cold.")), "And now?", session=session)
     assert result.final_output == "Cold."
