@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -113,6 +114,7 @@ class RunningTurn:
         self._appended = {message.seq: message for message in earlier}
         self._earlier = earlier
         self._has_begun, self._is_running = True, not self.replayed
+        self._process = os.getpid()
 
     def begin(self) -> Self:
         """Take the lease, as entering the block does, and return the turn.
@@ -348,7 +350,7 @@ class RunningTurn:
 
     def abandon(self) -> None:
         """End the turn without saving it, as leaving the block with an exception does."""
-        if not self._is_running:
+        if not self._is_running or self._process != os.getpid():  # a forked child has no part in the lease
             return
         try:
             arguments = (self.key, self.id, self.lease.token, *self._piece())
@@ -371,6 +373,11 @@ class RunningTurn:
         if not self._is_running:
             reason = "is already stored" if self.replayed else "is not running"
             raise LangoStoreError(f"turn {quoted(self.id)} {reason}: write only inside of its block")
+        if self._process != os.getpid():  # it would give its messages the ids of the parent's
+            raise LangoStoreError(
+                f"turn {quoted(self.id)} belongs to the process that this one was forked from: write there, or fork "
+                "before the turn begins"
+            )
 
     def _add(self, stored: Sequence[Message]) -> None:
         for message in stored:

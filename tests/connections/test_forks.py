@@ -289,3 +289,28 @@ holder.join()
 """
     done = run_program(program, f"sqlite:///{file}", make_sqlite(), timeout=60)
     assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
+def test_forked_process_cannot_write_in_a_turn_of_its_parent_or_end_it(make_postgres: MakeDatabase) -> None:
+    program = """
+import os, sys
+from lango_store import LangoStoreError, Message, Store
+store = Store(sys.argv[1])
+store.create("k")
+with store.conversation("k").turn("t") as turn:
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for write in (lambda: turn.append(Message.user("child")), lambda: turn.write("child"), turn.save):
+            try:
+                write()
+            except LangoStoreError as error:
+                refused += "forked" in str(error)
+        turn.abandon()
+        os._exit(refused)
+    refused = os.waitstatus_to_exitcode(os.wait()[1])
+    turn.append(Message.user("parent"))
+print(refused, [message.content for message in turn.stored.messages])
+store.close()
+"""
+    assert run_program(program, make_postgres()).stdout.strip() == "3 ['parent']"

@@ -14,7 +14,16 @@ from agents.items import TResponseInputItem
 from agents.memory import SessionSettings
 from agents.run_context import RunContextWrapper
 
-from lango_store import AsyncStore, Conflict, LangoStoreError, Message, SessionNotFound, Store, create_engine
+from lango_store import (
+    AsyncStore,
+    Conflict,
+    LangoStoreError,
+    Message,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    create_engine,
+)
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.fields import level_key, turn_metadata
 from lango_store.integrations.openai_agents import rows
@@ -89,6 +98,7 @@ class LangoSession(Adapter):
         self._closes = opens
         key = level_key(session_id, prefix) if isinstance(session_id, str) else session_id
         self._key = self._awaited.conversation(key).key  # raises InvalidKey
+        self._exists = False
         self._usage = RunUsage()
         self._usage_lock = threading.Lock()
 
@@ -156,7 +166,7 @@ class LangoSession(Adapter):
     async def add_items(self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None) -> None:
         """Add items at the end of the session, all or none.
 
-        The session is created if it does not exist.
+        The session is created if it does not exist, except by a run that began when it existed.
 
         Args:
             items: The items.
@@ -164,6 +174,7 @@ class LangoSession(Adapter):
 
         Raises:
             InvalidMessage: An item cannot be stored. No item was added.
+            SessionNotFound: The session was deleted during the run. No item was added.
         """
         if items:
             await self._awaited.run_sync(self._add, messages_of(items), wrapper)
@@ -195,7 +206,10 @@ class LangoSession(Adapter):
     def _load(self, store: Store, limit: int | None, wrapper: Wrapper | None) -> list[Item]:
         if wrapper is not None:
             self._register(store, wrapper)
-        return [] if limit == 0 else rows.load_items(store, self._key, limit)
+        items = [] if limit == 0 else rows.load_items(store, self._key, limit)
+        if wrapper is not None:  # the beginning of a run
+            self._exists = bool(items) or store.exists(self._key)
+        return items
 
     def _add(self, store: Store, new: Sequence[Message], wrapper: Wrapper | None) -> None:
         conversation = store.conversation(self._key)
@@ -205,10 +219,19 @@ class LangoSession(Adapter):
         self._register(store, wrapper)
         with self._usage_lock:  # otherwise two concurrent writers would store the same usage twice
             added = self._usage.added(wrapper)
-            if added:
-                conversation.save_turn(new, as_usage(added), metadata=turn_metadata(models_of(new)), create=True)
-            else:
-                conversation.append_messages(new, create=True)
+
+            def write(*, create: bool) -> None:
+                if added:
+                    metadata = turn_metadata(models_of(new))
+                    conversation.save_turn(new, as_usage(added), metadata=metadata, create=create)
+                else:
+                    conversation.append_messages(new, create=create)
+
+            try:
+                write(create=not self._exists)  # a session that was deleted during the run stays deleted
+            except SessionExpired:
+                write(create=True)
+            self._exists = True
             self._usage.mark_stored(wrapper, added)
 
     def _register(self, store: Store, wrapper: Wrapper) -> None:

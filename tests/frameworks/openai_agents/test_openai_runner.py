@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,9 @@ from agents.testing import UnexpectedModelCall
 from support.databases import MakeDatabase
 from support.processes import Program, run_program
 
-from lango_store import AsyncStore, Message, Store
+from lango_store import AsyncStore, Message, SessionNotFound, Store
 from lango_store.integrations.openai_agents import LangoSession
+from lango_store.testing import Clock
 
 from .scripted import Item, agent, asks, says, total, weather_tool, words
 
@@ -228,6 +230,7 @@ import agents
 from agents import Runner
 from frameworks.openai_agents.scripted import agent, asks, says, words
 from lango_store.integrations.openai_agents import LangoSession
+from lango_store.testing import Clock
 
 agents.set_tracing_disabled(True)
 url, question, killed = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "killed"
@@ -263,3 +266,30 @@ def test_another_process_continues_a_run_killed_after_the_tool_result(make_datab
     with Store(url) as store:
         assert words(asyncio.run(LangoSession("k", store).get_items())) == [*ASKED, "Cold."]
         assert store.conversation("k").total_usage() == total(10, 20)
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["stored session", "new session"])
+async def test_run_does_not_create_a_session_again_that_was_deleted_during_the_run(store: Store, new: bool) -> None:
+    session = LangoSession("k", store)
+    if not new:
+        await spoken(session, "Hello", says("Hi."))
+    seen: list[list[Item]] = []
+
+    def delete(items: list[Item]) -> None:
+        seen.append(items)
+        store.delete("k")
+
+    with pytest.raises(SessionNotFound):
+        await Runner.run(agent(asks("Oslo"), says("Cold."), seen=delete), "Weather?", session=session)
+    assert not store.exists("k")
+    await spoken(session, "Again", says("Yes."))
+    assert words(await session.get_items()) == ["Again", "Yes."]
+
+
+async def test_run_during_which_a_session_expires_stores_its_items(url: str, clock: Clock) -> None:
+    with Store(url, clock=clock) as store:
+        store.create("k", ttl=timedelta(minutes=1))
+        session = LangoSession("k", store)
+        steps = (asks("Oslo"), says("Cold."))
+        await Runner.run(agent(*steps, seen=lambda _: clock.move(minutes=2)), "Weather?", session=session)
+        assert words(await session.get_items())[-1] == "Cold."
