@@ -112,7 +112,8 @@ class _TokenGuard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        token = scope["path"].split("/")[1].encode("utf-8", "surrogateescape")
+        first, _, _ = scope["path"].removeprefix("/").partition("/")  # the path of `OPTIONS *` is an asterisk
+        token = first.encode("utf-8", "surrogateescape")
         if secrets.compare_digest(token, self._token):
             await self._app(scope, receive, protect)
         else:

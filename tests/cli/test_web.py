@@ -1,5 +1,6 @@
 """The read-only web pages of `lango-store serve`: contents, token and safety."""
 
+import asyncio
 import html
 import re
 import signal
@@ -7,6 +8,7 @@ import socket
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
@@ -280,3 +282,25 @@ def test_serve_command_requires_existing_database(tmp_path: Path) -> None:
     done = run("serve", "--url", f"sqlite:///{tmp_path}/none.db")
     assert done.returncode == 2
     assert "does not exist" in done.stderr
+
+
+def test_request_for_an_asterisk_is_answered_as_an_unknown_page(store: Store) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    headers = [(b"host", b"localhost")]
+    scope = {
+        "type": "http",
+        "method": "OPTIONS",
+        "path": "*",
+        "raw_path": b"*",
+        "query_string": b"",
+        "headers": headers,
+    }
+    asyncio.run(application(store, TOKEN)(scope, receive, send))
+    assert sent[0]["status"] == 404
