@@ -9,13 +9,13 @@ The returned lists have no records, except that of `close_answers`. In a list of
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from operator import itemgetter
 from typing import Any, Final
 
 from lango_store._values.content_blocks import text_of
-from lango_store._values.model import Message, MessageRole, ToolCall, as_text
+from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, as_text
 from lango_store._values.value import copied
 
 Count = Callable[[Message], int]
@@ -23,7 +23,7 @@ Count = Callable[[Message], int]
 
 Recorded = Mapping[int, tuple[int, int]]
 """The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position
-of the call in that message. `Conversation.calls` lists them."""
+of the call in that message. See `recorded_calls`."""
 
 _NOTHING_RECORDED: Final[Recorded] = {}
 _LARGEST: Final = 10**12
@@ -266,6 +266,15 @@ def close_calls(messages: Sequence[Message], *, recorded: Recorded = _NOTHING_RE
         in_order = own if len(set(ids)) == len(ids) else sorted(own, key=itemgetter(0))
         closed += [result for _, result in in_order]
     return closed
+
+
+def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
+    """Return the calls of results, for `close_calls` and `without_orphans`.
+
+    Args:
+        calls: The calls that were begun, such as `conversation.calls()`.
+    """
+    return {call.result_seq: (call.seq, call.position) for call in calls if call.result_seq is not None}
 
 
 def close_answers(messages: Sequence[Message]) -> list[Message]:

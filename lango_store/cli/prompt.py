@@ -43,7 +43,7 @@ def prompt(
                 print(json.dumps(message))
             return
         session, begun = store.get(key), store.conversation(key).calls()
-    recorded = {call.result_seq: (call.seq, call.position) for call in begun if call.result_seq is not None}
+    recorded = window.recorded_calls(begun)
     prompts = simulated(session.messages, session.summary_turn, budget, recorded)
     # Without the closing bracket, so that a longer prompt starts with a shorter one.
     closed = (window.close_answers(window.close_calls(messages, recorded=recorded)) for messages in prompts)

@@ -20,7 +20,7 @@ from lango_store.interchange.fidelity import json_bytes, mapping
 from lango_store.interchange.format import SESSION_FAULTS, Exported
 from lango_store.interchange.redaction import Redact, redacted
 from lango_store.store import Store
-from lango_store.window import as_prompt, close_calls
+from lango_store.window import Recorded, as_prompt, close_calls, recorded_calls
 
 NAME: Final = "openai"
 
@@ -49,7 +49,8 @@ class FineTuning:
             for key in dict.fromkeys(keys):
                 try:
                     session = store.get(key)
-                    line = _Example(session, self._redact).line()
+                    recorded = recorded_calls(store.conversation(key).calls())
+                    line = _Example(session, recorded, self._redact).line()
                 except SESSION_FAULTS as error:
                     yield Exported(key=key, error=error.fact)
                 else:
@@ -62,8 +63,8 @@ class FineTuning:
 class _Example:
     """The line of one session."""
 
-    def __init__(self, session: Session, redact: Redact | None) -> None:
-        self._session, self._redact = session, redact
+    def __init__(self, session: Session, recorded: Recorded, redact: Redact | None) -> None:
+        self._session, self._recorded, self._redact = session, recorded, redact
         self._messages: list[dict[str, Any]] = []
         self._ids = (f"call_{number}" for number in count(1))
         self._open: list[tuple[str, str]] = []
@@ -71,7 +72,7 @@ class _Example:
 
     def line(self) -> dict[str, Any]:
         """Return the line. Raises `InvalidValue` if the session breaks a rule of the format."""
-        for message in close_calls(self._session.messages):
+        for message in close_calls(self._session.messages, recorded=self._recorded):
             for entry in as_prompt([message], nested=False):
                 self._add(entry, message)
         while self._messages and (self._messages[-1]["role"] != "assistant" or "weight" in self._messages[-1]):

@@ -371,7 +371,7 @@ def test_result_is_shown_under_the_call_that_was_begun_if_two_messages_ask_with_
     assert results_by_call(conversation, last=4, step=2) == [[UNFINISHED]]
     conversation.finish_call(conversation.begin_call(second, 0), "paid the second")
     assert results_by_call(conversation) == [["paid the first"], ["paid the second"]]
-    recorded = {int(call.result_seq or 0): (call.seq, call.position) for call in conversation.calls()}
+    recorded = window.recorded_calls(conversation.calls())
     closed = window.close_calls(conversation.messages(), recorded=recorded)
     assert window.as_prompt(closed) == conversation.history()
 

@@ -352,3 +352,15 @@ def test_export_command_refuses_redact_options_with_other_formats(filled: str, o
     refused = run("export", "--all", "--to", "-", "--url", filled, *options)
     assert refused.returncode == 2
     assert "with --format openai" in " ".join(refused.stderr.split())
+
+
+def test_late_result_follows_the_call_for_which_it_was_stored_if_calls_share_an_id(store: Store, lines: Lines) -> None:
+    call = ToolCall(id="call_0", name="pay", arguments={})
+    conversation = store.open("k", messages=[Message.user("Pay."), Message.assistant(tool_calls=[call])])
+    conversation.append_messages([Message.user("Pay once more."), Message.assistant(tool_calls=[call])])
+    conversation.finish_call(conversation.begin_call(2, 0), "paid")
+    conversation.append_message(Message.assistant("Done."))
+    (line,) = lines()
+    check(line)
+    results = [each["content"] for each in line["messages"] if each["role"] == "tool"]
+    assert results == ["paid", "The tool did not finish: its result is unknown."]
