@@ -11,7 +11,7 @@ import typer
 from lango_store._operations.usage_report import GROUPS
 from lango_store._values.reports import UsageRow
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
-from lango_store.cli.output import print_bars, print_json, print_table, say
+from lango_store.cli.output import print_bars, print_json, print_table, printable, say
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
 _NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
@@ -60,7 +60,7 @@ def usage(
     elif csv_:
         writer = csv.writer(sys.stdout)
         writer.writerow([*by, *_NUMBERS])
-        writer.writerows([getattr(row, name) for name in (*by, *_NUMBERS)] for row in rows)
+        writer.writerows([_cell(getattr(row, name)) for name in (*by, *_NUMBERS)] for row in rows)
     elif not rows:
         say("no turns")
     elif not sys.stdout.isatty():
@@ -73,6 +73,14 @@ def usage(
         optional = ("reasoning tokens", "cached tokens", "sessions", "turns")
         cells = [(_group(row, by), *(getattr(row, name) for name in shown)) for row in rows]
         print_bars(title, (" · ".join(groups), *names), cells, optional=optional)
+
+
+def _cell(value: Any) -> Any:
+    """Replace control characters, which a terminal would obey, and quote formulas, which a spreadsheet would run."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def _group(row: UsageRow, by: Sequence[str]) -> str:
