@@ -510,6 +510,7 @@ class AsyncConversation:
     suspend = awaited(Conversation.suspend)
     suspensions = awaited(Conversation.suspensions)
     resume = awaited(Conversation.resume)
+    delete_suspension = awaited(Conversation.delete_suspension)
 
     values = awaited(Conversation.values)
     set_values = awaited(Conversation.set_values)

@@ -480,7 +480,8 @@ class Conversation:
         summaries, backups and archives stay, except in `archive`.
 
         A store with `keep_removed` also keeps earlier versions of messages, and removed messages. The earlier versions
-        are redacted too, and a removed message can be redacted.
+        are redacted too, and a removed message can be redacted. Suspensions that name calls of the message lose their
+        state, reason and answer.
 
         Args:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
@@ -980,6 +981,20 @@ class Conversation:
         """
         given = str(encode_id(id)), encode_json(answer, "answer")
         return self._context.transact_once(suspensions.resume, self.key, *given)
+
+    def delete_suspension(self, id: str) -> bool:
+        """Delete a suspension of the session, with its state, reason and answer. Its token then answers nothing.
+
+        Args:
+            id: The id of the suspension, answered or not.
+
+        Returns:
+            True if the session had this suspension.
+
+        Raises:
+            SessionNotFound: There is no such session; nothing was deleted.
+        """
+        return self._context.transact(suspensions.delete, self.key, str(encode_id(id)))
 
     # Values
 

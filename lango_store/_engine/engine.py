@@ -153,6 +153,8 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     def settings(driver: Any, entry: ConnectionPoolEntry) -> None:
         try:
             driver.execute("PRAGMA foreign_keys = ON")
+            # Some builds of SQLite leave deleted texts in the file. FAST would leave them in free pages.
+            driver.execute("PRAGMA secure_delete = ON")
             driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
             if not in_memory:
                 _ensure_wal(driver, sqlite.OperationalError)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removals, removed, sessions
+from lango_store._operations import payloads, removals, removed, sessions, suspensions
 from lango_store._operations.binds import (
     CALL,
     IS_RECORD,
@@ -132,7 +132,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     The content becomes the text `(redacted)`; that of a record becomes None.
 
     The session must be live. Copies of earlier versions of the message are redacted too. If the message was removed
-    from the log, only its copies are redacted.
+    from the log, only its copies are redacted. Suspensions of its calls lose their state, reason and answer.
     """
     encode_text(reason, "reason")
     edit = _Edit(connection, now, key)
@@ -143,6 +143,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     new = redacted(reason, edit.row["role"])
     copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     _redact_copies.run_many(connection, [new | copies])
+    suspensions.redact(connection, key, edit.row["seq"])
     if edit.row["tokens"] is not None:
         new["tokens"] = 0
     if edit.rows is MESSAGE:

@@ -147,9 +147,10 @@ def enable(url: UrlOption = None) -> None:
 
 @app.command(epilog=example("search rebuild --url sqlite:///agent.db"))
 def rebuild(url: UrlOption = None) -> None:
-    """Rebuild the search index, for example after damage.
+    """Rebuild the search index, after damage or to remove deleted words.
 
-    The store can be in use.
+    On PostgreSQL, the words of deleted and redacted messages stay in the
+    files of the index until it is rebuilt. The store can be in use.
     """
     _build(schema.rebuild_search, url)
 

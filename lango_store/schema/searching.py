@@ -40,6 +40,8 @@ def enable_search(database: Database, *, on_progress: OnProgress | None = None) 
 def rebuild_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
     """Drop the search index, even if it is damaged, and create and fill it again.
 
+    On PostgreSQL, this also removes the words of deleted and redacted messages from the files of the index.
+
     Args:
         database: A URL, an engine, or a connection. With a connection, the call joins your transaction.
         on_progress: A function that is called after each batch. Default: None.

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from support.databases import MakeDatabase
+from support.databases import LeavesDeletedTexts, MakeDatabase
 from support.factories import contents, message, messages, summary
 from support.payloads import bodies
 from support.session_checks import assert_sound
 
-from lango_store import Conversation, MessageNotFound, Store, ToolCall, create_engine
+from lango_store import AlreadyResumed, Conversation, MessageNotFound, Store, ToolCall, create_engine
 
 SECRET = "a secret "
 
@@ -98,6 +97,21 @@ def test_summary_that_was_redacted_after_removal_is_restored_with_a_placeholder(
     assert contents(conversation.messages()) == ["(redacted)"]
 
 
+def test_redaction_of_a_message_redacts_the_suspensions_of_its_calls(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=[secret_message(), secret_message()])
+    fields: Any = {"state": {"a": SECRET}, "reason": SECRET}
+    answered = conversation.suspend([(1, 0)], **fields)
+    conversation.resume(answered.id, SECRET)
+    asked = conversation.suspend([(1, 0)], **fields)
+    others = [conversation.suspend([(2, 0)], **fields), conversation.suspend(**fields)]
+    conversation.redact_message(1)
+    stored = {each.id: (each.state, each.reason, each.answer) for each in conversation.suspensions()}
+    assert [stored.pop(each.id) for each in (answered, asked)] == [(None, None, None)] * 2
+    assert stored == {each.id: ({"a": SECRET}, SECRET, None) for each in others}
+    with pytest.raises(AlreadyResumed):
+        conversation.resume(answered.id, "again")
+
+
 def test_redaction_of_a_removed_message_that_was_not_kept_is_refused(keeping: Store, store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.pop_message()
@@ -108,8 +122,8 @@ def test_redaction_of_a_removed_message_that_was_not_kept_is_refused(keeping: St
 
 def test_redaction_removes_text_of_removed_messages_from_the_file(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
-    engine = create_engine(url)
-    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA secure_delete = ON"))
+    # Some builds of SQLite leave deleted texts in the file by default.
+    engine = create_engine(url, connect_args={"factory": LeavesDeletedTexts})
     with Store(engine, keep_removed=timedelta(days=1)) as store:
         conversation = store.open("k", messages=[secret_message(id="a")])
         conversation.update_message("a", message("edited"))

@@ -16,6 +16,7 @@ from lango_store import (
     InvalidValue,
     LangoStoreError,
     Message,
+    SessionNotFound,
     Store,
     Suspension,
     SuspensionExpired,
@@ -72,6 +73,19 @@ def test_conversation_resume_answers_a_suspension_by_id_without_the_token(store:
         store.resume(token_of(asked), "yes")
     with pytest.raises(SuspensionNotFound):
         store.open("another").resume(asked.id, "yes")
+
+
+def test_delete_suspension_deletes_one_suspension_whose_token_then_answers_nothing(either_store: Store) -> None:
+    conversation = either_store.open("k")
+    answered, asked, another = (conversation.suspend(state=number) for number in range(3))
+    conversation.resume(answered.id, "yes")
+    assert not either_store.open("other").delete_suspension(asked.id)
+    assert [conversation.delete_suspension(each.id) for each in (answered, asked, asked)] == [True, True, False]
+    assert [each.id for each in conversation.suspensions()] == [another.id]
+    with pytest.raises(SuspensionNotFound):
+        either_store.resume(token_of(asked), "yes")
+    with pytest.raises(SessionNotFound):
+        either_store.conversation("missing").delete_suspension(asked.id)
 
 
 def test_suspension_cannot_be_answered_after_due_at(store: Store, clock: Clock) -> None:

@@ -17,6 +17,7 @@ from support.pages import blocks
 from support.statements_sent import sent
 
 from lango_store import LangoStoreError, Store, create_engine, schema
+from lango_store._dialect.search import TABLES
 from lango_store._operations.binds import key_column
 from lango_store.errors import NotPermitted
 from lango_store.tables import FEATURE_TABLE, Base
@@ -24,7 +25,7 @@ from lango_store.testing import Clock
 
 DAY = timedelta(days=1)
 LARGE = "long ago " * 1_000
-ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES = blocks("docs/production/postgresql.md", "sql")
+ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES, POLICIES_FOR_SEARCH = blocks("docs/production/postgresql.md", "sql")
 (LISTENER,) = blocks("docs/production/postgresql.md", "python")
 
 
@@ -242,6 +243,52 @@ def test_row_level_security_policies_separate_tenants_that_share_a_role(database
         tenant.set("unknown")
         assert store.stats().sessions == 0
     engine.dispose()
+
+
+def test_policies_on_the_search_index_let_tenants_index_and_search_only_their_own_messages(database: Database) -> None:
+    owner = create_engine(database.url("owner"))
+    schema.enable_search(owner)
+    database.execute(database.url("owner"), f"{POLICIES}{POLICIES_FOR_SEARCH}{GRANTS_FOR_SEARCH}")
+    program: dict[str, Any] = {}
+    exec(LISTENER.replace("postgresql://agents_app@db/agents", database.url("app")), program)
+    engine, tenant = program["engine"], program["tenant"]
+    names = ("ann", "bob")
+
+    def hits(store: Store, words: str) -> list[list[str]]:
+        found = []
+        for name in names:
+            tenant.set(name)
+            found.append([hit.key for hit in store.search(words).items])
+        return found
+
+    def entries() -> dict[str, set[str]]:
+        """Return the tenants whose rows are in each table, as the current tenant reads it."""
+        with engine.begin() as connection:
+            rows = {table: connection.exec_driver_sql(f"SELECT session_key FROM {table}") for table in TABLES}
+            return {table: {key.partition("/")[0] for (key,) in keys} for table, keys in rows.items()}
+
+    with Store(engine) as store:
+        for name in names:
+            tenant.set(name)
+            store.create(f"{name}/1", messages=[message("oslo"), message(f"{name}word")])
+        for name in names:
+            tenant.set(name)
+            assert entries() == {"lango_search": set(), "lango_search_queue": {name}}
+        assert hits(store, "oslo") == [["ann/1"], ["bob/1"]]
+        assert hits(store, "bobword") == [[], ["bob/1"]]
+        for name in names:
+            tenant.set(name)
+            assert entries() == {"lango_search": {name}, "lango_search_queue": set()}
+            store.conversation(f"{name}/1").redact_message(2)
+        assert hits(store, "annword") == [[], []]
+        tenant.set("ann")
+        assert store.delete("ann/1")
+        assert hits(store, "oslo") == [[], ["bob/1"]]
+    with Store(owner) as store:
+        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert schema.search_status(owner).indexed == 2
+    engine.dispose()
+    owner.dispose()
 
 
 CREATIONS: list[Callable[[Store, str], Any]] = [

@@ -1,14 +1,14 @@
 """The queue of the search index: draining, searches before a drain, and removal of words."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.databases import MakeDatabase
+from support.databases import LeavesDeletedTexts, MakeDatabase
 from support.factories import message, messages
 from support.searches import findings, found, waiting
 
@@ -151,8 +151,7 @@ def test_redacted_words_leave_the_sqlite_file_at_once_and_deleted_words_at_the_n
 ) -> None:
     url = make_sqlite()
     path = Path(url.removeprefix("sqlite:///"))
-    engine = create_engine(url)
-    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA secure_delete = ON"))
+    engine = create_engine(url, connect_args={"factory": LeavesDeletedTexts})
     schema.enable_search(engine)
     with Store(engine) as store:
         for key, word in (("one", "secretone"), ("two", "secrettwo"), ("three", "secretthree")):
@@ -179,6 +178,40 @@ def test_redaction_removes_words_from_the_postgresql_index_at_once(make_postgres
         with store.engine.connect() as connection:
             entries = connection.exec_driver_sql("SELECT seq, entry::text FROM lango_search ORDER BY seq").all()
         assert entries == [(1, "'redacted':1A"), (2, "'other':1A")]
+
+
+def is_in_index_files(url: str, word: str) -> bool:
+    """Return True if a file of the search index contains a word."""
+    files = "SELECT pg_read_binary_file(pg_relation_filepath(oid)) FROM pg_class "
+    files += "WHERE starts_with(relname::text, 'lango_search') OR relname::text = 'ix_lango_search_entry'"
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("VACUUM lango_search")
+        connection.exec_driver_sql("CHECKPOINT")
+        contents = connection.exec_driver_sql(files).scalars().all()
+    engine.dispose()
+    return any(word.encode() in bytes(content) for content in contents)
+
+
+def reindex(engine: sa.Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("REINDEX INDEX CONCURRENTLY ix_lango_search_entry")
+
+
+@pytest.mark.parametrize("rebuild", [schema.rebuild_search, reindex])
+def test_deleted_word_stays_in_the_files_of_the_postgresql_index_until_it_is_rebuilt(
+    make_postgres: MakeDatabase, rebuild: Callable[[sa.Engine], object]
+) -> None:
+    url = make_postgres()
+    schema.enable_search(url)
+    with Store(url) as store:
+        store.create("a", messages=[message("secretword"), message("other")])
+        assert found(store, "secretword") == [("a", 1)]
+        store.conversation("a").redact_message(1)
+        store.delete("a")
+        assert is_in_index_files(url, "secretword")  # GIN never removes a word, even after VACUUM
+        rebuild(store.engine)
+        assert not is_in_index_files(url, "secretword")
 
 
 def test_vacuum_changes_no_search_result(make_sqlite: MakeDatabase) -> None:

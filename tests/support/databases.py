@@ -1,7 +1,9 @@
 """The databases that tests run on."""
 
 import os
+import sqlite3
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,3 +23,11 @@ KINDS = ["postgresql"] if CITUS else ["sqlite", "postgresql"]
 def not_on_a_cluster(reason: str) -> pytest.MarkDecorator:
     """Skip a test that cannot pass with distributed tables."""
     return pytest.mark.skipif(CITUS is not None, reason=f"not on a cluster: {reason}")
+
+
+class LeavesDeletedTexts(sqlite3.Connection):
+    """A connection of a SQLite that leaves deleted texts in the file by default, as most builds do."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA secure_delete = OFF")
