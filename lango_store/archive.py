@@ -91,7 +91,8 @@ class Archive:
         with _our_errors(path):
             if create and not Path(path).exists():
                 with suppress(OSError):  # SQLite's error is more specific
-                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # only the owner may read it
+                    # Only the owner may read it. O_EXCL does not follow a symbolic link.
+                    os.close(os.open(os.path.realpath(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._path = path
         try:

@@ -668,7 +668,12 @@ class Conversation:
         Args:
             turn: A turn that `turns`, `find_turn` or `save_turn` returned. If it is a compaction, its messages are the
                 summary.
+
+        Raises:
+            TypeError: `turn` is not a `Turn`.
         """
+        if not isinstance(turn, Turn):
+            raise TypeError(f"turn is {type(turn).__name__}: give a Turn, such as find_turn({quoted(turn)})")
         return self._read_part(turns.messages_of, turn)
 
     def event_count(self) -> int:

@@ -146,8 +146,13 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
         @event.listens_for(engine, "do_connect")
         def prepare(_: sa.Dialect, __: ConnectionPoolEntry, arguments: Any, settings: Any) -> None:
-            if not settings.get("uri"):
-                _create_private(arguments[0])
+            name = arguments[0]
+            if settings.get("uri") and name.startswith("file:"):
+                path, _, query = name.removeprefix("file:").partition("?")
+                if {"mode=ro", "mode=rw", "immutable=1"} & {*query.split("&")}:
+                    return  # SQLite does not create the file
+                name = unquote(path)
+            _create_private(name)
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, entry: ConnectionPoolEntry) -> None:
@@ -190,7 +195,8 @@ def database_file(url: sa.URL) -> Path | None:
 def _create_private(name: str) -> None:
     """Create a file that only its owner may read; SQLite gives its -wal and -shm the same permissions."""
     with suppress(OSError):  # the file exists, or SQLite's error is more specific
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        # O_EXCL follows no symbolic link, and SQLite would create the target with the permissions of the umask.
+        os.close(os.open(os.path.realpath(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:

@@ -1,7 +1,9 @@
 """The command line: it parses options, calls functions of the package and prints their results."""
 
+import re
 import sys
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -83,10 +85,18 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        _reject_argument_with_password(sys.argv)
         app()
     except (LangoStoreError, ValueError) as error:
         print_error(error)
         sys.exit(_exit_code(error))
+
+
+def _reject_argument_with_password(words: list[str]) -> None:
+    """Refuse a URL that is not the value of an option: an error of click would print its password."""
+    for before, word in pairwise(words):
+        if re.match(r"\w+(\+\w+)?://[^/]*:[^/]*@", word) and not before.startswith("-"):
+            raise ValueError("an argument is a URL with a password: give it as the value of an option, such as --url")
 
 
 def _exit_code(error: Exception) -> int:

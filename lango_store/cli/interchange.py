@@ -208,7 +208,7 @@ def copy(
     if salvage:
         _finish(_salvaged(source_url, target_url, dry_run=dry_run), json_=json_)
         return
-    with open_store(source_url) as source, open_store(target_url) as target:
+    with open_store(source_url, option="--from") as source, open_store(target_url, option="--to") as target:
         for store in (source, target):
             try:
                 store.ping()
@@ -225,7 +225,7 @@ def copy(
 
 def _salvaged(source: str, target_url: str, *, dry_run: bool) -> CopyReport:
     path = (sa.make_url(source).database or "") if source.startswith("sqlite") and "://" in source else source
-    with open_store(target_url) as target:
+    with open_store(target_url, option="--to") as target:
         file = database_file(target.engine.url)
         if file is not None and Path(path).exists() and file.samefile(path):
             raise typer.BadParameter("this is the damaged file itself: give another database", param_hint="--to")

@@ -82,7 +82,7 @@ def time_option(help: str) -> Any:
     return typer.Option(parser=time, metavar="TIME", help=help)
 
 
-def database(url: str | None, *, new: bool = False) -> str:
+def database(url: str | None, *, new: bool = False, option: str = "--url") -> str:
     """Return the database URL from the option or the environment. A SQLite file must exist, unless `new` is True."""
     url = url or url_from_environment()
     if not url:
@@ -92,12 +92,12 @@ def database(url: str | None, *, new: bool = False) -> str:
     try:
         engine = create_engine(url)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from None
+        raise typer.BadParameter(str(error), param_hint=option) from None
     file = database_file(engine.url)
     if file is not None and not new and not file.exists():
         raise typer.BadParameter(
             f"database {file} does not exist: check the path, or create it with `lango-store db upgrade`",
-            param_hint="--url",
+            param_hint=option,
         )
     return url
 
@@ -110,9 +110,9 @@ def runs_command(context: typer.Context, *options: object) -> bool:
 
 
 @contextmanager
-def open_store(url: str | None, announcement: str | None = None) -> Iterator[Store]:
+def open_store(url: str | None, announcement: str | None = None, *, option: str = "--url") -> Iterator[Store]:
     """Open the store. If there is an announcement, print it with the database URL (without the password)."""
-    with Store(database(url)) as store:
+    with Store(database(url, option=option)) as store:
         if announcement is not None:
             say(f"{announcement} {store.engine.url}")
         yield store

@@ -165,3 +165,17 @@ print(*{{*{light!r}}} & {{*sys.modules}}, file=sys.stderr)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.stderr, done.returncode) == ("\n", 0)
+
+
+def test_url_with_a_password_as_an_argument_is_refused_without_printing_it() -> None:
+    for words in (["stats"], ["db", "upgrade"], ["sessions", "list"]):
+        done = run(*words, "postgresql://ann:S3cr3t@127.0.0.1:1/agents")
+        assert done.returncode == 2
+        assert "--url" in done.stderr
+        assert "S3cr3t" not in done.stdout + done.stderr
+
+
+def test_copy_names_the_option_of_a_missing_database(url: str, tmp_path: Path) -> None:
+    missing = f"sqlite:///{tmp_path / 'missing.db'}"
+    assert "for --to" in run("copy", "--from", url, "--to", missing).stderr
+    assert "for --from" in run("copy", "--from", missing, "--to", url).stderr

@@ -12,7 +12,7 @@ from support.commands import run
 from support.factories import messages
 from support.processes import run_program
 
-from lango_store import Store
+from lango_store import DatabaseUnavailable, Store
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o000, 0o600), (0o177, 0o600)])
@@ -110,3 +110,31 @@ def test_list_command_on_a_read_only_file_shows_writes_of_another_process(shelf:
         done = _bound("sessions", "list", "--url", f"sqlite:///{path}")
     assert done.returncode == 0, done.stderr
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["new", "k"]
+
+
+@pytest.mark.parametrize("kind", ["URI", "link"])
+def test_new_file_of_a_uri_or_behind_a_link_is_private(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "new.db"
+    url = f"sqlite:///file:{file}?uri=true"
+    if kind == "link":
+        (tmp_path / "link.db").symlink_to(file)
+        url = f"sqlite:///{tmp_path / 'link.db'}"
+    before = os.umask(0o022)
+    try:
+        with Store(url, migrate=True) as store:
+            store.create("k", messages=messages(1))
+            assert {path.stat().st_mode & 0o777 for path in (file, Path(f"{file}-wal"))} == {0o600}
+            (tmp_path / "cold.db").symlink_to(tmp_path / "target.db")
+            store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "target.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_uri_that_must_not_create_a_file_creates_none(tmp_path: Path) -> None:
+    with (
+        Store(f"sqlite:///file:{tmp_path / 'no.db'}?mode=rw&uri=true", migrate=True) as store,
+        pytest.raises(DatabaseUnavailable),
+    ):
+        store.ping()
+    assert list(tmp_path.iterdir()) == []

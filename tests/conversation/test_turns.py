@@ -303,3 +303,10 @@ def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_an
     turn = conversation.save_turn([question, message("a", id="a", role="assistant")])
     assert turn.first_seq == turn.last_seq == turn.messages[1].seq
     assert conversation.find_message("q") == before
+
+
+@pytest.mark.parametrize("turn", ["t1", 1, None])
+def test_messages_of_something_other_than_a_turn_is_refused(store: Store, turn: Any) -> None:
+    store.create("k")
+    with pytest.raises(TypeError, match="give a Turn"):
+        store.conversation("k").messages_of(turn)
