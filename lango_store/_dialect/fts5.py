@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
 from lango_store._engine.sqlite_library import library_version
-from lango_store._values.search_query import SearchQuery, Term
+from lango_store._values.search_query import SearchQuery, Term, indexed
 
 _SHADOWS: Final = tuple(f"lango_search_{each}" for each in ("data", "idx", "content", "docsize", "config"))
 _SECURE_DELETE: Final = (3, 42)
@@ -79,7 +79,7 @@ class Fts5(SearchIndex):
             deleted = f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"
             connection.exec_driver_sql(deleted, (json.dumps(list(ids)),))
         messages = read_messages(connection, sa.select(_ROWID).select_from(MESSAGE).where(_ROWID.in_(ids)))
-        rows = [(rowid, *texts) for (rowid,), role, texts in messages if role != "record"]
+        rows = [(rowid, *indexed(*texts)) for (rowid,), role, texts in messages if role != "record"]
         if rows:
             connection.exec_driver_sql("INSERT INTO lango_search (rowid, text, tools) VALUES (?, ?, ?)", rows)
         return len(ids)

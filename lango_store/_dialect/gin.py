@@ -6,7 +6,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
-from lango_store._values.search_query import SearchQuery, Term
+from lango_store._values.search_query import SearchQuery, Term, indexed
 
 _DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01", "42P01", "42703", "42704")
 
@@ -98,8 +98,8 @@ class Gin(SearchIndex):
         connection.execute(sa.delete(sa.table("lango_search")).where(self.one_of(keys)))
         chosen = sa.select(MESSAGE.c.session_key, MESSAGE.c.seq).where(self.one_of(keys))
         rows = [
-            (key, seq, text.translate(_AS_SPACES), tools.translate(_AS_SPACES))
-            for (key, seq), role, (text, tools) in read_messages(connection, chosen)
+            (key, seq, *(text.translate(_AS_SPACES) for text in indexed(*texts)))
+            for (key, seq), role, texts in read_messages(connection, chosen)
             if role != "record"
         ]
         if rows:

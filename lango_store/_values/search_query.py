@@ -1,4 +1,8 @@
-"""Full-text search in Python: parse queries, extract the searchable text of messages, cut snippets."""
+"""Full-text search in Python: parse queries, extract the searchable text of messages, cut snippets.
+
+Chinese, Japanese, Thai, Lao, Khmer and Burmese are written without spaces between words. The index stores such a text
+as overlapping pairs of characters, and a query for a word becomes the phrase of its pairs.
+"""
 
 import json
 import re
@@ -6,18 +10,38 @@ import unicodedata
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
 _MAX_QUERY: Final = 2_000
 _MAX_TERMS: Final = 64
 _MAX_WORD: Final = 200
 _MAX_INDEXED: Final = 100_000  # characters of a message: at most 800 kB as a tsvector, whose limit is 1 MB
+_MAX_SPLIT: Final = 150_000  # of the same text in pairs: at most 900 kB as a tsvector
 _SNIPPET_LENGTH: Final = 200
 _CONTEXT_BEFORE: Final = 60
 
 _TERM: Final = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _WORD: Final = re.compile(r"[^\W_]+")
+
+_HAN: Final = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_OTHER_UNSPACED: Final = (
+    *((0x0E01, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),  # Thai and Lao, Burmese, Khmer
+    *((0x3041, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),  # Japanese
+)
+
+
+def _characters(kind: str) -> str:
+    """Return the letters (L) or the marks (M) of the scripts in `_OTHER_UNSPACED`."""
+    each = (chr(code) for first, last in _OTHER_UNSPACED for code in range(first, last + 1))
+    return "".join(letter for letter in each if unicodedata.category(letter)[0] == kind)
+
+
+# Marks, such as the tone marks of Thai, are ignored: databases disagree whether they belong to a word.
+_CHARACTER: Final = re.compile(f"[{_HAN}{_characters('L')}][{_characters('M')}]*")
+_UNSPACED_TEXT: Final = re.compile(f"(?:{_CHARACTER.pattern})+")
 
 Places = list[tuple[int, int]]
 
@@ -53,7 +77,10 @@ def parse_query(query: str) -> SearchQuery:
         if not any(letter.isalnum() for letter in words):
             continue
         prefix = match["word"] is not None and words.endswith("*")
-        (unwanted if match["without"] else wanted).append(Term(words.rstrip("*") if prefix else words, prefix))
+        words = " ".join(in_pairs(words.rstrip("*") if prefix else words).split())
+        # The index has a single character only as a part of pairs.
+        prefix = prefix or _CHARACTER.fullmatch(words.rpartition(" ")[2]) is not None
+        (unwanted if match["without"] else wanted).append(Term(words, prefix))
         if len(wanted) + len(unwanted) == _MAX_TERMS:
             break
     return SearchQuery(wanted, unwanted)
@@ -76,6 +103,22 @@ def searchable(
             tools += [call.get("name"), *_strings(call.get("output"))]
     first, second = ("\n".join(each for each in part if isinstance(each, str)) for part in (content_texts, tools))
     return _storable(first[:_MAX_INDEXED]), _storable(second[: max(0, _MAX_INDEXED - len(first))])
+
+
+def indexed(content: str, tools: str) -> tuple[str, str]:
+    """Return the searchable texts of a message as the index stores them, with pairs of characters."""
+    first = in_pairs(content)[:_MAX_SPLIT]
+    return first, in_pairs(tools)[: _MAX_SPLIT - len(first)]
+
+
+def in_pairs(text: str) -> str:
+    """Replace text without spaces between words by its overlapping pairs of characters, separated by spaces."""
+    return text if text.isascii() else _UNSPACED_TEXT.sub(lambda match: f" {' '.join(_pairs(match[0]))} ", text)
+
+
+def _pairs(text: str) -> list[str]:
+    letters = [each[0] for each in _CHARACTER.findall(text)]
+    return [one + two for one, two in pairwise(letters)] or letters
 
 
 def _storable(text: str) -> str:
@@ -115,11 +158,42 @@ def finder(query: SearchQuery) -> Callable[[str], Places]:
             prefixes.append(words.pop())
         whole.update(words)
 
+    has_pairs = any(map(_CHARACTER.search, (*whole, *prefixes)))
+
+    @cache  # a long text repeats its words and pairs
     def is_wanted(word: str) -> bool:
         folded = _folded(word)
         return folded in whole or folded.startswith(tuple(prefixes))
 
-    return lambda text: [match.span() for match in _WORD.finditer(text) if is_wanted(match[0])]
+    def places(text: str) -> Places:
+        words = [match.span() for match in _WORD.finditer(_without_unspaced(text)) if is_wanted(match[0])]
+        return sorted(words + _places_of_pairs(text, is_wanted)) if has_pairs else words
+
+    return places
+
+
+def _without_unspaced(text: str) -> str:
+    """Replace text without spaces between words by as many spaces."""
+    return text if text.isascii() else _UNSPACED_TEXT.sub(lambda match: " " * len(match[0]), text)
+
+
+def _places_of_pairs(text: str, is_wanted: Callable[[str], bool]) -> Places:
+    """Return the positions of wanted pairs of characters and single characters; pairs that overlap become one."""
+    places: Places = []
+    for run in _UNSPACED_TEXT.finditer(text):
+        letters = [*_CHARACTER.finditer(text, *run.span())]
+        for number, letter in enumerate(letters):
+            start, end = letter.span()
+            if not is_wanted(letter[0][0]):
+                following = letters[number + 1] if number + 1 < len(letters) else None
+                if following is None or not is_wanted(letter[0][0] + following[0][0]):
+                    continue
+                end = following.end()
+            if places and start < places[-1][1]:
+                places[-1] = (places[-1][0], max(end, places[-1][1]))
+            else:
+                places.append((start, end))
+    return places
 
 
 def matcher(query: SearchQuery) -> Callable[[Sequence[str]], bool]:
@@ -139,7 +213,7 @@ def matcher(query: SearchQuery) -> Callable[[Sequence[str]], bool]:
 
 
 def _spaced(text: str) -> str:
-    return f" {' '.join(_WORD.findall(_folded(text)))} "
+    return f" {' '.join(_WORD.findall(_folded(in_pairs(text))))} "
 
 
 def _folded(word: str) -> str:

@@ -19,6 +19,7 @@ from lango_store import (
     ToolCall,
     schema,
 )
+from lango_store._values.search_query import matcher, parse_query
 from lango_store.testing import Clock
 
 pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
@@ -326,3 +327,70 @@ def test_search_in_callers_transaction_does_not_drain_the_queue(searched: Store)
         page = bound.search("oslo")
         assert ([hit.seq for hit in page.items], page.waiting) == ([2], 2)
     assert found(searched, "oslo") == [("a", 2), ("a", 3)]
+
+
+# Languages without spaces between words
+
+UNSPACED = [
+    "日本語のテキスト検索",
+    "我在北京大学学习Python编程",
+    "東京へ行きました。",
+    "ฉันชอบกินข้าวผัดที่กรุงเทพ",
+    "Oslo weather",
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "seqs", "place"),
+    [
+        ("テキスト", [1], "テキスト"),
+        ("検索", [1], "検索"),
+        ("北京", [2], "北京"),
+        ("大学学习", [2], "大学学习"),
+        ("python", [2], "Python"),
+        ("学习python", [2], "Python"),
+        ("東京", [3], "東京"),
+        ("東", [3], "東"),
+        ("東*", [3], "東"),
+        ("ข้าวผัด", [4], "ข้าวผัด"),
+        ("กรุงเทพ", [4], "กรุงเทพ"),
+        ('"東京へ行き"', [3], "東京へ行き"),
+        ("東行", [], ""),
+        ("北大", [], ""),
+        ("テキスト -検索", [], ""),
+        ("テキスト -東京", [1], "テキスト"),
+    ],
+)
+def test_search_finds_words_inside_sentences_without_spaces(
+    store: Store, url: str, words: str, seqs: list[int], place: str
+) -> None:
+    store.create("a", messages=[message(text) for text in UNSPACED])
+    schema.enable_search(url)
+    items = store.search(words).items
+    assert [hit.seq for hit in items] == seqs
+    for hit in items:
+        assert place in [hit.snippet[start:end] for start, end in hit.places]
+        assert matcher(parse_query(words))([hit.snippet])  # a search that does not use the index
+
+
+def test_longest_text_without_spaces_can_be_indexed(store: Store, url: str) -> None:
+    schema.enable_search(url)
+    letters = [chr(0x20000 + 37 * number % 40_000) for number in range(100_000)]
+    store.create("a", messages=[message("北京" + "".join(letters))])
+    assert [hit.seq for hit in store.search("北京").items] == [1]
+
+
+def test_doctor_reports_an_index_without_pairs_of_characters(store: Store, url: str) -> None:
+    schema.enable_search(url)
+    store.create("a", messages=[message(UNSPACED[0])])
+    assert (len(store.search("検索").items), findings(store)) == (1, [])
+    change = {
+        "sqlite": "UPDATE lango_search SET text = ?",
+        "postgresql": "UPDATE lango_search SET entry = to_tsvector('simple', %s)",
+    }
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(change[store.engine.dialect.name], (UNSPACED[0],))
+    assert store.search("検索").items == []
+    assert ["were tried and not found" in finding for finding in findings(store)] == [True]
+    schema.rebuild_search(url)
+    assert (len(store.search("検索").items), findings(store)) == (1, [])
