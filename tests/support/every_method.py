@@ -186,7 +186,7 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "suspend": [lambda: k.suspend([(asking.seq, 1)], state={"a": 1})],
             "suspensions": [k.suspensions],
             "resume": [lambda: k.resume(suspension.id, True)],
-            "delete_suspension": [lambda: k.delete_suspension(k.suspend().id)],
+            "delete_suspension": [lambda: k.delete_suspension(suspension.id)],
             "values": [k.values],
             "set_values": [lambda: k.set_values({"a": 1})],
             "drop_values": [k.drop_values],
