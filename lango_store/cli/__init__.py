@@ -20,6 +20,7 @@ from lango_store.cli import (
     search,
     serve,
     sessions,
+    streams,
     suspensions,
     tail,
     turns,
@@ -81,12 +82,13 @@ def _options(
 
 def main() -> None:
     """Run the command line. An error is printed as one line on standard error and sets the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    streams.prepare()
     try:
         _reject_argument_with_password(sys.argv)
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # an error at the end of the process would not change the exit code
     except (LangoStoreError, ValueError) as error:
         print_error(error)
         sys.exit(_exit_code(error))

@@ -113,7 +113,7 @@ def print_json(value: BaseModel) -> None:
     """
     text = value.model_dump_json().translate(_IN_JSON)
     try:
-        text.encode(sys.stdout.encoding)
+        text.encode(sys.stdout.encoding or "utf-8")  # a StringIO has none
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text))
     print(text)

@@ -1,18 +1,22 @@
 """The command line as a process: output and exit codes."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from support.commands import run, run_on_terminal, run_process
 from support.databases import MakeDatabase
+from support.paths import ROOT
 
-import lango_store
+import lango_store.cli
 from lango_store import Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
 
@@ -155,6 +159,8 @@ def test_command_imports_only_the_modules_that_it_needs(
 ) -> None:
     program = f"""
 import sys
+from contextlib import redirect_stdout, suppress
+from datetime import timedelta
 import lango_store
 if {words!r}:
     from lango_store.cli import app
@@ -179,3 +185,52 @@ def test_copy_names_the_option_of_a_missing_database(url: str, tmp_path: Path) -
     missing = f"sqlite:///{tmp_path / 'missing.db'}"
     assert "for --to" in run("copy", "--from", url, "--to", missing).stderr
     assert "for --from" in run("copy", "--from", missing, "--to", url).stderr
+
+
+# Standard streams
+
+
+def shell(command: str, url: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which `lango` is the command line, and whose exit code is that of the command."""
+    program = f"lango() {{ {sys.executable} -c 'from lango_store.cli import main; main()' \"$@\" --url '{url}'; }}"
+    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"} | variables
+    return subprocess.run(
+        ["bash", "-c", f"{program}; {command}"], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_reader_that_ends_early_is_no_failure(store: Store, url: str, unbuffered: str) -> None:
+    for number in range(1_000):
+        store.create(f"session {number}")
+    done = shell("lango export --all --to - | head -n 1; exit ${PIPESTATUS[0]}", url, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
+
+
+def test_full_disk_under_standard_output_exits_with_3_and_a_short_message(store: Store, url: str) -> None:
+    store.create("k")
+    store.create("expired", ttl=timedelta(days=1))
+    for command in ("lango sessions list --json", "lango stats", "lango export --all --to -", "lango expire --json"):
+        done = shell(f"{command} > /dev/full", url)
+        assert done.returncode == 3, command
+        assert done.stderr.splitlines()[-1].startswith("error: standard output cannot be written: No space left"), (
+            command
+        )
+
+
+def test_closed_streams_are_like_empty_ones(store: Store, url: str) -> None:
+    store.create("k")
+    assert shell("lango sessions list >&-", url).returncode == 0
+    done = shell("lango sessions delete k <&-", url)
+    assert (done.returncode, "--yes" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert store.exists("k")
+
+
+def test_json_is_printed_to_a_stream_without_an_encoding(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("å")
+    monkeypatch.setattr(sys, "argv", ["lango-store", "sessions", "list", "--json", "--url", url])
+    with redirect_stdout(io.StringIO()) as out, suppress(SystemExit):
+        lango_store.cli.main()
+    assert json.loads(out.getvalue())["key"] == "å"

@@ -1,0 +1,42 @@
+"""The standard streams of the command line, which a shell may close, fill or connect to a reader that ends early."""
+
+import io
+import os
+import sys
+from typing import Any, Final
+
+OUTPUT_FAILED: Final = 3
+
+
+class _Output(io.FileIO):
+    """Standard output whose errors end the command: quietly if the reader has enough, otherwise with a message."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            self._discard_the_rest()
+            sys.exit(0)
+        except OSError as error:
+            self._discard_the_rest()
+            print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+            sys.exit(OUTPUT_FAILED)
+
+    def _discard_the_rest(self) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
+
+
+def prepare() -> None:
+    """Replace closed streams by empty ones, and let errors of standard output end the command."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 # open until the process ends
+    if sys.stdout is sys.__stdout__:  # not an object of a program that calls `main`
+        lines = sys.stdout.line_buffering or sys.stdout.write_through
+        output = io.BufferedWriter(_Output(sys.stdout.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding, line_buffering=lines)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
