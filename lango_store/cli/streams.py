@@ -33,10 +33,11 @@ def prepare() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 # open until the process ends
-    if sys.stdout is sys.__stdout__:  # not an object of a program that calls `main`
-        lines = sys.stdout.line_buffering or sys.stdout.write_through
-        output = io.BufferedWriter(_Output(sys.stdout.fileno(), "w", closefd=False))
-        sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding, line_buffering=lines)
+    before = sys.__stdout__
+    if before is not None and sys.stdout is before:  # not an object of a program that calls `main`
+        output = io.BufferedWriter(_Output(before.fileno(), "w", closefd=False))
+        lines = before.line_buffering or before.write_through
+        sys.stdout = io.TextIOWrapper(output, before.encoding, line_buffering=lines)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

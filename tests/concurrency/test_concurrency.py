@@ -245,8 +245,10 @@ def test_append_to_a_locked_file_raises_database_busy(make_sqlite: MakeDatabase)
     holder = create_engine(url)
     with Store(create_engine(url, connect_args={"timeout": 0.1})) as store:
         store.create("k")
-        with holder.begin(), pytest.raises(DatabaseBusy, match="try again"):
-            store.append_message("k", message())
+        with holder.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            with pytest.raises(DatabaseBusy, match="try again"):
+                store.append_message("k", message())
         assert store.append_message("k", message()).seq == 1
     holder.dispose()
 

@@ -194,7 +194,7 @@ def test_append_that_cannot_get_the_write_lock_returns_its_connection_to_the_poo
     other, engine = create_engine(url), create_engine(url, connect_args={"timeout": 0})
     with Store(engine) as store, other.connect() as connection:
         store.create("k")
-        connection.exec_driver_sql("SELECT 1")  # takes the write lock
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseBusy) as raised:
             store.append_message("k", message())
         pool: Any = engine.pool

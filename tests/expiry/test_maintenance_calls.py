@@ -281,7 +281,8 @@ def test_delete_command_on_a_locked_database_exits_3(make_sqlite: MakeDatabase) 
     url = make_sqlite()
     with Store(url) as store:
         store.create("chat:0")
-        with store.engine.begin():
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             done = run("sessions", "delete", "chat:0", "--yes", "--url", f"{url}?timeout=0.2")
     assert done.returncode == 3, done
     assert "locked" in done.stderr

@@ -147,9 +147,9 @@ def test_enable_search_during_writes_misses_no_message(url: str, monkeypatch: py
 
 
 def test_enable_search_is_rolled_back_with_the_callers_transaction(filled: Store) -> None:
-    with filled.engine.connect() as connection:
+    with filled.engine.connect() as connection, connection.begin() as transaction:
         assert schema.enable_search(connection).indexed == 30
-        connection.rollback()
+        transaction.rollback()
     assert objects(filled.engine) == set()
     with filled.engine.begin() as connection:
         schema.enable_search(connection)

@@ -388,7 +388,7 @@ class Ticket:
 TEA = Item(name="tea", parts=[Item(name="cup")])
 WHOLE_CUP = {"name": "cup", "qty": 1, "note": None, "parts": []}
 WHOLE_TEA = {"name": "tea", "qty": 1, "note": None, "parts": [WHOLE_CUP]}
-TICKET = {"number": 1, "title": None, "tags": []}
+TICKET: dict[str, Any] = {"number": 1, "title": None, "tags": []}
 
 PLACES: dict[str, tuple[Callable[[Any], Event], Callable[[Event], Any]]] = {
     "output": (lambda value: said(output=value), lambda event: event.output),
