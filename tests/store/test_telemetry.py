@@ -50,7 +50,6 @@ HANDLES: Final = {"at", "in_turn"}
 SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
     (Store, "resume"): ["suspend", "resume"],
-    (Conversation, "delete_suspension"): ["suspend", "delete_suspension"],
     (Conversation, "finish_call"): ["begin_call", "finish_call"],
     (Conversation, "turn"): [
         *("turn", "turn.inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
