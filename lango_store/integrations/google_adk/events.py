@@ -12,9 +12,8 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import is_dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import unquote
 
 from google.adk.events import Event, EventActions
@@ -73,8 +72,7 @@ def new_event(event: Event) -> NewEvent:
 def event_json(event: Event) -> dict[str, Any]:
     """Return an event as JSON without temporary or secret state. Raises `InvalidMessage` if that is impossible."""
     try:
-        sparse = event.model_dump(exclude_none=True, exclude_defaults=True)
-        data: dict[str, Any] = as_json(_with_whole_models(sparse, event))
+        data = _fields_json(event)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage("event", f"cannot be written as JSON: {error}") from error
     for name in ("id", "author", "timestamp"):
@@ -88,17 +86,30 @@ def event_json(event: Event) -> dict[str, Any]:
     return data
 
 
-def _with_whole_models(dumped: Any, value: Any) -> Any:
-    """Put the application's models back into the dump of an event, which also left out their None and defaults."""
-    if isinstance(value, BaseModel) and type(value).__module__.startswith("google."):
-        return {name: _with_whole_models(item, getattr(value, name, None)) for name, item in dumped.items()}
-    if isinstance(value, BaseModel) or is_dataclass(value):
-        return value
-    if isinstance(value, dict) and isinstance(dumped, dict):
-        return {key: _with_whole_models(item, value.get(key)) for key, item in dumped.items()}
-    if isinstance(value, list | tuple) and isinstance(dumped, list | tuple):
-        return [_with_whole_models(*pair) for pair in zip(dumped, value, strict=True)]
-    return dumped
+def _fields_json(model: BaseModel) -> dict[str, Any]:
+    """Return the fields of a model of ADK as JSON, without those that are None or equal their default.
+
+    Values in fields that accept any object are written whole, since the application reads them without its classes.
+    """
+    data = as_json(model.model_extra or {})
+    for name, field in type(model).model_fields.items():
+        value, default = getattr(model, name, None), field.get_default(call_default_factory=True)
+        if value is None or (default is not None and value == default):
+            continue
+        data[name] = as_json(value) if _accepts_any(field.annotation) else _typed_json(value)
+    return data
+
+
+def _typed_json(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _fields_json(value)
+    if type(value) is dict:
+        return {key: _typed_json(item) for key, item in value.items()}
+    return [_typed_json(item) for item in value] if type(value) is list else as_json(value)
+
+
+def _accepts_any(annotation: Any) -> bool:
+    return annotation in (Any, object, dict, list) or any(map(_accepts_any, get_args(annotation)))
 
 
 def state_json(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,13 +306,23 @@ def as_json(value: Any) -> Any:
         return value
     if kind is dict:
         return {key if type(key) is str else _as_key(key): as_json(item) for key, item in value.items()}
-    if kind in (list, tuple, set, frozenset):
+    if kind in (list, tuple):
         return [as_json(item) for item in value]
+    if kind in (set, frozenset):
+        return sorted(map(as_json, value), key=repr)  # the same in each process, for events that are repeated
     if isinstance(value, BaseModel):
-        return as_json(value.model_dump())
+        return as_json(_model_json(value))
     if kind is float:
         return value if math.isfinite(value) else _as_text(value)
     return to_jsonable_python(value, bytes_mode="base64", fallback=_as_text)
+
+
+def _model_json(model: BaseModel) -> Any:
+    """Return a model as its own JSON, which restores it, or as Python values if it contains no valid Unicode."""
+    try:
+        return model.model_dump(mode="json", fallback=_as_text)
+    except UnicodeError:
+        return model.model_dump()
 
 
 def _as_key(key: Any) -> str:

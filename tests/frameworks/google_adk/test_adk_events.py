@@ -4,19 +4,22 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 from frameworks.google_adk.adk_events import WHERE, answered, called, changed, content, said, stored, texts
 from google.adk.events import Event, EventActions
-from google.adk.sessions import Session
+from google.adk.sessions import DatabaseSessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, field_serializer
 
 from lango_store import Message, ToolCall
 from lango_store.errors import DamagedMessage
@@ -385,6 +388,19 @@ class Ticket:
     tags: list[str] = dataclasses.field(default_factory=list)
 
 
+class Receipt(BaseModel):
+    """A model whose JSON differs from its Python values."""
+
+    model_config = ConfigDict(frozen=True)
+
+    price: Decimal = Decimal("1.50")
+    scan: bytes = b"abc"
+
+    @field_serializer("price", when_used="json")
+    def _price(self, value: Decimal) -> float:
+        return float(value)
+
+
 TEA = Item(name="tea", parts=[Item(name="cup")])
 WHOLE_CUP = {"name": "cup", "qty": 1, "note": None, "parts": []}
 WHOLE_TEA = {"name": "tea", "qty": 1, "note": None, "parts": [WHOLE_CUP]}
@@ -405,6 +421,10 @@ PLACES: dict[str, tuple[Callable[[Any], Event], Callable[[Event], Any]]] = {
         lambda value: said(actions=EventActions(requested_tool_confirmations={"c": ToolConfirmation(payload=value)})),
         lambda event: event.actions.requested_tool_confirmations["c"].payload,
     ),
+    "model response": (
+        lambda value: said(actions=EventActions(set_model_response=value)),
+        lambda event: event.actions.set_model_response,
+    ),
     "arguments": (lambda value: called(a=value), lambda event: event.get_function_calls()[0].args["a"]),
     "response": (lambda value: answered(a=value), lambda event: event.get_function_responses()[0].response["a"]),
 }
@@ -424,6 +444,66 @@ async def test_model_of_the_application_keeps_its_defaults_and_none(
     await service.append_event(session, make(value))
     (event,) = (await stored(service, session)).events
     assert read(event) == stored_value
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "model",
+    [TEA, Receipt(), ToolConfirmation(), content(types.Part(text="Hello")), Item(name="\ud800"), said()],
+    ids=["tea", "receipt", "confirmation", "content", "surrogate", "event"],
+)
+async def test_model_is_restored_from_the_loaded_value(
+    service: LangoSessionService, place: str, model: BaseModel
+) -> None:
+    make, read = PLACES[place]
+    session = await service.create_session(**WHERE)
+    await service.append_event(session, make(model))
+    (event,) = (await stored(service, session)).events
+    assert type(model).model_validate(read(event)) == model
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_loaded_values_equal_those_of_the_database_session_service(
+    service: LangoSessionService, place: str, tmp_path: Path
+) -> None:
+    make, read = PLACES[place]
+    values = [
+        TEA,
+        [TEA],
+        (TEA,),
+        {1: TEA},
+        Receipt(),
+        {Receipt()},
+        frozenset([Receipt()]),
+        Ticket(1),
+        ToolConfirmation(),
+    ]
+    values += [content(types.Part(text="Hello")), False, 0, "", [], {}, set(), {"a": None}, {"a": set()}, UUID(int=1)]
+    adk = DatabaseSessionService(f"sqlite+aiosqlite:///{tmp_path / 'adk.db'}")
+    async with adk:
+        for value in values:
+            loaded = []
+            for each in (service, adk):
+                session = await each.create_session(**WHERE)
+                await each.append_event(session, make(value))
+                found = await each.get_session(**WHERE, session_id=session.id)
+                assert found is not None
+                loaded.append(read(found.events[0]))
+            assert _without_none(loaded[0]) == _without_none(loaded[1])
+
+
+def _without_none(value: Any) -> Any:
+    """Leave out fields that are None, as `DatabaseSessionService` does in models."""
+    if isinstance(value, dict):
+        return {name: _without_none(item) for name, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else repr(value)
+
+
+async def test_model_that_is_not_valid_unicode_is_stored_with_base64(service: LangoSessionService) -> None:
+    session = await service.create_session(**WHERE)
+    await service.append_event(session, said(output=Receipt(scan=b"\xff")))
+    (event,) = (await stored(service, session)).events
+    assert event.output == {"price": "1.50", "scan": "_w=="}
 
 
 async def test_model_in_the_first_state_keeps_its_defaults_and_none(service: LangoSessionService) -> None:
