@@ -3,14 +3,14 @@
 Text and other parts become the content of a message; a single text part becomes a plain text. Function calls and
 responses become tool calls. The usage of an event becomes the usage of a turn. The rest of the event is stored in
 `extra`. An event without parts, such as a change of the state, becomes a record. So does an event that the conversion
-would not restore exactly.
+would not restore exactly. A message that ADK has rewound becomes a record, and keeps its role in `extra`.
 """
 
 import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, get_args
@@ -28,6 +28,9 @@ logger = logging.getLogger("lango_store")
 
 NAME: Final = "google_adk"
 """The name under which the rest of an event is stored in `extra`."""
+
+_REWOUND: Final = "google_adk_rewound"
+"""The name under which the role of a message that was rewound is stored in `extra`."""
 
 _ESCAPED: Final = re.compile("[%\0\ud800-\udfff]")
 _EMPTY: Final = "%"
@@ -187,7 +190,7 @@ def _call(part: Mapping[str, Any], kind: str) -> tuple[ToolCall, dict[str, Any]]
 
 def is_event(message: Message) -> bool:
     """Return True if a message is an event of ADK: every message is one, except records of other programs."""
-    return message.role is not MessageRole.RECORD or NAME in message.extra
+    return message.role is not MessageRole.RECORD or NAME in message.extra or _REWOUND in message.extra
 
 
 def event_of(key: str, message: Message, usage: Mapping[str, Any] | None) -> Event:
@@ -200,6 +203,7 @@ def event_of(key: str, message: Message, usage: Mapping[str, Any] | None) -> Eve
 
 
 def _event_json(message: Message, usage: Mapping[str, Any] | None) -> dict[str, Any]:
+    message = _restored(message)
     data: dict[str, Any] = {"id": message.id or f"seq:{message.seq}", "author": message.author or ""}
     if message.created_at is not None:
         data["timestamp"] = message.created_at.timestamp()
@@ -234,6 +238,41 @@ def _part(call: ToolCall, rest: Mapping[str, Any]) -> dict[str, Any]:
     if call_name in call.model_fields_set:
         body[adk_name] = getattr(call, call_name)
     return {**rest, kind: body | rest.get(kind, {})}
+
+
+# Rewinds
+
+
+def changed_by_rewinds(messages: Sequence[Message], events: Sequence[Event]) -> list[Message]:
+    """Return messages of a log with new roles, so that those that ADK has rewound are records, and only those.
+
+    A rewind drops the events from the first one of an invocation up to itself, including earlier rewinds. So it may
+    also bring back what an earlier rewind dropped.
+    """
+    first: dict[str, int] = {}
+    for position, event in enumerate(events):
+        first.setdefault(event.invocation_id, position)
+    changed: list[Message] = []
+    dropped_from = len(events)
+    for position in reversed(range(len(events))):
+        message, target = messages[position], events[position].actions.rewind_before_invocation_id
+        if target and position < dropped_from:
+            dropped_from = min(position, first.get(target, position))
+        if position < dropped_from:
+            if _REWOUND in message.extra:
+                changed.append(_restored(message))
+        elif message.role is not MessageRole.RECORD:
+            extra = {**message.extra, _REWOUND: message.role.value}
+            changed.append(message.model_copy(update={"role": MessageRole.RECORD, "extra": extra}))
+    return changed
+
+
+def _restored(message: Message) -> Message:
+    """Return a message as it was before it was rewound."""
+    if _REWOUND not in message.extra:
+        return message
+    extra = dict(message.extra)
+    return message.model_copy(update={"role": MessageRole(extra.pop(_REWOUND)), "extra": extra})
 
 
 # Messages of other programs as events

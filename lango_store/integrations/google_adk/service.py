@@ -26,9 +26,18 @@ from lango_store import (
     Store,
 )
 from lango_store.integrations.adapter import Adapter
-from lango_store.integrations.fields import escaped, joined_key, same_json, split_key, storable_text, turn_metadata
+from lango_store.integrations.fields import (
+    escaped,
+    joined_key,
+    mapping,
+    same_json,
+    split_key,
+    storable_text,
+    turn_metadata,
+)
 from lango_store.integrations.google_adk.events import (
     NewEvent,
+    changed_by_rewinds,
     event_json,
     event_of,
     is_event,
@@ -254,13 +263,18 @@ def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
         loaded = conversation.messages(last=None if last is None else max(last, 1), records=True)
         if since is not None or not all(map(is_event, loaded)):
             loaded = conversation.messages(records=True)
-        turns = conversation.turns() if info.turn_count else []
-        usages = {turn.turn_no: turn.usage for turn in turns if turn.first_seq == turn.last_seq}
-        events = [event_of(ids.key, each, usages.get(each.turn_no or 0)) for each in loaded if is_event(each)]
+        events = _events(conversation, info, list(filter(is_event, loaded)))
         events = [event for event in events if since is None or event.timestamp >= since]
         if last is not None:
             events = events[max(len(events) - last, 0) :]
         return _session_of(view, ids, info, loaded, events)
+
+
+def _events(conversation: Conversation, info: SessionInfo, messages: Sequence[Message]) -> list[Event]:
+    """Return messages as events, with the usage of the turns that have one message."""
+    turns = conversation.turns() if info.turn_count else []
+    usages = {turn.turn_no: turn.usage for turn in turns if turn.first_seq == turn.last_seq}
+    return [event_of(conversation.key, each, usages.get(each.turn_no or 0)) for each in messages]
 
 
 def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]:
@@ -310,7 +324,16 @@ def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bo
         replayed = _put(conversation, new, create=True, **ids.fields)
     if not replayed:
         _set_values(tx, ids, state_delta(new.json))
+        if mapping(new.json.get("actions")).get("rewind_before_invocation_id"):
+            _rewind(conversation)
     return replayed
+
+
+def _rewind(conversation: Conversation) -> None:
+    """Turn the messages that ADK no longer sees into records, so that the store does not present them either."""
+    messages = [each for each in conversation.messages(records=True) if is_event(each)]
+    for message in changed_by_rewinds(messages, _events(conversation, conversation.info(), messages)):
+        conversation.update_message(message.seq, message)
 
 
 def _checked_revision(tx: Store, ids: Ids, new: NewEvent, session: Session) -> int:

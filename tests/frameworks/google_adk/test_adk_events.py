@@ -406,6 +406,15 @@ WHOLE_CUP = {"name": "cup", "qty": 1, "note": None, "parts": []}
 WHOLE_TEA = {"name": "tea", "qty": 1, "note": None, "parts": [WHOLE_CUP]}
 TICKET: dict[str, Any] = {"number": 1, "title": None, "tags": []}
 
+MODELS: dict[str, Callable[[], BaseModel]] = {
+    "application": lambda: TEA,
+    "own JSON": Receipt,
+    "lone surrogate": lambda: Item(name="\ud800"),
+    "confirmation": ToolConfirmation,
+    "content": lambda: content(types.Part(text="Hello")),
+    "event": said,
+}
+
 PLACES: dict[str, tuple[Callable[[Any], Event], Callable[[Event], Any]]] = {
     "output": (lambda value: said(output=value), lambda event: event.output),
     "custom metadata": (lambda value: said(custom_metadata={"a": value}), lambda event: event.custom_metadata["a"]),
@@ -447,22 +456,17 @@ async def test_model_of_the_application_keeps_its_defaults_and_none(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "model",
-    [TEA, Receipt(), ToolConfirmation(), content(types.Part(text="Hello")), Item(name="\ud800"), said()],
-    ids=["tea", "receipt", "confirmation", "content", "surrogate", "event"],
-)
-async def test_model_is_restored_from_the_loaded_value(
-    service: LangoSessionService, place: str, model: BaseModel
-) -> None:
+@pytest.mark.parametrize("model", MODELS)
+async def test_model_is_restored_from_the_loaded_value(service: LangoSessionService, place: str, model: str) -> None:
+    value = MODELS[model]()
     make, read = PLACES[place]
     session = await service.create_session(**WHERE)
-    await service.append_event(session, make(model))
+    await service.append_event(session, make(value))
     (event,) = (await stored(service, session)).events
-    assert type(model).model_validate(read(event)) == model
+    assert type(value).model_validate(read(event)) == value
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "state"])  # ADK 2.7.1 stores no model there
 async def test_loaded_values_equal_those_of_the_database_session_service(
     service: LangoSessionService, place: str, tmp_path: Path
 ) -> None:
