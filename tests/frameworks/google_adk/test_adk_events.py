@@ -417,10 +417,13 @@ MODELS: dict[str, Callable[[], BaseModel]] = {
 
 PLACES: dict[str, tuple[Callable[[Any], Event], Callable[[Event], Any]]] = {
     "output": (lambda value: said(output=value), lambda event: event.output),
-    "custom metadata": (lambda value: said(custom_metadata={"a": value}), lambda event: event.custom_metadata["a"]),
+    "custom metadata": (
+        lambda value: said(custom_metadata={"a": value}),
+        lambda event: (event.custom_metadata or {})["a"],
+    ),
     "agent state": (
         lambda value: said(actions=EventActions(agent_state={"a": value})),
-        lambda event: event.actions.agent_state["a"],
+        lambda event: (event.actions.agent_state or {})["a"],
     ),
     "state": (
         lambda value: said(actions=EventActions(state_delta={"a": value})),
@@ -434,8 +437,11 @@ PLACES: dict[str, tuple[Callable[[Any], Event], Callable[[Event], Any]]] = {
         lambda value: said(actions=EventActions(set_model_response=value)),
         lambda event: event.actions.set_model_response,
     ),
-    "arguments": (lambda value: called(a=value), lambda event: event.get_function_calls()[0].args["a"]),
-    "response": (lambda value: answered(a=value), lambda event: event.get_function_responses()[0].response["a"]),
+    "arguments": (lambda value: called(a=value), lambda event: (event.get_function_calls()[0].args or {})["a"]),
+    "response": (
+        lambda value: answered(a=value),
+        lambda event: (event.get_function_responses()[0].response or {})["a"],
+    ),
 }
 
 
