@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -321,7 +322,11 @@ def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bo
         expected = None if unchanged is None else _checked_revision(tx, ids, new, unchanged)
         replayed = _put(conversation, new, expect=expected)
     except SessionExpired:
-        replayed = _put(conversation, new, create=True, **ids.fields)
+        create = False  # if the session was deleted or renewed after it was found to be expired
+        revision = tx.info(ids.key, expired=True).revision
+        with suppress(Conflict):
+            create = not tx.exists(ids.key) and tx.delete(ids.key, expect=revision)
+        replayed = _put(conversation, new, **({"create": True} | ids.fields if create else {}))
     if not replayed:
         _set_values(tx, ids, state_delta(new.json))
         if mapping(new.json.get("actions")).get("rewind_before_invocation_id"):

@@ -11,6 +11,7 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.sessions import Session
 from google.adk.sessions.base_session_service import GetSessionConfig
+from support.databases import MakeDatabase
 
 from lango_store import Message, Store
 from lango_store.integrations.google_adk import LangoSessionService, StaleSessionError
@@ -165,6 +166,29 @@ async def test_check_stale_starts_a_new_session_after_expiry(url: str, clock: Cl
             await service.append_event(session, said(text))
             await service.append_event(session, said(f"after {text}"))
             assert texts(await service.get_session(**WHERE, session_id="trip")) == [text, f"after {text}"]
+
+
+async def test_append_does_not_recreate_an_expired_session_that_is_deleted_meanwhile(
+    make_postgres: MakeDatabase, clock: Clock
+) -> None:
+    url = make_postgres()  # on SQLite, the append has locked the file
+
+    def delete_user(statement: str, _: float) -> None:
+        if statement.startswith("ROLLBACK TO SAVEPOINT"):  # the append has found the session expired
+            other.delete_where(user_id="ann")
+
+    with (
+        Store(url, clock=clock) as other,
+        Store(url, clock=clock, default_ttl=timedelta(hours=1), on_statement=delete_user) as store,
+    ):
+        service = LangoSessionService(store)
+        session = await service.create_session(**WHERE, session_id="trip")
+        await service.append_event(session, said("old"))
+        clock.move(hours=2)
+        with pytest.raises(SessionNotFoundError):
+            await service.append_event(session, said("late", actions={"state_delta": {"user:a": 1}}))
+        assert not other.exists("weather:ann:trip")
+        assert other.shared_values("google_adk/weather:ann") == {}
 
 
 def test_check_stale_accepts_exactly_one_of_eight_concurrent_writers(url: str) -> None:
