@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _REMEMBERED: Final = 1_000
-"""The maximum number of sessions whose last response is remembered."""
+"""The maximum number of sessions that are remembered."""
 
 
 class LangoSessionStore(Adapter):
@@ -60,12 +60,13 @@ class LangoSessionStore(Adapter):
         super().__init__(store, **options)
         self._prefix = prefix
         self._fields: dict[str, Any] = {} if user_id is None else {"user_id": user_id}
-        self._seen: dict[str, str | None] = {}  # recently written sessions, with the id of the last response
+        self._seen: dict[str, str | None] = {}  # recently read and written sessions, with the id of the last response
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries to a transcript, all or none.
 
-        A missing session is created, and an expired session is replaced.
+        A missing session is created, and an expired session is replaced. A session that this object has read or
+        written, and that was deleted since, is only created again by entries that begin a transcript.
 
         Args:
             key: The project, the session and, for a subagent, the subpath.
@@ -73,16 +74,19 @@ class LangoSessionStore(Adapter):
 
         Raises:
             InvalidMessage: An entry cannot be stored. No entry was appended.
+            SessionNotFound: The session, or that of a subagent's parent, was deleted during the run. No entry was
+                appended.
         """
         if not entries:
             return
-        name = self._key(key)
+        name, parent = self._key(key), self._parent(key)
+        known = name in self._seen and not transcripts.begins(entries)
+        parent = parent if parent in self._seen and name not in self._seen else None
         last = self._seen.get(name)
-        last = await self._run(lambda store: transcripts.append(store, name, entries, last, self._fields))
-        self._seen.pop(name, None)
-        self._seen[name] = last
-        if len(self._seen) > _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        last = await self._run(
+            lambda store: transcripts.append(store, name, entries, last, self._fields, create=not known, parent=parent)
+        )
+        self._remember(name, last)
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript, each equal to the appended entry.
@@ -100,6 +104,8 @@ class LangoSessionStore(Adapter):
         """
         name, session_id = self._key(key), key["session_id"]
         entries = await self._run(lambda store: transcripts.load(store, name, session_id))
+        if entries:
+            self._remember(name, self._seen.get(name))
         return cast("list[SessionStoreEntry]", entries) or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
@@ -163,6 +169,18 @@ class LangoSessionStore(Adapter):
         subpath = key.get("subpath")
         session = joined_key(key["project_key"], key["session_id"], prefix=self._prefix)
         return session if subpath is None else joined_key(subpath, prefix=f"{session}/")
+
+    def _parent(self, key: SessionKey) -> str | None:
+        """Return the key of the session to which a subagent's transcript belongs."""
+        if key.get("subpath") is None:
+            return None
+        return self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
+
+    def _remember(self, name: str, last: str | None) -> None:
+        self._seen.pop(name, None)
+        self._seen[name] = last
+        if len(self._seen) > _REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
     def _project(self, project_key: str) -> str:
         return joined_key(project_key, prefix=self._prefix)

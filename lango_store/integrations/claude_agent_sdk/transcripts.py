@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from claude_agent_sdk import fold_session_summary
 
-from lango_store import DamagedMessage, Message, SessionInfo, SessionNotFound, Store
+from lango_store import DamagedMessage, Message, SessionExpired, SessionInfo, SessionNotFound, Store
 from lango_store.integrations.claude_agent_sdk.entries import (
     NAME,
     entries_of_other_program,
@@ -53,8 +54,28 @@ class Response(NamedTuple):
         return count if type(count) is int and 0 <= count < 2**53 else None
 
 
-def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: dict[str, Any]) -> str | None:
-    """Append entries to a session; create it with `fields` if needed. `last` is the id of the previous response.
+def begins(entries: Sequence[Any]) -> bool:
+    """Return True if the first entry of a transcript is among these entries."""
+    return any(
+        isinstance(entry, dict) and entry.get("parentUuid", "") is None and not entry.get("logicalParentUuid")
+        for entry in entries
+    )
+
+
+def append(
+    store: Store,
+    key: str,
+    entries: Sequence[Any],
+    last: str | None,
+    fields: dict[str, Any],
+    *,
+    create: bool,
+    parent: str | None,
+) -> str | None:
+    """Append entries to a session. `last` is the id of the previous response.
+
+    With `create`, the session is created with `fields` if it does not exist. An expired session is always replaced. If
+    `parent` is not None, the session with this key must exist.
 
     Returns the id of the response that is the last one after the append.
     """
@@ -65,7 +86,13 @@ def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fie
     title = _title(entries)
 
     def write(tx: Store) -> None:
-        stored = tx.append_messages(key, messages, create=True, **fields)
+        if parent is not None:
+            with suppress(SessionExpired):
+                tx.update(parent)  # locks the parent, so that it is not deleted before the child is created
+        try:
+            stored = tx.append_messages(key, messages, create=create, **fields if create else {})
+        except SessionExpired:
+            stored = tx.append_messages(key, messages, create=True, **fields)
         for position, usage, model in responses:
             if not stored[position].replayed:
                 tx.conversation(key).save_turn([], usage, metadata=turn_metadata([model]))

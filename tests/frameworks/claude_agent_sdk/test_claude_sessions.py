@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
-from lango_store import InvalidMessage, LangoStoreError, Store
+from lango_store import InvalidMessage, LangoStoreError, SessionNotFound, Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 from lango_store.testing import Clock
 
@@ -213,8 +213,41 @@ async def test_session_is_deleted_with_all_subpaths_or_not_at_all(store: Store, 
     await sessions.delete(KEY)
     assert await sessions.load(KEY) is await sessions.load(SUB) is None
     assert await sessions.load(other) == [entry(uuid="a")]
-    await sessions.append(KEY, [entry(uuid="a")])
-    assert await sessions.load(KEY) == [entry(uuid="a")]
+    await sessions.append(KEY, [entry(uuid="a", parentUuid=None)])
+    assert await sessions.load(KEY) == [entry(uuid="a", parentUuid=None)]
+
+
+async def test_run_does_not_create_a_session_again_that_was_deleted_during_the_run(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    async def refuse(key: Any, writer: LangoSessionStore) -> None:
+        boundary = entry(uuid="c", parentUuid=None, logicalParentUuid="b")  # after a compaction
+        for batch in ([entry(uuid="b", parentUuid="a")], [entry(mode="normal")], [boundary]):
+            with pytest.raises(SessionNotFound):
+                await writer.append(key, batch)
+
+    other = LangoSessionStore(store)
+    await sessions.append(KEY, [entry(uuid="a", parentUuid=None)])
+    await sessions.append(SUB, [entry(uuid="a", parentUuid=None)])
+    await other.load(KEY)
+    await sessions.delete(KEY)
+    for writer in (sessions, other):
+        await refuse(KEY, writer)
+    await refuse(SUB, sessions)
+    with pytest.raises(SessionNotFound):  # a subagent that was started after the deletion
+        await sessions.append(SUB | {"subpath": "subagents/agent-2"}, [entry(uuid="a", parentUuid=None)])
+    assert list(store.iter_sessions()) == []
+
+
+async def test_run_during_which_a_session_expires_stores_its_entries(
+    store: Store, clock: Clock, sessions: LangoSessionStore
+) -> None:
+    store.create(NAME, ttl=timedelta(minutes=1))
+    await sessions.append(KEY, [entry(uuid="a", parentUuid=None)])
+    clock.move(minutes=2)
+    await sessions.append(SUB, [entry(uuid="a", parentUuid=None)])
+    await sessions.append(KEY, [entry(uuid="b", parentUuid="a")])
+    assert await sessions.load(KEY) == [entry(uuid="b", parentUuid="a")]
 
 
 async def test_session_summary_equals_the_sdks_summary_and_its_mtime_equals_the_listed_mtime(
