@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     )
 
 R = TypeVar("R")
+V = TypeVar("V")
 
 _REMEMBERED: Final = 1_000
-"""The maximum number of sessions that are remembered."""
+"""The maximum number of sessions, and of first entries, that are remembered."""
 
 
 class LangoSessionStore(Adapter):
@@ -60,7 +61,8 @@ class LangoSessionStore(Adapter):
         super().__init__(store, **options)
         self._prefix = prefix
         self._fields: dict[str, Any] = {} if user_id is None else {"user_id": user_id}
-        self._seen: dict[str, str | None] = {}  # recently read and written sessions, with the id of the last response
+        self._seen: dict[str, transcripts.Seen] = {}  # recently read and written sessions
+        self._roots: dict[str, str] = {}  # the keys of recently read sessions, by the id of each first entry
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries to a transcript, all or none.
@@ -80,13 +82,24 @@ class LangoSessionStore(Adapter):
         if not entries:
             return
         name, parent = self._key(key), self._parent(key)
-        known = name in self._seen and not transcripts.begins(entries)
-        parent = parent if parent in self._seen and name not in self._seen else None
-        last = self._seen.get(name)
-        last = await self._run(
-            lambda store: transcripts.append(store, name, entries, last, self._fields, create=not known, parent=parent)
+        is_known, begins = name in self._seen, transcripts.begins(entries)
+        seen = self._seen.get(name, transcripts.Seen())
+        sources = [self._roots[root] for root in transcripts.roots(entries) if self._roots.get(root, name) != name]
+        if sources:
+            seen = seen._replace(source=sources[0])
+        seen = await self._run(
+            lambda store: transcripts.append(
+                store,
+                name,
+                entries,
+                seen,
+                self._fields,
+                create=begins or not is_known,
+                parent=parent,
+                parent_exists=parent in self._seen and not is_known,
+            )
         )
-        self._remember(name, last)
+        _remember(self._seen, name, seen)
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript, each equal to the appended entry.
@@ -105,7 +118,9 @@ class LangoSessionStore(Adapter):
         name, session_id = self._key(key), key["session_id"]
         entries = await self._run(lambda store: transcripts.load(store, name, session_id))
         if entries:
-            self._remember(name, self._seen.get(name))
+            _remember(self._seen, name, self._seen.get(name, transcripts.Seen()))
+            for root in transcripts.roots(entries):
+                _remember(self._roots, root, name)
         return cast("list[SessionStoreEntry]", entries) or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
@@ -176,12 +191,6 @@ class LangoSessionStore(Adapter):
             return None
         return self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
 
-    def _remember(self, name: str, last: str | None) -> None:
-        self._seen.pop(name, None)
-        self._seen[name] = last
-        if len(self._seen) > _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-
     def _project(self, project_key: str) -> str:
         return joined_key(project_key, prefix=self._prefix)
 
@@ -189,6 +198,13 @@ class LangoSessionStore(Adapter):
         if _runs_asyncio():
             return await self._awaited.run_sync(call)
         return await anyio.to_thread.run_sync(call, self.store)  # trio waits for a cancelled call
+
+
+def _remember(values: dict[str, V], name: str, value: V) -> None:
+    values.pop(name, None)
+    values[name] = value
+    if len(values) > _REMEMBERED:
+        del values[next(iter(values))]
 
 
 def _runs_asyncio() -> bool:
