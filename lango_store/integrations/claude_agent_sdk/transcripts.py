@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from claude_agent_sdk import fold_session_summary
 
 from lango_store import DamagedMessage, Message, SessionExpired, SessionInfo, SessionNotFound, Store
+from lango_store.integrations.claude_agent_sdk.branches import as_shown, leave_branches
 from lango_store.integrations.claude_agent_sdk.entries import (
     NAME,
     entries_of_other_program,
@@ -104,6 +105,7 @@ def append(
             stored = tx.append_messages(key, messages, create=create, **fields if create else {})
         except SessionExpired:
             stored = tx.append_messages(key, messages, create=True, **fields)
+        leave_branches(tx, key, stored)
         new = [each for each in responses if not stored[each.position].replayed]
         copied = [each for each in new if each.is_copy or (source is not None and _exists(tx, source, each.id))]
         saved = [(each.model, each.added) for each in new if each not in copied and each.added]
@@ -163,7 +165,7 @@ def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Ent
     for message in messages:
         if NAME in message.extra:
             try:
-                entries.append(entry_of_message(message))
+                entries.append(entry_of_message(as_shown(message)))
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise DamagedMessage(
                     key, message.seq, f"extra.{NAME}", f"does not contain an entry ({error!r})"
