@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     )
 
 R = TypeVar("R")
+V = TypeVar("V")
 
 _REMEMBERED: Final = 1_000
-"""The maximum number of sessions whose last response is remembered."""
+"""The maximum number of sessions, and of first entries, that are remembered."""
 
 
 class LangoSessionStore(Adapter):
@@ -60,12 +61,14 @@ class LangoSessionStore(Adapter):
         super().__init__(store, **options)
         self._prefix = prefix
         self._fields: dict[str, Any] = {} if user_id is None else {"user_id": user_id}
-        self._seen: dict[str, str | None] = {}  # recently written sessions, with the id of the last response
+        self._seen: dict[str, transcripts.Seen] = {}  # recently read and written sessions
+        self._roots: dict[str, str] = {}  # the keys of recently read sessions, by the id of each first entry
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries to a transcript, all or none.
 
-        A missing session is created, and an expired session is replaced.
+        A missing session is created, and an expired session is replaced. A session that this object has read or
+        written, and that was deleted since, is only created again by entries that begin a transcript.
 
         Args:
             key: The project, the session and, for a subagent, the subpath.
@@ -73,16 +76,30 @@ class LangoSessionStore(Adapter):
 
         Raises:
             InvalidMessage: An entry cannot be stored. No entry was appended.
+            SessionNotFound: The session, or that of a subagent's parent, was deleted during the run. No entry was
+                appended.
         """
         if not entries:
             return
-        name = self._key(key)
-        last = self._seen.get(name)
-        last = await self._run(lambda store: transcripts.append(store, name, entries, last, self._fields))
-        self._seen.pop(name, None)
-        self._seen[name] = last
-        if len(self._seen) > _REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        name, parent = self._key(key), self._parent(key)
+        is_known, begins = name in self._seen, transcripts.begins(entries)
+        seen = self._seen.get(name, transcripts.Seen())
+        sources = [self._roots[root] for root in transcripts.roots(entries) if self._roots.get(root, name) != name]
+        if sources:
+            seen = seen._replace(source=sources[0])
+        seen = await self._run(
+            lambda store: transcripts.append(
+                store,
+                name,
+                entries,
+                seen,
+                self._fields,
+                create=begins or not is_known,
+                parent=parent,
+                parent_exists=parent in self._seen and not is_known,
+            )
+        )
+        _remember(self._seen, name, seen)
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript, each equal to the appended entry.
@@ -100,6 +117,10 @@ class LangoSessionStore(Adapter):
         """
         name, session_id = self._key(key), key["session_id"]
         entries = await self._run(lambda store: transcripts.load(store, name, session_id))
+        if entries:
+            _remember(self._seen, name, self._seen.get(name, transcripts.Seen()))
+            for root in transcripts.roots(entries):
+                _remember(self._roots, root, name)
         return cast("list[SessionStoreEntry]", entries) or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
@@ -164,6 +185,12 @@ class LangoSessionStore(Adapter):
         session = joined_key(key["project_key"], key["session_id"], prefix=self._prefix)
         return session if subpath is None else joined_key(subpath, prefix=f"{session}/")
 
+    def _parent(self, key: SessionKey) -> str | None:
+        """Return the key of the session to which a subagent's transcript belongs."""
+        if key.get("subpath") is None:
+            return None
+        return self._key({"project_key": key["project_key"], "session_id": key["session_id"]})
+
     def _project(self, project_key: str) -> str:
         return joined_key(project_key, prefix=self._prefix)
 
@@ -171,6 +198,13 @@ class LangoSessionStore(Adapter):
         if _runs_asyncio():
             return await self._awaited.run_sync(call)
         return await anyio.to_thread.run_sync(call, self.store)  # trio waits for a cancelled call
+
+
+def _remember(values: dict[str, V], name: str, value: V) -> None:
+    values.pop(name, None)
+    values[name] = value
+    if len(values) > _REMEMBERED:
+        del values[next(iter(values))]
 
 
 def _runs_asyncio() -> bool:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from claude_agent_sdk import fold_session_summary
 
-from lango_store import DamagedMessage, Message, SessionInfo, SessionNotFound, Store
+from lango_store import DamagedMessage, Message, SessionExpired, SessionInfo, SessionNotFound, Store
+from lango_store.integrations.claude_agent_sdk.branches import as_shown, leave_branches
 from lango_store.integrations.claude_agent_sdk.entries import (
     NAME,
     entries_of_other_program,
     entry_of_message,
     message_of,
 )
-from lango_store.integrations.fields import split_key, storable_text, turn_metadata
+from lango_store.integrations.claude_agent_sdk.usage import (
+    NO_RESPONSE,
+    Last,
+    add_missing,
+    by_model,
+    responses_of,
+    start_fork,
+    subtract,
+)
+from lango_store.integrations.fields import split_key, storable_id, storable_text, turn_metadata
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionSummaryEntry
@@ -33,67 +44,91 @@ _TITLED: Final = f"{NAME}.title"
 """The name of the session value that holds the field from which the title was taken."""
 
 
-class Response(NamedTuple):
-    """A model response within a batch of entries.
+class Seen(NamedTuple):
+    """What is remembered of a session that was read or written.
 
     Attributes:
-        position: The index of the response's first entry in the batch.
-        usage: The token usage of the response. The SDK repeats it in every entry of the response.
-        model: The name of the model; any JSON if another program wrote the entry.
+        last: The last response.
+        source: The key of the session of which this session is a fork, while copied entries may be appended.
     """
 
-    position: int
-    usage: dict[str, Any]
-    model: Any
-
-    @property
-    def tokens(self) -> int | None:
-        """The number of output tokens."""
-        count = self.usage.get("output_tokens")
-        return count if type(count) is int and 0 <= count < 2**53 else None
+    last: Last = NO_RESPONSE
+    source: str | None = None
 
 
-def append(store: Store, key: str, entries: Sequence[Any], last: str | None, fields: dict[str, Any]) -> str | None:
-    """Append entries to a session; create it with `fields` if needed. `last` is the id of the previous response.
+def begins(entries: Sequence[Any]) -> bool:
+    """Return True if the first entry of a transcript is among these entries."""
+    return any(
+        isinstance(entry, dict) and entry.get("parentUuid", "") is None and not entry.get("logicalParentUuid")
+        for entry in entries
+    )
 
-    Returns the id of the response that is the last one after the append.
+
+def roots(entries: Sequence[Any]) -> list[str]:
+    """Return the ids of the entries that follow no other entry. A fork that the CLI makes has copies of them."""
+    found = [entry.get("uuid") for entry in entries if isinstance(entry, dict) and entry.get("parentUuid", "") is None]
+    return [id for id in found if isinstance(id, str)]
+
+
+def append(
+    store: Store,
+    key: str,
+    entries: Sequence[Any],
+    seen: Seen,
+    fields: dict[str, Any],
+    *,
+    create: bool,
+    parent: str | None,
+    parent_exists: bool,
+) -> Seen:
+    """Append entries to a session.
+
+    With `create`, the session is created with `fields` if it does not exist. An expired session is always replaced. If
+    the session is that of a subagent, `parent` is the session to which it belongs. With `parent_exists`, that session
+    must still exist.
+
+    Returns what is to be remembered of the session.
     """
-    responses, last = _responses(entries, last)
+    responses, last = responses_of(entries, seen.last)
     messages = [message_of(entry) for entry in entries]
     for response in responses:
         messages[response.position].tokens = response.tokens
     title = _title(entries)
+    totals = next((each for each in reversed(entries) if each.get("type") == "cost-state"), None)
+    source = seen.source
 
-    def write(tx: Store) -> None:
-        stored = tx.append_messages(key, messages, create=True, **fields)
-        for position, usage, model in responses:
-            if not stored[position].replayed:
-                tx.conversation(key).save_turn([], usage, metadata=turn_metadata([model]))
+    def write(tx: Store) -> Seen:
+        if parent is not None and parent_exists:
+            with suppress(SessionExpired):
+                tx.update(parent)  # locks the parent, so that it is not deleted before the child is created
+        try:
+            stored = tx.append_messages(key, messages, create=create, **fields if create else {})
+        except SessionExpired:
+            stored = tx.append_messages(key, messages, create=True, **fields)
+        leave_branches(tx, key, stored)
+        new = [each for each in responses if not stored[each.position].replayed]
+        copied = [each for each in new if each.is_copy or (source is not None and _exists(tx, source, each.id))]
+        saved = [(each.model, each.added) for each in new if each not in copied and each.added]
+        for model, usage in saved:
+            tx.conversation(key).save_turn([], usage, metadata=turn_metadata([model]))
+        if source is not None and copied:
+            start_fork(tx, key, source, by_model((each.model, each.usage) for each in copied))
+        if parent is not None:
+            subtract(tx, parent, by_model(saved))
+        elif totals is not None:
+            add_missing(tx, key, totals)
         if title is not None and not all(message.replayed for message in stored):
             _set_title(tx, key, *title)
+        return Seen(last, None if saved else source)
 
-    store.transact(write)
-    return last
+    return store.transact(write)
 
 
-def _responses(entries: Sequence[Any], last: str | None) -> tuple[list[Response], str | None]:
-    """Return the responses that start in a batch, and the id of the last response."""
-    started: dict[str | int, Response] = {}
-    for position, entry in enumerate(entries):
-        message = entry.get("message") if isinstance(entry, dict) and entry.get("type") == "assistant" else None
-        if not isinstance(message, dict) or not isinstance(usage := message.get("usage"), dict):
-            continue
-        id = message.get("id") if isinstance(message.get("id"), str) else None
-        name = position if id is None else id
-        if name in started:
-            started[name] = started[name]._replace(usage=usage)
-            continue
-        block = entry.get("apiBlockIndex")  # only some versions of the SDK write this field
-        continues = block != 0 if type(block) is int else id is not None and id == last
-        last = id
-        if not continues:
-            started[name] = Response(position, usage, message.get("model"))
-    return list(started.values()), last
+def _exists(tx: Store, key: str, id: Any) -> bool:
+    try:
+        return storable_id(id) is not None and tx.conversation(key).find_message(id) is not None
+    except SessionNotFound:
+        return False
 
 
 def _title(entries: Sequence[Any]) -> tuple[str, str | None] | None:
@@ -130,7 +165,7 @@ def _entries(key: str, session_id: str, messages: Sequence[Message]) -> list[Ent
     for message in messages:
         if NAME in message.extra:
             try:
-                entries.append(entry_of_message(message))
+                entries.append(entry_of_message(as_shown(message)))
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise DamagedMessage(
                     key, message.seq, f"extra.{NAME}", f"does not contain an entry ({error!r})"

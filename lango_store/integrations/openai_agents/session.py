@@ -25,10 +25,11 @@ from lango_store import (
     create_engine,
 )
 from lango_store.integrations.adapter import Adapter
+from lango_store.integrations.counts import as_usage
 from lango_store.integrations.fields import level_key, turn_metadata
 from lango_store.integrations.openai_agents import rows
 from lango_store.integrations.openai_agents.items import Item, messages_of, models_of
-from lango_store.integrations.openai_agents.usage import RunUsage, as_usage
+from lango_store.integrations.openai_agents.usage import RunUsage
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -170,13 +171,14 @@ class LangoSession(Adapter):
 
         Args:
             items: The items.
-            wrapper: The context of the current run, passed by the runner. Its new usage is stored with the items.
+            wrapper: The context of the current run, passed by the runner. Its new usage is stored with the items. After
+                a run that failed, pass `error.run_data.context_wrapper` and no items to store the rest of its usage.
 
         Raises:
             InvalidMessage: An item cannot be stored. No item was added.
             SessionNotFound: The session was deleted during the run. No item was added.
         """
-        if items:
+        if items or wrapper is not None:
             await self._awaited.run_sync(self._add, messages_of(items), wrapper)
 
     async def pop_item(self, *, wrapper: Wrapper | None = None) -> TResponseInputItem | None:
@@ -224,7 +226,7 @@ class LangoSession(Adapter):
                 if added:
                     metadata = turn_metadata(models_of(new))
                     conversation.save_turn(new, as_usage(added), metadata=metadata, create=create)
-                else:
+                elif new:
                     conversation.append_messages(new, create=create)
 
             try:

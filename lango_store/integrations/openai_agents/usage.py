@@ -8,9 +8,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from lango_store import Turn
-
-Counts = Counter[str]
-"""Positive numbers by name. Names of details have a prefix: `input_tokens_details.cached_tokens`."""
+from lango_store.integrations.counts import Counts, counts_of
 
 
 class RunUsage:
@@ -26,12 +24,12 @@ class RunUsage:
         """
         if wrapper not in self._stored:
             usage = to_jsonable_python(wrapper.usage)
-            counts = _counts(usage)
+            counts = counts_of(usage)
             self._stored[wrapper] = counts and _stored_before(usage, turns(), counts)
 
     def added(self, wrapper: Any) -> Counts:
         """Return the usage that a run has added since its usage was last stored."""
-        return _counts(to_jsonable_python(wrapper.usage)) - self._stored[wrapper]
+        return counts_of(to_jsonable_python(wrapper.usage)) - self._stored[wrapper]
 
     def mark_stored(self, wrapper: Any, added: Counts) -> None:
         """Add to the stored usage of a run."""
@@ -40,34 +38,12 @@ class RunUsage:
 
 def _stored_before(usage: Mapping[str, Any], turns: Sequence[Turn], default: Counts) -> Counts:
     """Return the sum of the last turns that add up to the usage of the run's first requests; if none do, `default`."""
-    steps = [_counts(step) + Counter(requests=1) for step in usage.get("request_usage_entries", ())]
+    steps = [counts_of(step) + Counter(requests=1) for step in usage.get("request_usage_entries", ())]
     stored, result = Counter[str](), default
     for turn in reversed(turns):
-        stored = stored + _counts(turn.usage)
+        stored = stored + counts_of(turn.usage)
         if stored["requests"] > len(steps):
             break
         if stored and stored == sum(steps[: stored["requests"]], Counter()):
             result = stored
     return result
-
-
-def _counts(usage: Mapping[str, Any]) -> Counts:
-    counts: Counts = Counter()
-    for name, value in usage.items():
-        if isinstance(value, int):
-            counts[name] = value
-        elif isinstance(value, Mapping):
-            counts.update({f"{name}.{detail}": each for detail, each in value.items() if isinstance(each, int)})
-    return +counts
-
-
-def as_usage(counts: Counts) -> dict[str, Any]:
-    """Convert counts to the usage of a turn."""
-    usage: dict[str, Any] = {}
-    for name, count in counts.items():
-        outer, _, detail = name.partition(".")
-        if detail:
-            usage.setdefault(outer, {})[detail] = count
-        else:
-            usage[outer] = count
-    return usage

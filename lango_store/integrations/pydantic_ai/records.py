@@ -249,9 +249,13 @@ def _log(info: SessionInfo) -> list[Any]:
 def added_usage(record: ConversationRecord, before: ConversationRecord | None) -> dict[str, Any]:
     """Return the usage that a conversation has added since the record `before` was saved.
 
+    A new fork adds nothing: its usage is that of the original conversation.
+
     The framework's `cost` is a decimal as text, so it remains the total so far. `cost_usd` is the increase as a number,
     which reports add up.
     """
+    if before is None and record.forked_from is not None:
+        return {}
     usage, last = (USAGE.dump_python(each.usage if each else RunUsage(), mode="json") for each in (record, before))
     added = usage if before is None else _increase(usage, last)
     cost = float(usage.get("cost") or 0) - float(last.get("cost") or 0)

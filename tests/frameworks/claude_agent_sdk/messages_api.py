@@ -108,7 +108,8 @@ def _handler(api: MessagesApi) -> type[BaseHTTPRequestHandler]:
 
 
 def _streamed(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"type": "message_start", "message": {**response, "content": [], "stop_reason": None}}
+    begun = {**response["usage"], "output_tokens": 1}  # the usage is complete at the end of the stream
+    yield {"type": "message_start", "message": {**response, "content": [], "stop_reason": None, "usage": begun}}
     for index, block in enumerate(response["content"]):
         if block["type"] == "text":
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}

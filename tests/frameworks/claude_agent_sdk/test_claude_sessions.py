@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import claude_agent_sdk as sdk
@@ -10,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from frameworks.claude_agent_sdk.transcripts import KEY, written
 
-from lango_store import InvalidMessage, LangoStoreError, Store
+from lango_store import InvalidMessage, LangoStoreError, SessionNotFound, Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 from lango_store.testing import Clock
 
@@ -61,6 +62,108 @@ async def test_usage_of_response_with_several_entries_is_counted_once(
     assert store.conversation(NAME).total_usage() == usage
     assert store.conversation(NAME).event_count() == 4
     assert store.info(NAME).token_count == 22
+
+
+async def test_response_in_several_batches_has_the_usage_of_its_last_entry(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    await sessions.append(KEY, [block("a", "1", 1), block("b", "1", 2)])
+    for _ in range(2):  # as if the answer had been lost
+        await sessions.append(KEY, [block("c", "1", 7), block("d", "1", 9)])
+    await sessions.append(KEY, [block("e", "1", 9), block("f", "2", 4)])
+    assert store.conversation(NAME).total_usage() == {
+        "input_tokens": 20,
+        "output_tokens": 13,
+        "cache": {"read": 2},
+        "speed": "standard",
+    }
+    assert store.info(NAME).token_count == 13
+
+
+def cost_state(start: int = 1, **output_tokens: int) -> Any:
+    """The tokens that the CLI has counted, by model; each response has 10 input tokens and 5 output tokens."""
+    usage = {
+        model: {"inputTokens": 2 * count, "outputTokens": count, "cacheReadInputTokens": 0, "costUSD": 0.1}
+        for model, count in output_tokens.items()
+    }
+    return {"type": "cost-state", "startTime": start, "totalCostUSD": 0.1, "modelUsage": usage}
+
+
+def response(uuid: str, output_tokens: int, model: str = "opus", **fields: Any) -> Any:
+    made = block(uuid, f"msg_{uuid}", output_tokens, **fields)
+    made["message"]["model"] = model
+    return made
+
+
+def output_tokens(store: Store, *, children: bool = True) -> int:
+    return store.conversation(NAME).total_usage(children=children).get("output_tokens", 0)
+
+
+async def test_tokens_that_only_the_cli_has_counted_are_added(store: Store, sessions: LangoSessionStore) -> None:
+    await sessions.append(KEY, [response("a", 1), response("b", 1), cost_state(opus=100)])
+    assert output_tokens(store) == 100
+    await sessions.append(KEY, [cost_state(opus=100)])  # a retry
+    assert output_tokens(store) == 100
+    await sessions.append(KEY, [response("c", 5)])
+    await sessions.append(KEY, [cost_state(opus=105)])
+    assert output_tokens(store) == 105
+    await sessions.append(KEY, [response("d", 1, "haiku"), cost_state(opus=110, haiku=30)])
+    assert {row.model: row.output_tokens for row in store.usage(["model"])} == {"opus": 110, "haiku": 30}
+    assert store.usage()[0].input_tokens == 2 * 140
+    assert store.usage()[0].cost_usd is None
+
+
+async def test_totals_of_a_new_count_and_totals_below_the_stored_usage_are_accepted(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    await sessions.append(KEY, [response("a", 50), cost_state(opus=20)])
+    assert output_tokens(store) == 50
+    await sessions.append(KEY, [response("b", 1), cost_state(2, opus=30)])
+    assert output_tokens(store) == 80
+    await sessions.append(KEY, [response("c", 1), {"type": "cost-state"}, cost_state(2, **{"opus[1m]": 30})])
+    assert output_tokens(store) == 81 + 29
+
+
+async def test_totals_include_subagents_whose_entries_arrive_before_or_after_them(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    await sessions.append(SUB, [response("a", 10, "haiku")])
+    await sessions.append(KEY, [response("a", 1), cost_state(opus=20, haiku=15)])
+    assert (output_tokens(store), output_tokens(store, children=False)) == (35, 25)
+    await sessions.append(KEY, [response("b", 1), cost_state(opus=40, haiku=45)])
+    assert output_tokens(store) == 85
+    for uuid, subpath in (("b", "agent-1"), ("a", "agent-2")):
+        await sessions.append(SUB | {"subpath": f"subagents/{subpath}"}, [response(uuid, 10, "haiku")])
+        assert output_tokens(store) == 85
+    assert output_tokens(store, children=False) == 85 - 30
+    await sessions.append(KEY, [cost_state(opus=40, haiku=45)])
+    assert output_tokens(store) == 85
+
+
+async def test_copied_responses_of_a_fork_have_no_usage(store: Store, sessions: LangoSessionStore) -> None:
+    await sessions.append(KEY, [*written(), cost_state(**{"claude-sonnet-4-5": 100})])
+    fork: Any = {**KEY, "session_id": "0a4f9c2e-6c9d-4f5b-9b61-0f3f5b6a7c11"}
+    copies: Any = [each for each in await sessions.load(KEY) or [] if "uuid" in each]
+    await sessions.append(fork, [entry(mode="normal")])
+    await sessions.append(fork, [*copies, response("new", 5, "claude-sonnet-4-5", parentUuid=copies[-1]["uuid"])])
+    await sessions.append(fork, [response("next", 5, "claude-sonnet-4-5", parentUuid="new")])
+    assert store.usage()[0].output_tokens == 100 + 10
+    await sessions.append(fork, [cost_state(**{"claude-sonnet-4-5": 100 + 30})])
+    assert store.usage()[0].output_tokens == 100 + 30
+
+
+async def test_fork_via_store_has_no_usage_of_copied_responses(
+    store: Store, sessions: LangoSessionStore, tmp_path: Path
+) -> None:
+    key: Any = {**KEY, "project_key": sdk.project_key_for_directory(tmp_path)}
+    await sessions.append(key, written())
+    before = store.usage()[0].usage
+    forked = await sdk.fork_session_via_store(sessions, KEY["session_id"], directory=str(tmp_path))
+    fork: Any = {**key, "session_id": forked.session_id}
+    assert len(store.messages(f"{key['project_key']}:{forked.session_id}")) == 5
+    assert store.usage()[0].usage == before
+    await sessions.append(fork, [response("new", 5), cost_state(opus=30)])
+    assert store.usage()[0].output_tokens == before["output_tokens"] + 30
 
 
 async def test_usage_grouped_by_model_uses_the_model_of_each_response(
@@ -213,8 +316,41 @@ async def test_session_is_deleted_with_all_subpaths_or_not_at_all(store: Store, 
     await sessions.delete(KEY)
     assert await sessions.load(KEY) is await sessions.load(SUB) is None
     assert await sessions.load(other) == [entry(uuid="a")]
-    await sessions.append(KEY, [entry(uuid="a")])
-    assert await sessions.load(KEY) == [entry(uuid="a")]
+    await sessions.append(KEY, [entry(uuid="a", parentUuid=None)])
+    assert await sessions.load(KEY) == [entry(uuid="a", parentUuid=None)]
+
+
+async def test_run_does_not_create_a_session_again_that_was_deleted_during_the_run(
+    store: Store, sessions: LangoSessionStore
+) -> None:
+    async def refuse(key: Any, writer: LangoSessionStore) -> None:
+        boundary = entry(uuid="c", parentUuid=None, logicalParentUuid="b")  # after a compaction
+        for batch in ([entry(uuid="b", parentUuid="a")], [entry(mode="normal")], [boundary]):
+            with pytest.raises(SessionNotFound):
+                await writer.append(key, batch)
+
+    other = LangoSessionStore(store)
+    await sessions.append(KEY, [entry(uuid="a", parentUuid=None)])
+    await sessions.append(SUB, [entry(uuid="a", parentUuid=None)])
+    await other.load(KEY)
+    await sessions.delete(KEY)
+    for writer in (sessions, other):
+        await refuse(KEY, writer)
+    await refuse(SUB, sessions)
+    with pytest.raises(SessionNotFound):  # a subagent that was started after the deletion
+        await sessions.append(SUB | {"subpath": "subagents/agent-2"}, [entry(uuid="a", parentUuid=None)])
+    assert list(store.iter_sessions()) == []
+
+
+async def test_run_during_which_a_session_expires_stores_its_entries(
+    store: Store, clock: Clock, sessions: LangoSessionStore
+) -> None:
+    store.create(NAME, ttl=timedelta(minutes=1))
+    await sessions.append(KEY, [entry(uuid="a", parentUuid=None)])
+    clock.move(minutes=2)
+    await sessions.append(SUB, [entry(uuid="a", parentUuid=None)])
+    await sessions.append(KEY, [entry(uuid="b", parentUuid="a")])
+    assert await sessions.load(KEY) == [entry(uuid="b", parentUuid="a")]
 
 
 async def test_session_summary_equals_the_sdks_summary_and_its_mtime_equals_the_listed_mtime(

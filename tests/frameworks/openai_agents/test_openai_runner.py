@@ -7,7 +7,16 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from agents import RunConfig, Runner, RunState, Usage
+from agents import (
+    AgentsException,
+    GuardrailFunctionOutput,
+    RunConfig,
+    Runner,
+    RunState,
+    Usage,
+    function_tool,
+    output_guardrail,
+)
 from agents.memory import SessionSettings
 from agents.testing import UnexpectedModelCall
 from support.databases import MakeDatabase
@@ -293,3 +302,52 @@ async def test_run_during_which_a_session_expires_stores_its_items(url: str, clo
         steps = (asks("Oslo"), says("Cold."))
         await Runner.run(agent(*steps, seen=lambda _: clock.move(minutes=2)), "Weather?", session=session)
         assert words(await session.get_items())[-1] == "Cold."
+
+
+@output_guardrail
+async def refuse(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+    return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+
+@function_tool(failure_error_function=None)
+def get_weather(city: str) -> str:
+    raise ConnectionError(city)
+
+
+async def run_to_end(asked: Any, session: LangoSession, *, streamed: bool) -> None:
+    if not streamed:
+        await Runner.run(asked, "Weather?", session=session)
+        return
+    async for _ in Runner.run_streamed(asked, "Weather?", session=session).stream_events():
+        pass
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["run", "run_streamed"])
+@pytest.mark.parametrize("fault", ["tool", "guardrail"])
+async def test_rest_of_the_usage_of_a_failed_run_can_be_stored(store: Store, fault: str, streamed: bool) -> None:
+    asked = agent(asks("Oslo"), says("Cold."), tool=get_weather if fault == "tool" else weather_tool())
+    asked.output_guardrails = [refuse] if fault == "guardrail" else []
+    session = LangoSession("k", store)
+    with pytest.raises(AgentsException) as failed:
+        await run_to_end(asked, session, streamed=streamed)
+    assert failed.value.run_data is not None
+    context = failed.value.run_data.context_wrapper
+    before = words(await session.get_items())
+    for _ in range(2):
+        await session.add_items([], wrapper=context)
+    assert store.conversation("k").total_usage() == total(*([10] if fault == "tool" else [10, 20]))
+    assert words(await session.get_items()) == before
+    with pytest.raises(AgentsException):
+        await Runner.run(agent(asks("Oslo"), tool=get_weather), "Weather?", session=session)
+    assert store.conversation("k").total_usage() == total(*([10] if fault == "tool" else [10, 20]))
+
+
+async def test_rest_of_the_usage_of_a_cancelled_run_can_be_stored(store: Store) -> None:
+    session = LangoSession("k", store)
+    run = Runner.run_streamed(agent(asks("Oslo"), says("Cold.")), "Weather?", session=session)
+    async for event in run.stream_events():
+        if event.type == "run_item_stream_event" and event.name == "tool_called":
+            run.cancel()
+    await session.add_items([], wrapper=run.context_wrapper)
+    assert run.context_wrapper.usage.requests > 0
+    assert store.conversation("k").total_usage()["requests"] == run.context_wrapper.usage.requests

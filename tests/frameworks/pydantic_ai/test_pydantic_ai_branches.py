@@ -1,5 +1,7 @@
 """The contract of `ConversationStore`: branches and forks."""
 
+from decimal import Decimal
+
 import pytest
 from frameworks.pydantic_ai.talking import (
     Conversations,
@@ -69,10 +71,26 @@ async def test_fork_survives_deletion_of_origin(conversations: Conversations, st
     assert await conversations.load_entries("whole") == stored
     assert await texts_of(conversations, "part") == ["1", "zwei"]
     assert await conversations.load("empty") == empty
-    assert store.conversation("whole").total_usage()["requests"] == 2
     record = await read_record(conversations, "part")
     assert record.forked_at == stored[0].id
     assert faults(store) == []
+
+
+async def test_fork_counts_only_the_usage_that_it_adds(conversations: Conversations, store: Store) -> None:
+    talk = conversation("c", "1", "2")
+    talk.usage = RunUsage(requests=3, input_tokens=7, cost=Decimal("0.5"))
+    await conversations.save(talk)
+    fork = await conversations.fork("c", new_conversation_id="f")
+    (row,) = store.usage()
+    assert (row.input_tokens, row.cost_usd) == (7, 0.5)
+    assert fork.usage == talk.usage
+    fork.messages += exchange("3")
+    fork.usage = RunUsage(requests=4, input_tokens=9, cost=Decimal("0.75"))
+    await conversations.save(fork)
+    (row,) = store.usage()
+    assert (row.input_tokens, row.cost_usd) == (9, 0.75)
+    assert store.conversation("f").total_usage()["requests"] == 1
+    assert (await load(conversations, "f")).usage == fork.usage
 
 
 async def test_fork_of_an_abandoned_branch_has_only_the_history_of_that_branch(
