@@ -41,7 +41,7 @@ _MISSES: Final = 1_000_000  # below the highest known row id: stop after this ma
 _MISSES_AT_END: Final = 20_000  # above it: stop after this many
 _RANGES: Final = 10
 _ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
-_ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto")
+_ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto", "logged_at", "taken_by", "copied_from")
 
 
 def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
