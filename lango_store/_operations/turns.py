@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
-from lango_store._operations import messages, removals, removed, sessions
+from lango_store._operations import messages, removals, sessions
 from lango_store._operations.appends import Batch, NewTurn, merge_stored, select_unstored, write
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
@@ -91,7 +91,6 @@ def save_new(
         saved = saved.model_copy(update={"first_seq": joining[0].seq})
         is_joining = (of_session(MESSAGE, key), MESSAGE.c.seq >= saved.first_seq, MESSAGE.c.seq <= last_seq)
         connection.execute(sa.update(MESSAGE).where(*is_joining).values(turn_no=saved.turn_no))
-        removed.join_turn(connection, key, [each.seq for each in joining], saved.turn_no)
         is_turn = (of_session(TURN, key), TURN.c.turn_no == saved.turn_no)
         connection.execute(sa.update(TURN).where(*is_turn).values(first_seq=saved.first_seq))
         stored |= {str(each.id): each.model_copy(update={"turn_no": saved.turn_no}) for each in joining}

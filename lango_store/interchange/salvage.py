@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import counters, payloads, transfer
+from lango_store._operations import counters, payloads, removals, transfer
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -133,6 +133,11 @@ class _Salvage:
             self._report(key, f"a large string of message {seq} is lost, its place is empty")
         for key, _ in list(payloads.unused(to)):
             payloads.release(to, key)
+        removals.detach_misplaced(to)  # their turns may be lost
+        if self._revision() < "0107":  # the turns that forks copied are not marked
+            older = (of_session(SESSION, TURN.c.session_key), TURN.c.created_at < SESSION.c.created_at)
+            source = sa.select(SESSION.c.forked_from).where(*older).scalar_subquery()
+            to.execute(sa.update(TURN).values(copied_from=source))
         for key, wrong in list(counters.wrong(to)):
             counters.correct(to, key)
             corrected = [wrong[name] for name in ("message_count", "record_count") if name in wrong]
