@@ -58,6 +58,13 @@ _PARTS: Final = {
 """For each table of the archive: the table of the store, the last column of its key, and a row's name in errors."""
 
 
+_MARK_COPIES: Final = (
+    "UPDATE turns SET copied_from = (SELECT forked_from FROM sessions WHERE sessions.id = turns.session_id "
+    "AND turns.created_at < sessions.created_at)"
+)
+"""Marks the turns that forks copied: files of revisions before 0107 do not mark them."""
+
+
 class Archive:
     """An archive file of purged sessions.
 
@@ -126,6 +133,8 @@ class Archive:
                 )
             for table_name, column_name, kind in self._missing():
                 self._db.table(table_name).add_column(column_name, kind)
+                if column_name == "copied_from":
+                    self._connection.execute(_MARK_COPIES)
             if not self._db["messages_fts"].exists():
                 self._db.table("messages").enable_fts(["text"], create_triggers=True)
 
@@ -353,7 +362,7 @@ class Archive:
                 raise SessionExists(key)
             expires_at = None if ttl is None else encode_time_text(now + timedelta(seconds=ttl))
             changes = {"ttl_seconds": ttl, "expires_at": expires_at, "updated_at": encode_time_text(now)}
-            encoder = RowEncoder()
+            encoder = RowEncoder(marks_copies="copied_from" in self._db["turns"].columns_dict)
             self._restore_row(connection, encoder, SESSION, row | changes, "the session")
             for name, (table, _, label) in self._parts().items():
                 for part in self._db[name].rows_where("session_id = ?", [row["id"]]):

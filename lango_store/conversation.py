@@ -589,6 +589,7 @@ class Conversation:
         *,
         id: str | None = None,
         metadata: dict[str, Any] | None = None,
+        copied_from: str | None = None,
         after: int | None = None,
         expect: int | None = None,
         create: bool = False,
@@ -609,6 +610,8 @@ class Conversation:
             usage: Any JSON object as a dict, for example the token usage from the provider. Stored unchanged.
             id: Your id for the turn; 1 to 512 bytes in UTF-8. Defaults to no id.
             metadata: Your own data about the turn: a JSON object, as a dict.
+            copied_from: If you copy the turn from another session, the key of that session. Its usage was spent only
+                once, so `Store.usage` does not count the copy. `fork` marks the turns that it copies in the same way.
             after: Save only if the session's `last_seq` equals this value.
             expect: Save only if the session's `revision` equals this value.
             create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
@@ -623,7 +626,8 @@ class Conversation:
             Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
                 `expect`, and no `after` above 0. Nothing was written.
             InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidValue: `id`, `usage`, `metadata` or a field cannot be stored losslessly; nothing was written.
+            InvalidValue: `id`, `usage`, `metadata`, `copied_from` or a field cannot be stored losslessly; nothing was
+                written.
 
         Example:
             ```python
@@ -635,7 +639,7 @@ class Conversation:
         new = appending.encoded(self._context, messages)
         if id is None and self._context.gives_ids and (not messages or any(each.id is None for each in messages)):
             id = self._context.new_id()  # otherwise, the ids of its messages identify the turn
-        turn = turns.new_turn(id, usage, metadata)
+        turn = turns.new_turn(id, usage, metadata, copied_from)
         return appending.append_with_retry(
             self._context,
             self.key,

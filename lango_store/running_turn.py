@@ -78,8 +78,8 @@ class RunningTurn:
     def messages(self) -> list[Message]:
         """The messages of the turn in the log so far.
 
-        If an attempt of the turn failed, the next attempt starts with the messages that the failed one appended, except
-        messages whose id you chose.
+        If an attempt of the turn failed, the next attempt starts with the messages that the failed one took from the
+        inbox or appended, except appended messages whose id you chose.
         """
         if self.stored is not None:
             return self.stored.messages
@@ -188,14 +188,16 @@ class RunningTurn:
         """Move the messages of the session's inbox to the log, as part of the turn.
 
         Returns:
-            The messages with their new `seq`; empty if none arrived.
+            The messages with their new `seq`; empty if none arrived. Messages that a failed attempt of the turn has
+            moved are in `messages` instead.
 
         Raises:
             LeaseLost: The turn has lost the lease of the session; nothing was moved.
         """
         self._check_running()
         # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
-        taken = self._context.transact_once(inbox.take, self.key, self.lease, self._ids, self._context.least_payload)
+        least = self._context.least_payload
+        taken = self._context.transact_once(inbox.take, self.key, self.id, self.lease, self._ids, least)
         self._add(taken)
         return taken
 

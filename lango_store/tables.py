@@ -16,7 +16,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0106"
+SCHEMA_REVISION: Final = "0107"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -143,6 +143,7 @@ class _TurnColumns(Base):
     meta: Any = Field(default=None, sa_type=JsonColumn, nullable=True, sa_column_kwargs={"name": "metadata"})
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     created_at: datetime = Field(sa_type=TimeColumn)
+    copied_from: str | None = Field(default=None, sa_type=TEXT)
 
 
 class _MessageColumns(Base):
@@ -164,6 +165,8 @@ class _MessageColumns(Base):
     created_at: datetime = Field(sa_type=TimeColumn)
     sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    logged_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    taken_by: str | None = Field(default=None, sa_type=TEXT)
 
 
 class TurnRow(_TurnColumns, table=True):
@@ -173,6 +176,7 @@ class TurnRow(_TurnColumns, table=True):
 
     Attributes:
         meta: The column `metadata`. SQLAlchemy reserves that name.
+        copied_from: The key of the session that the usage of the turn was spent in; NULL if it is this session.
     """
 
     __tablename__ = "lango_turn"
@@ -192,6 +196,8 @@ class MessageRow(_MessageColumns, table=True):
             surrogate is stored here too, escaped, because a column of text cannot store it. NULL if `text` is set.
         payloads: References to the large strings of the message, which are stored in `lango_payload`; NULL if there are
             none. Each of these strings is an empty string in the other columns.
+        logged_at: The time at which the message entered the log; NULL if `created_at` is that time.
+        taken_by: The id of the turn in progress that took the message from the inbox; NULL for any other message.
     """
 
     __tablename__ = "lango_message"
@@ -201,6 +207,9 @@ class MessageRow(_MessageColumns, table=True):
         sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
         _index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
         _index_where_set("payloads", "ix_lango_message_payloads", "session_key", "seq"),
+        _index_where(
+            "taken_by IS NOT NULL AND turn_no IS NULL", "ix_lango_message_taken_by", "session_key", "taken_by"
+        ),
     )
 
     def to_message(self) -> Message:
@@ -247,7 +256,8 @@ class DraftRow(Base, table=True):
 class InboxRow(Base, table=True):
     """A row of `lango_inbox`: a message that waits for the next turn.
 
-    The columns are those of `lango_message`, but without `seq`, `turn_no` and `payloads`. `n` is the order of arrival.
+    The columns are those of `lango_message`, but without `seq`, `turn_no`, `payloads`, `logged_at` and
+    `taken_by`. `n` is the order of arrival.
     """
 
     __tablename__ = "lango_inbox"

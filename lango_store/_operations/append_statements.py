@@ -122,7 +122,8 @@ def _insert_messages(
         source = session.join(bound, sa.true())
         row = {name: sa.cast(bound.c[name], MESSAGE.c[name].type) for name in MESSAGE_INPUT_FIELDS}
         row["seq"] = last_seq - number("added") + bound.c.position
-    row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now)}
+    logged_at = sa.case((row["created_at"].is_not(None), now))
+    row |= {"session_key": key, "created_at": sa.func.coalesce(row["created_at"], now), "logged_at": logged_at}
     if turn_no is not None:
         row["turn_no"] = turn_no
     return sa.insert(MESSAGE).from_select(list(row), sa.select(*row.values()).select_from(source))
@@ -145,7 +146,7 @@ def _turn(
     key: sa.ColumnElement[str] = KEY,
     now: sa.ColumnElement[datetime] = NOW,
 ) -> dict[str, Any]:
-    names = ("id", "usage", "metadata", "kind", "replaced_upto")
+    names = ("id", "usage", "metadata", "kind", "replaced_upto", "copied_from")
     bound = {name: column(TURN.c[name], f"turn_{name}") for name in names}
     seqs = {"first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
     return {"session_key": key, "created_at": now, "turn_no": turn_no} | seqs | bound
@@ -188,7 +189,7 @@ count: Final = {leased: Statement(functools.partial(_count, leased=leased)) for 
 
 @functools.cache
 def insert_messages(*names: str) -> Statement:
-    """Return the statement that inserts messages and sets, of `MESSAGE_INPUT_FIELDS`, only the columns `names`."""
+    """Return the statement that inserts messages and sets, of the columns that may be NULL, only `names`."""
     row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *names)}
     row["created_at"] = column(MESSAGE.c.created_at, "stored_at")
     return Statement(lambda _: sa.insert(MESSAGE).values(row))

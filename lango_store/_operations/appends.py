@@ -80,7 +80,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class NewTurn:
-    """An encoded turn to save. `skipped` is the number of seqs that a compaction leaves out before its summary."""
+    """An encoded turn to save.
+
+    `skipped` is the number of seqs that a compaction leaves out before its summary. `copied_from` is the key of the
+    session in which the usage was spent, if it is another one.
+    """
 
     id: str | None = None
     usage: str | None = None
@@ -88,6 +92,7 @@ class NewTurn:
     kind: str = "turn"
     replaced_upto: int | None = None
     skipped: int = 0
+    copied_from: str | None = None
 
 
 class Appended(NamedTuple):
@@ -269,11 +274,14 @@ def _in_transaction(
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
         row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
+        row["logged_at"] = None if created_at is None else updated_at
     if "digests" in params:
         payloads.insert(connection, key, dict(zip(params["digests"], params["bodies"], strict=True)))
     names: Sequence[str] = MESSAGE_INPUT_FIELDS
     if len(rows) > 1:  # SQLite inserts a row with half the columns 25% faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
+    if any(row["logged_at"] is not None for row in rows):
+        names = (*names, "logged_at")
     statements.insert_messages(*names).run_many(connection, rows)
     if turn_no is not None:
         statements.insert_turn.run_many(connection, [params | {"last_seq": last_seq, "turn_no": turn_no}])

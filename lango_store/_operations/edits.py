@@ -188,11 +188,18 @@ _redact_copies: Final = Statement(
     )
 )
 
+# If an edit sets another `created_at`, the time at which the message entered the log must not be lost.
+_LOGGED_AT: Final = sa.case(
+    (MESSAGE.c.created_at == column(MESSAGE.c.created_at), MESSAGE.c.logged_at),
+    else_=sa.func.coalesce(MESSAGE.c.logged_at, MESSAGE.c.created_at),
+)
+
 _replace: Final = Statement(
     lambda _: (
         sa.update(MESSAGE)
         .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
         .values({name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS})
+        .values(logged_at=_LOGGED_AT)
         .returning(MESSAGE.c.seq)
     )
 )

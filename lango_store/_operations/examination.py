@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
-from lango_store._operations import counters, payloads, search, transfer
+from lango_store._operations import counters, payloads, removals, search, transfer
 from lango_store._operations.binds import (
     CALL,
     DRAFT,
@@ -86,6 +86,13 @@ def _counters(connection: sa.Connection) -> Iterator[Fault]:
     for key, wrong in counters.wrong(connection):
         faults = "; ".join(f"{name} is {stored}, its rows say {counted}" for name, (stored, counted) in wrong.items())
         yield _shown(key), f"session {key!r}: {faults}", "doctor --repair counts again"
+
+
+def _misplaced(connection: sa.Connection) -> Iterator[Fault]:
+    query = sa.select(MESSAGE.c.session_key, sa.func.count(), sa.func.min(MESSAGE.c.seq)).where(removals.is_misplaced())
+    for key, number, seq in connection.execute(query.group_by(MESSAGE.c.session_key)):
+        detail = f"session {key!r}: {number} messages, such as {seq}, name a turn that does not contain them"
+        yield _shown(key), detail, "doctor --repair removes them from the turn"
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
@@ -210,6 +217,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "distribution": _distribution,
     "missing index": _missing_indexes,
     "wrong counters": _counters,
+    "misplaced message": _misplaced,
     "orphans": _orphans,
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,
@@ -239,6 +247,8 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
                     index.create(connection)
     elif finding.name == "wrong counters":
         counters.correct(connection, finding.subject)
+    elif finding.name == "misplaced message":
+        removals.detach_misplaced(connection, finding.subject)
     elif finding.name == "unused payload":
         connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
         payloads.release(connection, finding.subject)

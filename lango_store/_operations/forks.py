@@ -89,6 +89,8 @@ def _copy(
     values: dict[str, sa.ColumnElement[Any]] = {"session_key": sa.literal(new, table.c.session_key.type)}
     if table is CHANGE:
         values["undo_until"] = sa.null()
+    if table is TURN:  # the copy of a copy still names the session that spent the usage
+        values["copied_from"] = sa.func.coalesce(part.c.copied_from, sa.literal(source, TURN.c.copied_from.type))
     removed.copy_rows(connection, part, table, values, of_session(part, source), *conditions)
 
 

@@ -113,10 +113,10 @@ def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | dateti
     """Return the last seq of the log at `as_of`; raise `NotKept` if rows removed since then are not kept."""
     if isinstance(as_of, datetime):
         moment = aware(as_of)
-        rows = ((MESSAGE, "created_at"), (REMOVED_MESSAGE, "created_at"), (CHANGE, "changed_at"))
+        times = [(rows, sa.func.coalesce(rows.c.logged_at, rows.c.created_at)) for rows in (MESSAGE, REMOVED_MESSAGE)]
         later = [
-            sa.select(sa.func.min(table.c.seq)).where(of_session(table, key), table.c[name] > moment)
-            for table, name in rows
+            sa.select(sa.func.min(rows.c.seq)).where(of_session(rows, key), time > moment)
+            for rows, time in (*times, (CHANGE, CHANGE.c.changed_at))
         ]
         seqs = [seq for query in later if (seq := connection.execute(query).scalar()) is not None]
         at = min(seqs, default=last_seq + 1) - 1
@@ -280,4 +280,6 @@ def _added_by(rows: sa.Table, key: str, change: Change) -> sa.ColumnElement[bool
         return restored
     if rows is MESSAGE:
         return sa.or_(restored, sa.and_(rows.c.seq > change.seq, rows.c.seq <= change.added_upto))
-    return sa.or_(restored, sa.and_(IS_COMPACTION, TURN.c.first_seq == change.seq + 1))
+    # A discarding compaction also adds a turn without messages, for the usage of copied turns.
+    is_added = sa.or_(IS_COMPACTION, TURN.c.last_seq == change.seq)
+    return sa.or_(restored, sa.and_(is_added, TURN.c.first_seq == change.seq + 1))

@@ -10,7 +10,7 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import INBOX, SESSION, numbered_insert, of_session
+from lango_store._operations.binds import INBOX, MESSAGE, SESSION, numbered_insert, of_session
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, decode_messages
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
@@ -65,11 +65,18 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
 
 
 def take(
-    connection: sa.Connection, now: datetime, key: str, lease: Lease, ids: Iterator[str], least: int | None
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    turn_id: str,
+    lease: Lease,
+    ids: Iterator[str],
+    least: int | None,
 ) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 
-    A message without an id gets one of `ids`, by which a later attempt of the turn finds it.
+    They are marked with the id of the turn, so that a later attempt of the turn finds them. A message without an id
+    gets one of `ids`.
     """
     sessions.lock(connection, now, key)
     sessions.check_lease(connection, key, lease)
@@ -78,5 +85,7 @@ def take(
         return []
     new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
     taken = appends.append_new_ids(connection, now, key, Batch(new, least), Expected(lease=lease))
+    is_taken = (of_session(MESSAGE, key), MESSAGE.c.seq.in_([each.seq for each in taken]))
+    connection.execute(sa.update(MESSAGE).where(*is_taken, MESSAGE.c.turn_no.is_(None)).values(taken_by=turn_id))
     connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
     return taken

@@ -77,7 +77,14 @@ _TIMES: Final = {
 class RowEncoder:
     """Validates, encodes and counts the rows of one session. The session row must be the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, marks_copies: bool = True) -> None:
+        """Create an encoder.
+
+        Args:
+            marks_copies: False for files of revisions before 0107, which do not mark the
+                turns that a fork copied. The turns that are older than the fork are marked.
+        """
+        self._marks_copies = marks_copies
         self._session: Fields = {}
         self._counted: dict[str, Any] = dict.fromkeys(counters.NAMES, 0) | {"summary_turn": None}
         self._wanted: set[str] = set()
@@ -183,7 +190,10 @@ class RowEncoder:
         counted["last_turn_no"] = max(counted["last_turn_no"], turn.turn_no)
         encoded = {name: encode_object(fields.get(name), name) for name in ("usage", "metadata")}
         extra = encode_json(fields["extra"], "extra") if "extra" in fields else None
-        return fields | encoded | {"extra": extra, "id": encode_id(turn.id)}
+        copied_from = encode_text(fields.get("copied_from"), "copied_from")
+        if not self._marks_copies and turn.created_at < self._session["created_at"]:
+            copied_from = self._session.get("forked_from")
+        return fields | encoded | {"extra": extra, "id": encode_id(turn.id), "copied_from": copied_from}
 
     def _encode_message(self, fields: Fields) -> Row:
         message = _validated(Message, fields)
@@ -194,7 +204,7 @@ class RowEncoder:
             counted["message_count"] += 1
             counted["token_count"] += message.tokens or 0
         counted["last_seq"] = max(counted["last_seq"], message.seq)
-        encoded = fields | encode_message(message)
+        encoded = fields | encode_message(message) | {"taken_by": encode_id(fields.get("taken_by"))}
         if "payloads" in fields:
             try:
                 fill(message.model_dump(), fields["payloads"])

@@ -147,6 +147,18 @@ def detach_from_turns(connection: sa.Connection, key: str, condition: sa.ColumnE
     connection.execute(sa.update(MESSAGE).where(of_session(MESSAGE, key), in_turn).values(turn_no=None))
 
 
+def is_misplaced() -> sa.ColumnElement[bool]:
+    """Match the messages that name a turn that does not contain them."""
+    contains = sa.exists().where(OF_ITS_TURN, TURN.c.first_seq <= MESSAGE.c.seq, MESSAGE.c.seq <= TURN.c.last_seq)
+    return sa.and_(MESSAGE.c.turn_no.is_not(None), ~contains)
+
+
+def detach_misplaced(connection: sa.Connection, key: str | None = None) -> None:
+    """Repair misplaced messages of one session, or of all: remove the number of the turn."""
+    of_key = sa.true() if key is None else of_session(MESSAGE, key)
+    connection.execute(sa.update(MESSAGE).where(of_key, is_misplaced()).values(turn_no=None))
+
+
 def decrease_counters(connection: sa.Connection, now: datetime, key: str, deleted: Removed, **changes: Any) -> None:
     """Subtract removed rows from the counters of a locked session, and use up one seq for the removal.
 

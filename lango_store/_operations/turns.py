@@ -18,16 +18,22 @@ from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, 
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import checked_key, decode_json, encode_id
+from lango_store._rows.encoding import checked_key, decode_json, encode_id, encode_text
 from lango_store._values.model import Compaction, Message, MessageRole, Turn
 from lango_store._values.session import Session
 from lango_store._values.usage import total
 from lango_store.errors import Conflict, quoted
 
 
-def new_turn(id: str | None, usage: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None) -> NewTurn:
+def new_turn(
+    id: str | None,
+    usage: Mapping[str, Any] | None,
+    metadata: Mapping[str, Any] | None,
+    copied_from: str | None = None,
+) -> NewTurn:
     """Encode the fields of a turn; `InvalidValue` names a field that cannot be stored."""
-    return NewTurn(encode_id(id), encode_object(usage, "usage"), encode_object(metadata, "metadata"))
+    encoded = (encode_id(id), encode_object(usage, "usage"), encode_object(metadata, "metadata"))
+    return NewTurn(*encoded, copied_from=encode_text(copied_from, "copied_from"))
 
 
 # Save
@@ -211,12 +217,22 @@ def finish_compaction(
     if discard:
         metadata["discarded"] = True
         old = read(connection, key)[: pending.session.turn_count]  # not by seq: a turn without messages has none
-        usage = total(turn.usage for turn in old)
+        copied = _copied(connection, key)
+        usage = total(turn.usage for turn in old if turn.turn_no not in copied)
         _discard(connection, now, key, upto, old)
+        if spent_elsewhere := total(turn.usage for turn in old if turn.turn_no in copied):
+            # In a separate turn, so that `usage_report` does not count it again. An undo removes both turns.
+            save(connection, now, key, Batch([]), turn=new_turn(None, spent_elsewhere, None, [*copied.values()][-1]))
     turn = replace(new_turn(None, usage, metadata), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
     saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
     return _compaction(saved, saved.messages, 0 if discard else pending.session.summarized_upto)
+
+
+def _copied(connection: sa.Connection, key: str) -> dict[int, str]:
+    """Return by turn number the sessions that the session's copied turns come from."""
+    query = sa.select(TURN.c.turn_no, TURN.c.copied_from).where(of_session(TURN, key), TURN.c.copied_from.is_not(None))
+    return {row.turn_no: row.copied_from for row in connection.execute(query.order_by(TURN.c.turn_no))}
 
 
 def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:

@@ -47,7 +47,11 @@ def begin(
 def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
     prefix = id_prefix(turn_id)
     in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < f"{prefix}g", MESSAGE.c.turn_no.is_(None))
-    return [each for each in messages.where(connection, key, in_range) if str(each.id).startswith(prefix)]
+    appended = [each for each in messages.where(connection, key, in_range) if str(each.id).startswith(prefix)]
+    # Two queries, because each has its own index.
+    taken = messages.where(connection, key, sa.and_(MESSAGE.c.taken_by == turn_id, MESSAGE.c.turn_no.is_(None)))
+    found = {each.seq: each for each in (*appended, *taken)}
+    return [found[seq] for seq in sorted(found)]
 
 
 def finish(
@@ -75,10 +79,12 @@ def finish(
         rows += connection.execute(
             sa.update(MESSAGE).where(*of_turn).values(turn_no=saved.turn_no).returning(*MESSAGE_COLUMNS)
         )
-        removed.join_turn(connection, key, part, saved.turn_no)
     members = payloads.decode_rows(connection, key, sorted(rows, key=lambda row: row[0]))
     if not members:
         return saved
+    # Not the copies of messages that were removed meanwhile: the turn does not contain these.
+    for part in levels.chunks([each.seq for each in members], _SEQS_AT_ONCE):
+        removed.join_turn(connection, key, part, saved.turn_no)
     bounds = {"first_seq": members[0].seq, "last_seq": members[-1].seq}
     connection.execute(sa.update(TURN).where(of_session(TURN, key), TURN.c.turn_no == saved.turn_no).values(bounds))
     return saved.model_copy(update=bounds | {"messages": members})

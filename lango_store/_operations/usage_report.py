@@ -121,8 +121,7 @@ def _query(
         sa.func.count().label("turns"),
         sa.func.aggregate_strings(sa.func.coalesce(sa.cast(TURN.c.usage, sa.Text), "{}"), _COMMA).label("usages"),
     ).join_from(TURN, SESSION, of_session(SESSION, TURN.c.session_key))
-    # Leave out the copies of turns in a fork, because their usage was spent only once.
-    query = query.where(sa.or_(SESSION.c.forked_from.is_(None), TURN.c.created_at >= SESSION.c.created_at))
+    query = query.where(TURN.c.copied_from.is_(None))  # the usage of a copied turn was spent only once
     if since is not None:
         query = query.where(TURN.c.created_at >= aware(since))
     if until is not None:

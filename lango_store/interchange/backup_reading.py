@@ -66,7 +66,7 @@ def read(path: object, lines: Iterable[bytes]) -> Iterator[Piece]:
 
 
 def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -> Iterator[Piece]:
-    encoder, digest = RowEncoder(), SessionDigest()
+    encoder, digest = RowEncoder(marks_copies=file.marks_copies), SessionDigest()
     row = file.encoded(encoder, SESSION, fields)
     key = row["key"]
     if key in keys:
@@ -116,6 +116,7 @@ class _File:
         self._lines = iter(lines)
         self.number = 0
         self.line = b""
+        self.marks_copies = True
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         return self
@@ -144,6 +145,7 @@ class _File:
                 f"the file has format {version} and schema {schema}, this release reads format {VERSION} and schemas "
                 f"{BASELINE} to {SCHEMA_REVISION}: use the release that wrote the file, or upgrade the package"
             )
+        self.marks_copies = schema >= "0107"
 
     def encoded(self, encoder: RowEncoder, table: sa.Table, fields: Fields) -> Row:
         """Return the row of the current line. Raises `InvalidFile` if the store could not read such a row."""

@@ -11,7 +11,7 @@ from lango_store._operations.appends import Batch
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, TURN
 from lango_store._operations.rows import encode_session
 from lango_store._operations.sessions import New
-from lango_store._rows.encoding import checked_key, encode_id, encode_json
+from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_text
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
 from lango_store.interchange.draft import Draft, Part
@@ -33,6 +33,7 @@ def _encode(
     bodies: dict[str, str] = {}
     last_seq = tokens = summarized_upto = 0
     summary_turn = None
+    forked_from = encode_text(draft.forked_from, "forked_from")
     for part in draft.parts:
         before, created_at = last_seq, part.created_at or now
         turn_no = len(turns) + 1 if part.kind else None
@@ -45,12 +46,16 @@ def _encode(
         for row in batch.rows:
             last_seq += 1
             position = {"session_key": draft.key, "seq": last_seq, "turn_no": turn_no}
-            messages.append(row | position | {"created_at": row["created_at"] or created_at})
+            times = {"created_at": row["created_at"] or created_at, "logged_at": now}
+            messages.append(row | position | times | {"taken_by": None})
         tokens += batch.tokens
         if part.kind:
             position = {"session_key": draft.key, "turn_no": turn_no, "first_seq": first_seq, "last_seq": last_seq}
             replaced_upto = before if part.kind == "compaction" else None
-            turns.append(_encode_turn(part) | position | {"replaced_upto": replaced_upto, "created_at": created_at})
+            # A file does not mark the turns that a fork copied: they are older than the fork.
+            is_copy = created_at < (draft.created_at or now)
+            facts = {"replaced_upto": replaced_upto, "created_at": created_at}
+            turns.append(_encode_turn(part) | position | facts | {"copied_from": forked_from if is_copy else None})
     for rows in (turns, messages):
         ids = [row["id"] for row in rows if row["id"] is not None]
         if len(set(ids)) < len(ids):

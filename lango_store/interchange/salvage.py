@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import counters, payloads, transfer
+from lango_store._operations import counters, payloads, removals, transfer
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -41,7 +41,7 @@ _MISSES: Final = 1_000_000  # below the highest known row id: stop after this ma
 _MISSES_AT_END: Final = 20_000  # above it: stop after this many
 _RANGES: Final = 10
 _ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
-_ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto")
+_ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto", "logged_at", "taken_by", "copied_from")
 
 
 def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
@@ -133,6 +133,11 @@ class _Salvage:
             self._report(key, f"a large string of message {seq} is lost, its place is empty")
         for key, _ in list(payloads.unused(to)):
             payloads.release(to, key)
+        removals.detach_misplaced(to)  # their turns may be lost
+        if self._revision() < "0107":  # the turns that forks copied are not marked
+            older = (of_session(SESSION, TURN.c.session_key), TURN.c.created_at < SESSION.c.created_at)
+            source = sa.select(SESSION.c.forked_from).where(*older).scalar_subquery()
+            to.execute(sa.update(TURN).values(copied_from=source))
         for key, wrong in list(counters.wrong(to)):
             counters.correct(to, key)
             corrected = [wrong[name] for name in ("message_count", "record_count") if name in wrong]

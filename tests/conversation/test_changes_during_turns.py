@@ -101,6 +101,26 @@ def test_turn_is_saved_with_messages_as_they_were_edited_during_the_turn(store: 
     assert_sound(store)
 
 
+@pytest.mark.parametrize("method", ["delete", "pop", "truncate"])
+def test_undo_after_a_turn_does_not_add_a_message_that_was_removed_during_the_turn(keeping: Store, method: str) -> None:
+    conversation = keeping.open("k")
+    with conversation.turn("t") as turn:
+        turn.append_messages([message("a"), message("b")])
+        match method:
+            case "delete":
+                conversation.delete_message(2)
+            case "pop":
+                conversation.pop_message()
+            case _:
+                conversation.truncate(after=1)
+    conversation.undo()
+    assert [(each.content, each.turn_no) for each in conversation.messages()] == [("a", 1), ("b", None)]
+    assert conversation.messages_of(saved(turn)) == saved(turn).messages
+    assert_sound(keeping)
+    conversation.truncate(after=1)
+    assert_sound(keeping)
+
+
 @pytest.mark.parametrize("discard", [False, True])
 def test_turn_is_saved_although_the_session_is_compacted_during_the_turn(either_store: Store, discard: bool) -> None:
     conversation = either_store.open("k", messages=[message("before")])

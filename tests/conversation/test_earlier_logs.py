@@ -118,6 +118,51 @@ def test_get_as_of_a_time_returns_the_window_of_that_time(keeping: Store, clock:
     assert conversation.get(as_of=began + 9 * minute).last_seq == conversation.info().last_seq
 
 
+@pytest.mark.parametrize("days", [-1, 1])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_get_as_of_a_time_does_not_depend_on_the_time_that_a_program_gave_a_message(
+    keeping: Store, clock: Clock, days: int, at_once: int
+) -> None:
+    conversation = keeping.open("k", messages=[message("a")])
+    clock.move(minutes=1)
+    time = clock() + timedelta(days=days)
+    conversation.append_messages([message(text, created_at=time) for text in ("b", "c")[:at_once]])
+    clock.move(minutes=1)
+    conversation.append_message(message("d"))
+    after = ["a", "b", "c"][: 1 + at_once]
+    windows = [at(conversation, clock() - timedelta(seconds=seconds)) for seconds in (90, 30, 0)]
+    assert windows == [["a"], after, [*after, "d"]]
+    conversation.delete_message(2)
+    assert at(conversation, clock() - timedelta(seconds=90)) == ["a"]
+    assert conversation.fork("f", as_of=clock() - timedelta(seconds=90)).info().message_count == 1
+
+
+def test_get_as_of_a_time_returns_a_message_of_the_inbox_from_the_time_at_which_a_turn_took_it(
+    keeping: Store, clock: Clock
+) -> None:
+    conversation = keeping.open("k")
+    waiting = conversation.enqueue(message("waiting"))
+    clock.move(minutes=2)
+    with conversation.turn() as turn:
+        (taken,) = turn.inbox()
+    assert taken.created_at == waiting.created_at
+    assert at(conversation, clock() - timedelta(minutes=1)) == []
+    assert at(conversation, clock()) == ["waiting"]
+    assert contents(conversation.diff(clock() - timedelta(minutes=1), clock()).added) == ["waiting"]
+
+
+def test_edit_of_the_time_of_a_message_does_not_change_when_it_entered_the_log(keeping: Store, clock: Clock) -> None:
+    conversation = keeping.open("k")
+    clock.move(minutes=1)
+    conversation.append_message(message("a"))
+    logged = clock()
+    for days in (-1, 1):
+        clock.move(minutes=1)
+        conversation.update_message(1, message("b", created_at=logged + timedelta(days=days)))
+        windows = [at(conversation, logged + timedelta(seconds=seconds)) for seconds in (-1, 0)]
+        assert windows == [[], ["a"]]
+
+
 def test_as_of_a_time_without_time_zone_is_refused(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(1))
     naive = datetime(2026, 1, 1)

@@ -38,6 +38,28 @@ def test_next_attempt_of_a_turn_begins_with_messages_of_the_failed_attempt(eithe
     assert [each.turn_no for each in conversation.messages()] == [None, 1, 1, None, 1]
 
 
+@pytest.mark.parametrize("id", [None, "m1"])
+def test_next_attempt_of_a_turn_begins_with_messages_that_the_failed_attempt_took_from_the_inbox(
+    either_store: Store, id: str | None
+) -> None:
+    conversation = either_store.open("k")
+    conversation.enqueue(message("question", id=id))
+    with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+        turn.inbox()
+        turn.append(message("call", role="assistant"))
+        raise ZeroDivisionError
+    conversation.enqueue(message("later"))
+    with conversation.turn("another") as other:
+        assert other.messages == []
+    with conversation.turn("t") as turn:
+        assert contents(turn.messages) == ["question", "call"]
+        assert contents(turn.inbox()) == ["later"]
+        turn.append(message("answer", role="assistant"))
+    assert turn.stored is not None
+    assert contents(conversation.messages_of(turn.stored)) == ["question", "call", "later", "answer"]
+    assert [each.turn_no for each in conversation.messages()] == [2, 2, 2, 2]
+
+
 def test_next_attempt_of_a_turn_does_not_store_messages_of_the_failed_attempt_again(
     either_store: Store, clock: Clock
 ) -> None:

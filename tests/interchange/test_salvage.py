@@ -72,7 +72,13 @@ def fields_of(store: Store) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def matched(rows: dict[tuple[Any, ...], dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return rows without references to lost payloads, and without payloads of lost messages."""
+    """Return rows without references to lost turns and payloads, and without payloads of lost messages."""
+    turns = {(row["session_key"], row["turn_no"]) for row in rows.values() if "first_seq" in row}
+    lost_turns = {
+        at for at, row in rows.items() if "turn_no" in row and (row["session_key"], row["turn_no"]) not in turns
+    }
+    detached = ({name: rows[at][name] for name in rows[at] if name != "turn_no"} for at in lost_turns)
+    rows = {at: row for at, row in rows.items() if at not in lost_turns} | {position(row): row for row in detached}
     payloads = {(row["session_key"], row["digest"]) for row in rows.values() if "body" in row}
     used = {(row["session_key"], row["payloads"]["text"][0]): row for row in rows.values() if "payloads" in row}
     lost = {id(row) for reference, row in used.items() if reference not in payloads}

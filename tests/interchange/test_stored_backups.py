@@ -41,7 +41,7 @@ def test_stored_backups_and_archives_cover_every_migration_revision() -> None:
 def test_backup_of_any_migration_revision_can_be_imported(target: Store, revision: str) -> None:
     (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")
     assert report.error is None
-    assert set(report.keys) - {"contents", "unfinished", "payloads"} == {"plain", "expiring", "turns"}
+    assert set(report.keys) >= {"plain", "expiring", "turns"}
     plain = target.get("plain")
     assert (plain.user_id, plain.title, plain.settings, plain.metadata) == (
         "ann",

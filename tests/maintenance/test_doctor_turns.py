@@ -88,7 +88,7 @@ def test_doctor_resets_summarized_upto_if_there_is_no_compaction(store: Store, u
 
 def test_doctor_makes_the_previous_compaction_current_if_the_last_one_is_missing(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k' AND turn_no = 4")
-    assert [f.name for f in findings(talked)] == ["wrong counters"]
+    assert [f.name for f in findings(talked)] == ["wrong counters", "misplaced message"]
     findings(talked, repair=True)
     assert findings(talked) == []
     info = talked.info("k")
@@ -116,3 +116,15 @@ def test_doctor_repairs_last_seq_below_seqs_of_turns(talked: Store, url: str) ->
     findings(talked, repair=True)
     assert findings(talked) == []
     assert talked.append_message("k", message()).seq == last_seq + 1
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM lango_turn", "UPDATE lango_turn SET last_seq = 1"])
+def test_doctor_removes_messages_from_a_turn_that_does_not_contain_them(store: Store, url: str, change: str) -> None:
+    stored = store.open("k").save_turn(messages(2))
+    spoil(url, change)
+    (found,) = [each for each in findings(store) if each.name == "misplaced message"]
+    assert (found.subject, "name a turn that does not contain them" in found.detail) == ("k", True)
+    findings(store, repair=True)
+    assert findings(store) == []
+    assert store.messages("k")[1].turn_no is None
+    assert store.messages("k")[1].content == stored.messages[1].content

@@ -17,6 +17,7 @@ from support.revisions import LATER, add_later_revisions
 from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, UnknownFeature, create_engine, schema
 from lango_store._operations import revision as revisions
 from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
+from lango_store.testing import Clock
 
 REVISIONS = [script.revision for script in ScriptDirectory(str(ROOT / "migrations")).walk_revisions()][::-1]
 
@@ -57,6 +58,18 @@ def test_every_migration_revision_upgrades_and_downgrades_with_rows(
     assert set(sa.inspect(engine).get_table_names()) <= {VERSION_TABLE}
     assert schema.upgrade(engine) == LATER[-1]
     engine.dispose()
+
+
+def test_upgrade_marks_the_turns_that_forks_copied(url: str) -> None:
+    clock = Clock()
+    with Store(url, clock=clock) as store:
+        store.open("a").save_turn([message()], {"input_tokens": 1})
+        clock.move(hours=1)
+        store.conversation("a").fork("b").save_turn([message()], {"input_tokens": 10})
+    schema.downgrade(url, "0106")
+    schema.upgrade(url)
+    with Store(url) as store:
+        assert [row.input_tokens for row in store.usage()] == [11]
 
 
 def test_error_for_a_missing_schema_names_the_upgrade_command(empty_url: str) -> None:

@@ -254,6 +254,20 @@ def test_usage_is_kept_after_the_summary_of_a_discarding_compaction_is_removed(
     assert_sound(store)
 
 
+def test_window_begins_after_the_discarded_messages_if_the_summary_is_removed(store: Store) -> None:
+    conversation = store.open("k", messages=[message("a"), message({"note": 1}, role="record"), message("b")])
+    conversation.compact(lambda window: [message("summary")], discard=True)
+    conversation.pop_message()
+    conversation.update_message(2, message("edited"))
+    conversation.append_message(message("next"))
+    assert [each.content for each in conversation.messages()] == ["next"]
+    assert [each.content for each in conversation.all_messages()] == ["edited", "next"]
+    (turn,) = conversation.turns()
+    assert turn.last_seq == turn.first_seq - 1
+    assert conversation.messages_of(turn) == []
+    assert_sound(store)
+
+
 def test_update_message_refuses_to_change_a_summary_into_a_record(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_message(message())

@@ -1,19 +1,28 @@
 """`Store.usage`: the usage of turns by groups."""
 
 import asyncio
+import shutil
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
+from support.backup_lines import sealed
 from support.databases import MakeDatabase
 from support.factories import message, summary
 from support.json_values import json_values
+from support.session_checks import assert_sound
 
-from lango_store import AsyncStore, LangoStoreError, Store, UsageRow
+from lango_store import AsyncStore, InvalidValue, LangoStoreError, Store, UsageRow
+from lango_store.archive import Archive
+from lango_store.interchange import export, import_path
+from lango_store.tables import SCHEMA_REVISION
 from lango_store.testing import Clock
 
 DAY = timedelta(days=1)
@@ -111,6 +120,70 @@ def test_usage_of_turns_that_a_fork_copied_is_not_counted_again(filled: Store, c
     rows = filled.usage(["key"], key_prefix="fork")
     assert [(row.turns, row.input_tokens) for row in rows] == [(1, 5)]
     assert only(filled.usage()).input_tokens == 21_116
+
+
+@pytest.mark.parametrize("hours", [-2, 0, 2])
+def test_usage_of_a_fork_does_not_depend_on_the_clock(store: Store, clock: Clock, hours: int) -> None:
+    save(store, "a", {"input_tokens": 1})
+    clock.time += timedelta(hours=hours)
+    store.conversation("a").fork("b").fork("c")
+    clock.time -= timedelta(hours=hours)
+    save(store, "b", {"input_tokens": 10})
+    assert only(store.usage()).input_tokens == 11
+    assert store.conversation("b").total_usage() == {"input_tokens": 11}
+
+
+def test_usage_does_not_count_copied_turns_that_a_compaction_of_a_fork_discards(url: str, clock: Clock) -> None:
+    with Store(url, clock=clock, keep_removed=DAY) as store:
+        save(store, "a", {"input_tokens": 1})
+        fork = store.conversation("a").fork("b")
+        save(store, "b", {"input_tokens": 10})
+        for _ in range(2):
+            fork.compact(lambda _: summary(), discard=True)
+            assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
+        for step in (fork.undo, fork.undo, fork.redo, fork.redo):
+            step()
+            assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
+        assert_sound(store)
+
+
+def test_usage_of_files_of_earlier_releases_does_not_count_copied_turns(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    save(store, "a", {"input_tokens": 1})
+    clock.move(hours=1)
+    fork = store.conversation("a").fork("b")
+    save(store, "b", {"input_tokens": 10})
+    export(store, tmp_path / "new.jsonl", "jsonl", everything=True)
+    lines = (tmp_path / "new.jsonl").read_text().replace(',"copied_from":"a"', "").replace(SCHEMA_REVISION, "0106")
+    (tmp_path / "old.jsonl").write_text("\n".join(sealed(lines.splitlines())) + "\n")
+    fork.update(activity=True)
+    cold, old = tmp_path / "cold.db", tmp_path / "old.db"
+    store.expire(older_than=timedelta(0), archive=cold)
+    shutil.copy(cold, old)
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("ALTER TABLE turns DROP COLUMN copied_from")
+    upgraded = tmp_path / "upgraded.db"
+    shutil.copy(old, upgraded)
+    Archive(upgraded, create=True).close()
+    for file in (cold, old, upgraded, tmp_path / "old.jsonl", tmp_path / "new.jsonl"):
+        if file.suffix == ".db":
+            for key in ("a", "b"):
+                store.restore(file, key)
+        else:
+            assert [report.error for report in import_path(store, file)] == [None]
+        assert only(store.usage()).input_tokens == 11
+        store.delete("a")
+        store.delete("b")
+
+
+def test_usage_does_not_count_a_turn_that_is_saved_as_a_copy(store: Store) -> None:
+    save(store, "a", {"input_tokens": 1})
+    save(store, "b", {"input_tokens": 1}, copied_from="a")
+    store.conversation("c").save_turn([message(id="m")], {"input_tokens": 1}, copied_from="a", create=True)
+    assert [(row.key, row.input_tokens) for row in store.usage(["key"])] == [("a", 1)]
+    with pytest.raises(InvalidValue, match="copied_from"):
+        save(store, "b", None, copied_from=1)
 
 
 def test_usage_includes_expired_sessions_until_they_are_purged(store: Store, clock: Clock) -> None:

@@ -52,6 +52,12 @@ def fill(store: Store) -> None:
         calls.suspend([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id, CONTENTS
     )
     calls.suspend(state={"run": 7})
+    taken = store.open("taken")
+    taken.enqueue(Message.user("Are you there?", id="m-3"))
+    turn = taken.turn("t-1").begin()
+    turn.inbox()
+    turn.abandon()
+    turns.fork("fork")
     store.create("payloads", ttl=timedelta(hours=3), messages=large_messages())
     store.create("contents", ttl=timedelta(hours=3), messages=[Message.user(content) for content in CONTENTS])
 

@@ -28,7 +28,7 @@ class ModelAttempt:
 
     def add(self, stored: Sequence[Message]) -> None:
         for message in stored:
-            if message.seq not in [each.seq for each in self.messages]:
+            if message.turn_no is None and message.seq not in [each.seq for each in self.messages]:
                 self.messages.append(message)
         self.messages.sort(key=lambda message: message.seq)
 
@@ -55,6 +55,8 @@ class ModelSessionWithTurns(ModelSession):
         self.inbox: list[Message] = []
         self.turn_of_id: dict[str | None, str] = {}
         """The turn that gave a message its id, by id."""
+        self.taken_by: dict[int, str] = {}
+        """The turn that took a message from the inbox, by seq."""
 
     def is_held(self, now: datetime) -> bool:
         return self.holder is not None and self.until > now
@@ -78,9 +80,13 @@ class ModelSessionWithTurns(ModelSession):
             raise TurnInProgress(self.key, self.holder.turn_id, self.until)
         self.holder = attempt
         self.own(now, attempt)
-        attempt.earlier = [m for m in self.log if self.turn_of_id.get(m.id) == attempt.turn_id and m.turn_no is None]
+        attempt.earlier = [m for m in self.log if self.is_of(attempt.turn_id, m) and m.turn_no is None]
         attempt.messages = list(attempt.earlier)
         return None
+
+    def is_of(self, turn_id: str, m: Message) -> bool:
+        """Return whether an attempt of the turn gave the message its id, or took it from the inbox."""
+        return turn_id in (self.turn_of_id.get(m.id), self.taken_by.get(m.seq))
 
     def append_in_turn(
         self, now: datetime, attempt: ModelAttempt, new: Sequence[Message], ids: Sequence[str | None]
@@ -135,6 +141,7 @@ class ModelSessionWithTurns(ModelSession):
         ]
         self.inbox = []
         stored = self.append(now, new)
+        self.taken_by |= {m.seq: attempt.turn_id for m in stored if m.turn_no is None}
         attempt.add(stored)
         return stored
 
