@@ -321,6 +321,8 @@ class RunningTurn:
 
     def end_call(self, effect: Effect) -> None:
         """Store the output of a call, or mark the call as unknown, as leaving the block of `call` does."""
+        if self._process != os.getpid():  # the call belongs to the process that this one was forked from
+            return
         try:
             if effects.may_lack_result(effect) and (effect.output is not UNSET or effect.failed is not None):
                 given = (effect.output, effect.failed)

@@ -314,3 +314,26 @@ print(refused, [message.content for message in turn.stored.messages])
 store.close()
 """
     assert run_program(program, make_postgres()).stdout.strip() == "3 ['parent']"
+
+
+def test_forked_process_does_not_end_a_call_of_its_parent(make_postgres: MakeDatabase) -> None:
+    program = """
+import os, sys
+from lango_store import Message, Store, ToolCall
+store = Store(sys.argv[1])
+store.create("k")
+with store.conversation("k").turn("t") as turn:
+    asking = turn.append(Message.assistant(tool_calls=[ToolCall(id="c", name="pay")]))
+    try:
+        with turn.call(asking, 0) as effect:
+            if os.fork() == 0:
+                effect.output = "child"
+                raise SystemExit
+            os.wait()
+            effect.output = "parent"
+    except SystemExit:
+        os._exit(0)
+print([message.content for message in store.messages("k")][1:])
+store.close()
+"""
+    assert run_program(program, make_postgres()).stdout.strip() == "['parent']"
