@@ -13,7 +13,7 @@ from lango_store._values.model import Message, MessageRole, ToolCall, Turn
 from lango_store._values.session import Session
 from lango_store.testing import Clock
 
-__all__ = ["MessageFactory", "SessionFactory", "ToolCallFactory", "TurnFactory"]
+__all__ = ["AskingMessageFactory", "MessageFactory", "SessionFactory", "ToolCallFactory", "TurnFactory"]
 
 
 class ToolCallFactory(factory.Factory):  # type: ignore[misc] # factory-boy has no types
@@ -28,23 +28,21 @@ class ToolCallFactory(factory.Factory):  # type: ignore[misc] # factory-boy has 
 
 
 class MessageFactory(factory.Factory):  # type: ignore[misc]
-    """Creates user messages with the contents `message 0`, `message 1`, and so on.
-
-    `MessageFactory(asks=True)` creates an assistant message with one tool call.
-    """
+    """Creates user messages with the contents `message 0`, `message 1`, and so on."""
 
     class Meta:
         model = Message
 
-    class Params:
-        asks = factory.Trait(
-            role=MessageRole.ASSISTANT,
-            content=None,
-            tool_calls=factory.List([factory.SubFactory(ToolCallFactory)]),
-        )
-
     role = MessageRole.USER
     content = factory.Sequence(lambda n: f"message {n}")
+
+
+class AskingMessageFactory(MessageFactory):
+    """Creates assistant messages with one tool call."""
+
+    role = MessageRole.ASSISTANT
+    content = None
+    tool_calls = factory.List([factory.SubFactory(ToolCallFactory)])
 
 
 def _tokens(message: Message) -> int:

@@ -10,7 +10,13 @@ from support.processes import PYTEST, run_program
 
 from lango_store import Message, Store
 from lango_store.testing import Clock, make_message, make_messages
-from lango_store.testing.factories import MessageFactory, SessionFactory, ToolCallFactory, TurnFactory
+from lango_store.testing.factories import (
+    AskingMessageFactory,
+    MessageFactory,
+    SessionFactory,
+    ToolCallFactory,
+    TurnFactory,
+)
 
 PROGRAM = """
 import asyncio
@@ -70,7 +76,7 @@ def test_make_message_creates_a_message_with_any_field() -> None:
 
 
 def test_factories_create_what_a_store_returns(store: Store, clock: Clock) -> None:
-    sent = [MessageFactory(tokens=2), MessageFactory(asks=True), MessageFactory(role="record", tokens=5)]
+    sent = [MessageFactory(tokens=2), AskingMessageFactory(), MessageFactory(role="record", tokens=5)]
     store.create("k")
     saved = store.conversation("k").save_turn(sent)
     stored = store.get("k", records=True)
@@ -83,7 +89,7 @@ def test_factories_create_what_a_store_returns(store: Store, clock: Clock) -> No
 
 
 def test_factories_create_distinct_values() -> None:
-    asked = MessageFactory.build_batch(3, asks=True)
+    asked = AskingMessageFactory.build_batch(3)
     assert len({call.id for each in asked for call in each.tool_calls}) == 3
     assert len({each.content for each in MessageFactory.build_batch(3)}) == 3
     assert len({each.key for each in SessionFactory.build_batch(3)}) == 3
