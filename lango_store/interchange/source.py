@@ -1,10 +1,12 @@
 """Reading of files of other systems, which must not change while they are read."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from lango_store._engine.untrusted_files import Guard, guard_fault
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.fidelity import check_key
 from lango_store.interchange.files import lines_of, reading, state
@@ -29,6 +31,18 @@ def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
         for number, line in lines_of(file, path):
             if not line.isspace():
                 yield number, line
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open a SQLite file that cannot make its reader run without end, whatever its schema and its pages are."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    Guard(connection).allow(path)
+    return connection
+
+
+def database_fault(error: Exception) -> str:
+    """Return the reason why a file that `open_database` opened cannot be read."""
+    return guard_fault(error) or str(error)
 
 
 def first_bytes(path: Path, count: int) -> bytes:
