@@ -112,8 +112,9 @@ def import_path(
     Each file is checked completely before its first session is written. The sessions of a large file are committed in
     batches, so that other writers do not wait long. If an import is interrupted, run it again.
 
-    An import of `jsonl` needs memory for the longest line of the file. The other formats need memory for the whole
-    file. A line of more than 256 MiB is refused. In the format `shepherd`, a file of more than 256 MiB is refused.
+    An import needs memory for the longest line of a file, and in the format `dive` for the ids in the file. In the
+    formats `shepherd` and `lango`, which have no lines, it needs memory for the longest message. A longer line or
+    message than 256 MiB is refused.
 
     Args:
         store: The store to import into.

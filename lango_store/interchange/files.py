@@ -70,7 +70,7 @@ class _Unpacked(RawIOBase):
 
 
 LONGEST_LINE: Final = 256 << 20
-"""The maximum size of a line in bytes, and of a whole file in a format without lines."""
+"""The maximum size of a line in bytes, and of a value in a format without lines in characters."""
 
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:

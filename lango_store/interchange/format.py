@@ -154,7 +154,7 @@ class Format:
             try:
                 with store.context.snapshot(allow_replica=True) as connection:
                     draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
-                path = self.write(draft, to, replace=replace)
+                    path = self.write(draft, to, replace=replace)
                 unchanged = before.get(path) == state(path)
                 yield Exported(key=key, path=str(path), records=draft.records, unchanged=unchanged)
             except SESSION_FAULTS as error:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
 from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text
 from lango_store.interchange.moments import moment, nanoseconds
 from lango_store.interchange.source import database_fault, first_bytes, open_database, reading_unchanged
@@ -154,9 +154,14 @@ def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> Dr
     if row.get("metadata") is not None and not isinstance(metadata, dict):
         raw["metadata"] = row["metadata"]
     created_at = moment(row.get("created_at"))
+
+    def parts(skipped: list[Skipped]) -> Iterator[Part]:
+        for each in database.messages(row["id"]):
+            yield Part([_message(each, skipped)], created_at=created_at)
+
     return Draft(
         key=key,
-        parts=[Part([_message(each, skipped) for each in database.messages(row["id"])], created_at=created_at)],
+        parts=FileParts(parts, skipped),
         fields=fields,
         created_at=created_at,
         updated_at=moment(row.get("updated_at")),

@@ -11,14 +11,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
 from lango_store.interchange.fidelity import check_key, known_role, mapping, read_role
+from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot_lines import (
     HEADS,
@@ -79,8 +81,8 @@ def rank(path: Path) -> int:
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session. Bad lines are skipped and reported. Raises `InvalidFile` if no line can be read."""
-    file = _read_file(path)
-    if not file.lines and not file.heads:
+    file = _scan(path)
+    if not file.count and not file.heads:
         first = f"line {file.bad[0].line}: {file.bad[0].reason}" if file.bad else "it is empty: use another copy"
         raise InvalidFile(path, f"has no readable line; {first}")
     skipped += file.bad
@@ -98,35 +100,52 @@ class _Line:
 
 @dataclass
 class _File:
-    """The lines of a file: messages, the last metadata line and provider state line, and faults of other lines."""
+    """A file without its messages: its state, the number of messages, its last heads, and faults of other lines.
 
-    lines: list[_Line] = field(default_factory=list)
+    `is_compact` is true if the first message has the compact form of the Go port.
+    """
+
+    state: object
+    count: int = 0
+    is_compact: bool = False
     heads: dict[Head, _Line] = field(default_factory=dict)
     bad: list[Skipped] = field(default_factory=list)
 
 
-def _read_file(path: Path) -> _File:
-    file = _File()
-    for number, raw in lines_in(path):
-        try:
-            text = raw.removesuffix(b"\n").decode()
-        except UnicodeDecodeError as error:
-            file.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
-            continue
-        value = read_object(text)
-        if isinstance(value, str):
-            file.bad.append(Skipped(number, value))
-            continue
-        line = _Line(number, text, value)
-        if (head := value.get("_type")) not in HEADS:
-            file.lines.append(line)
+def _scan(path: Path) -> _File:
+    """Read a file without its messages, which are read later, one by one: any line can be the last metadata line."""
+    file = _File(state(path))
+    for line in _lines(path, file.state, file.bad):
+        if (head := line.value.get("_type")) not in HEADS:
+            file.is_compact = file.is_compact or (not file.count and _COMPACT.match(line.text) is not None)
+            file.count += 1
             continue
         if head in file.heads:
             file.bad.append(Skipped(file.heads[head].number, f"{head}: replaced by a later line"))
-        if not is_storable(value):
-            file.bad.append(Skipped(number, f"{head}: values that cannot be stored are left out"))
+        if not is_storable(line.value):
+            file.bad.append(Skipped(line.number, f"{head}: values that cannot be stored are left out"))
         file.heads[head] = line
     return file
+
+
+def _lines(path: Path, state: object, bad: list[Skipped]) -> Iterator[_Line]:
+    for number, raw in lines_in(path, state):
+        try:
+            text = raw.removesuffix(b"\n").decode()
+        except UnicodeDecodeError as error:
+            bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
+            continue
+        value = read_object(text)
+        if isinstance(value, str):
+            bad.append(Skipped(number, value))
+        else:
+            yield _Line(number, text, value)
+
+
+def _parts(path: Path, state: object, style: Style, skipped: list[Skipped]) -> Iterator[Part]:
+    for line in _lines(path, state, []):
+        if line.value.get("_type") not in HEADS:
+            yield _part(style, skipped, line)
 
 
 def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
@@ -143,9 +162,9 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
     if metadata != line.get("metadata", {}):
         note("metadata", "is not an object that can be stored, {} is stored instead")
     consolidated = offset_of(line)
-    if consolidated is None or not 0 <= consolidated <= len(file.lines):
+    if consolidated is None or not 0 <= consolidated <= file.count:
         for name in OFFSETS:
-            note(name, f"is not a count of these {len(file.lines)} messages, 0 is stored instead")
+            note(name, f"is not a count of these {file.count} messages, 0 is stored instead")
         consolidated = 0
     times = {name: moment(line.get(name), local=True) for name in ("created_at", "updated_at")}
     for name, time in times.items():
@@ -155,7 +174,7 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
         note("key", f"is not a key, {quoted(key)} from the file name is used instead")
     return Draft(
         key=key,
-        parts=[_part(STYLES[generation], skipped, line) for line in file.lines],
+        parts=FileParts(partial(_parts, path, file.state, STYLES[generation]), skipped),
         fields={"metadata": metadata, "title": title_of(metadata)},
         created_at=times["created_at"],
         updated_at=times["updated_at"],
@@ -171,7 +190,7 @@ def _shown(value: Any) -> str:
 
 def _generation(path: Path, file: _File) -> str:
     head = file.heads.get("metadata")
-    if _COMPACT.match(head.text if head else file.lines[0].text if file.lines else ""):
+    if _COMPACT.match(head.text) if head else file.is_compact:
         return "go"
     if head is not None and "key" not in head.value and "last_consolidated" not in head.value:
         return "g0"

@@ -16,18 +16,26 @@ MAX_NAME: Final = 255
 
 
 @contextmanager
-def reading_unchanged(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading. On close, raise `InvalidFile` if the file has changed since it was opened."""
-    before = state(path)
+def reading_unchanged(path: Path, before: object = None) -> Iterator[BinaryIO]:
+    """Open a file for reading. Raise `InvalidFile` at the start or the end if it has changed since `before`.
+
+    `before` is an earlier `state` of the file; by default the state at the start.
+    """
+    before = before or state(path)
+    _check_unchanged(path, before)
     with reading(path) as file:
         yield file
+    _check_unchanged(path, before)
+
+
+def _check_unchanged(path: Path, before: object) -> None:
     if state(path) != before:
         raise InvalidFile(path, "was changed while it was read: stop the writer, then import again")
 
 
-def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, with their line numbers from 1."""
-    with reading_unchanged(path) as file:
+def lines_in(path: Path, before: object = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their line numbers from 1. See `reading_unchanged`."""
+    with reading_unchanged(path, before) as file:
         for number, line in lines_of(file, path):
             if not line.isspace():
                 yield number, line
