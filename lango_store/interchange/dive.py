@@ -6,7 +6,7 @@ Data without a field of ours is stored in the `extra["dive"]` of a turn or a mes
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -145,7 +145,7 @@ def _fault(line: Any) -> str | None:
 _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
-def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     """Write a session to the file that Dive opens for its id. Raises `InvalidKey` if the file name would be too long.
 
     Dive shows a model the last compaction and the messages after it. A compaction is therefore written before the
@@ -158,7 +158,7 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
             f"session key {quoted(draft.key)} is too long for the file name that Dive derives from it: "
             "fork the session to a shorter key"
         )
-    with atomic_writer(path, replace=replace) as file:
+    with atomic_writer(path, replace=path in replace) as file:
         file.write(_bytes_of("header", header))
         for number, event in enumerate((each for part in _in_dive_order(draft) for each in _events(part)), 1):
             # The "s" keeps these ids different from ids that Dive generates.

@@ -1,20 +1,21 @@
 """nanobot's session files: JSON lines of three generations, and of the Go port.
 
-The export of an unchanged session is byte for byte the imported file, if all of its lines could be read and its
-metadata line and provider state line come first, as nanobot writes them. Times without a time zone are local; their
-text is stored unchanged. The `extra["nanobot"]` of a session holds its `key`, `generation`, `stem` (the file name
-without suffix), `metadata` line and `provider_state` line.
+The export of an unchanged session is byte for byte the imported file, if all of its lines could be read, it has no
+blank lines and ends with a newline, and its metadata line, with both times, and provider state line come first.
+Times without a time zone are local; their text is stored unchanged. The `extra["nanobot"]` of a session holds its
+`key`, `generation`, `stem` (the file name without suffix), `metadata` line and `provider_state` line. `texts` holds the
+text of a line that differs from the text that this generation of nanobot would write.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
@@ -45,6 +46,9 @@ from lango_store.interchange.nanobot_lines import (
     title_of,
 )
 from lango_store.interchange.source import lines_in
+
+Names = Literal["nanobot", "readable"]
+"""The names of exported files."""
 
 _DETECTION_BYTES: Final = 8 << 20  # read at most this much of a file to detect its format
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
@@ -172,6 +176,7 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
             note(name, "is not a time, the time of the import is stored instead")
     if "key" in line and line["key"] != key:
         note("key", f"is not a key, {quoted(key)} from the file name is used instead")
+    heads = {name: line for name, line in file.heads.items() if is_storable(line.value)}
     return Draft(
         key=key,
         parts=FileParts(partial(_parts, path, file.state, STYLES[generation]), skipped),
@@ -179,7 +184,7 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
         created_at=times["created_at"],
         updated_at=times["updated_at"],
         last_consolidated=consolidated,
-        extra={NAME: _raw(path, key, generation, file.heads, times["updated_at"])},
+        extra={NAME: _raw(path, key, generation, heads, times["updated_at"])},
     )
 
 
@@ -214,7 +219,10 @@ def _raw(
 ) -> dict[str, Any]:
     stem = path.stem.encode("utf-8", "backslashreplace").decode()
     raw: dict[str, Any] = {"key": key, "generation": generation, "stem": stem}
-    raw |= {name: head.value for name, head in heads.items() if is_storable(head.value)}
+    raw |= {name: head.value for name, head in heads.items()}
+    dumps = STYLES[generation].dumps
+    if texts := {name: head.text for name, head in heads.items() if dumps(head.value) != head.text}:
+        raw["texts"] = texts
     return raw if updated_at is None else raw | {"updated_at": updated_at.isoformat()}
 
 
@@ -230,28 +238,36 @@ def _part(style: Style, skipped: list[Skipped], line: _Line) -> Part:
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
 
 
-def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def write(draft: Draft, folder: Path, *, replace: Collection[Path] = (), names: Names = "nanobot") -> Path:
     """Write a session in the format of its generation, by default the current one, and return the path of the file.
 
-    An existing file with different content raises `InvalidFile` and is not changed, unless `replace` is True.
+    An existing file with different content raises `InvalidFile` and is not changed, unless its path is in `replace`.
+    With `names="readable"`, the file has the name that nanobot 0.2 and the Go port expect, whatever the generation.
     """
     raw = mapping(draft.extra.get(NAME))
     generation = str(raw.get("generation"))
     if generation not in STYLES:
         generation = "g2"
-    path = folder / file_name(draft.key, generation)
-    with files.atomic_writer(path, replace=replace) as file:
+    path = folder / file_name(draft.key, "g1" if names == "readable" else generation)
+    with files.atomic_writer(path, replace=path in replace) as file:
         for text in _texts(draft, raw, STYLES[generation]):
             file.write(f"{text}\n".encode())
     return path
 
 
 def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
-    yield style.dumps(_metadata_line(draft, mapping(raw.get("metadata")), raw, style))
+    texts = mapping(raw.get("texts"))
+    yield _head_text(_metadata_line(draft, mapping(raw.get("metadata")), raw, style), texts.get("metadata"), style)
     if isinstance(raw.get("provider_state"), dict):
-        yield style.dumps(raw["provider_state"])
+        yield _head_text(raw["provider_state"], texts.get("provider_state"), style)
     for message in draft.messages:
         yield from text_from_message(message, style)
+
+
+def _head_text(line: dict[str, Any], imported: Any, style: Style) -> str:
+    """Return a line as text: the imported text if it has the same content."""
+    text = style.dumps(line)
+    return imported if isinstance(imported, str) and style.dumps(read_object(imported)) == text else text
 
 
 def _metadata_line(draft: Draft, imported: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:

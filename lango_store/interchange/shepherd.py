@@ -7,7 +7,7 @@ without a time zone are local.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -102,7 +102,7 @@ def _read(path: Path, before: object) -> Iterator[tuple[str, Any]]:
             ) from error
 
 
-def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     """Write a session's log to the file that Shepherd reads for the provider.
 
     If the session did not come from Shepherd, its key is used as the provider.
@@ -120,7 +120,7 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
     for index, message in enumerate(_messages(draft)):
         members |= {name: index for name, role in _INDICES.items() if message.get("role") == role}
     path = folder / _file_name(members["provider"], draft.key)
-    with files.atomic_writer(path, replace=replace) as file:
+    with files.atomic_writer(path, replace=path in replace) as file:
         start, empty, end = _text_of(members).partition(_NO_MESSAGES)
         file.write(json_bytes(start))
         between, after = _FIRST, empty
