@@ -6,6 +6,7 @@ the table `sessions` has one row for each incarnation, that is, for each purged 
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect.driver_errors import translated
 from lango_store._dialect.sqlite import SQLite
+from lango_store._engine.untrusted_files import Guard, guard_fault
 from lango_store._operations import edits, levels, payloads, transfer
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, VALUE
 from lango_store._operations.expiry import MAX_BATCH
@@ -64,6 +66,19 @@ _MARK_COPIES: Final = (
 )
 """Marks the turns that forks copied: files of revisions before 0107 do not mark them."""
 
+_TRIGGERS: Final = {
+    "CREATE TRIGGER messages_ai AFTER INSERT ON messages BEGIN INSERT INTO messages_fts"
+    " (rowid, text) VALUES (new.rowid, new.text); END",
+    "CREATE TRIGGER messages_ad AFTER DELETE ON messages BEGIN INSERT INTO messages_fts"
+    " (messages_fts, rowid, text) VALUES('delete', old.rowid, old.text); END",
+    "CREATE TRIGGER messages_au AFTER UPDATE ON messages BEGIN INSERT INTO messages_fts"
+    " (messages_fts, rowid, text) VALUES('delete', old.rowid, old.text); INSERT INTO messages_fts"
+    " (rowid, text) VALUES (new.rowid, new.text); END",
+}
+"""The triggers of the full-text index, without the quotes that versions of sqlite-utils write differently."""
+
+_QUOTES: Final = re.compile(r'["`\[\]]')
+
 
 class Archive:
     """An archive file of purged sessions.
@@ -104,6 +119,8 @@ class Archive:
         self._path = path
         try:
             with _our_errors(path):
+                self._guard = Guard(self._connection)
+            with self._bounded():
                 # A purge deletes sessions once the archive is on disk.
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._db = Database(self._connection, execute_plugins=False)
@@ -138,16 +155,41 @@ class Archive:
             if not self._db["messages_fts"].exists():
                 self._db.table("messages").enable_fts(["text"], create_triggers=True)
 
+    def _reject_triggers(self) -> None:
+        """Raise `InvalidFile` for a trigger that could ignore or change what this class writes."""
+        query = "SELECT name, tbl_name, sql FROM sqlite_schema WHERE type = 'trigger'"
+        for name, table, sql in self._connection.execute(query).fetchall():
+            if table.lower() in ("sessions", *_PARTS) and _QUOTES.sub("", " ".join(str(sql).split())) not in _TRIGGERS:
+                raise InvalidFile(
+                    self._path, f"has the trigger {quoted(name)}, which lango_store did not create: drop the trigger"
+                )
+
     def _missing(self) -> list[tuple[str, str, type]]:
         """Return the columns that a file of an earlier release lacks, each as table, name and type."""
         columns = [(name, *column) for name, part in self._parts().items() for column in _columns(part[0]).items()]
         return [each for each in columns if each[1] not in self._db.table(each[0]).columns_dict]
 
     @contextmanager
+    def _bounded(self) -> Iterator[None]:
+        """Translate errors, and interrupt statements that take much longer than the size of the file explains."""
+        self._guard.allow(Path(self._path))
+        try:
+            with _our_errors(self._path):
+                yield
+        finally:
+            self._guard.allow(None)
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._connection.execute("BEGIN IMMEDIATE")  # a transaction that reads first cannot wait for another writer
         with self._connection:
-            yield
+            self._reject_triggers()
+            # SQLite counts full-text indexes as unsafe in triggers. The triggers are those that this class created.
+            self._connection.execute("PRAGMA trusted_schema = ON")
+            try:
+                yield
+            finally:
+                self._connection.execute("PRAGMA trusted_schema = OFF")
 
     def _parts(self) -> dict[str, tuple[sa.Table, str, str]]:
         """Return the `_PARTS` whose table exists: files of earlier releases may lack some tables."""
@@ -215,7 +257,7 @@ class Archive:
         words = " ".join('"' + word.replace('"', '""') + '"' for word in text.split())
         if not words:
             raise ValueError("the text to search for has no words: give one or more")
-        with _our_errors(self._path):
+        with self._bounded():
             return list(self._db.query(query, [words, limit]))
 
     def count(
@@ -236,7 +278,7 @@ class Archive:
         """
         where, values = _filtered(user_id, agent_id, key_prefix)
         query = f"SELECT count(*), coalesce(sum(message_count), 0) FROM sessions WHERE {where}"
-        with _our_errors(self._path):
+        with self._bounded():
             sessions, messages = self._connection.execute(query, values).fetchone()
         return sessions, messages
 
@@ -258,7 +300,7 @@ class Archive:
             ValueError: No filter was passed; nothing was deleted.
         """
         where, values = _filtered(user_id, agent_id, key_prefix)
-        with _our_errors(self._path):
+        with self._bounded():
             with self._transaction():
                 deleted = self._drop(where, values)
                 self._db.table("messages").rebuild_fts()  # the index remembers words of deleted rows until then
@@ -288,7 +330,7 @@ class Archive:
             f"WHERE sessions.key = ? AND messages.{'id' if isinstance(checked, str) else 'seq'} = ? "
             "AND sessions.incarnation = coalesce(?, sessions.incarnation) ORDER BY sessions.id DESC LIMIT 1"
         )
-        with _our_errors(self._path):
+        with self._bounded():
             with self._transaction():
                 row = next(iter(self._db.query(query, [key, checked, incarnation])), None)
                 if row is None:
@@ -341,17 +383,18 @@ class Archive:
     def _descendants(self, key: str) -> list[str]:
         """Return the keys of descendants that were archived after the previous incarnation of a session."""
         # One purge gives all its sessions the same `archived_at`. Their order is that of the ids: a clock can go back.
+        previous = "SELECT id, archived_at FROM sessions WHERE key = ? ORDER BY id DESC LIMIT 1 OFFSET 1"
         query = (
-            "WITH previous AS (SELECT id, archived_at FROM sessions WHERE key = ? ORDER BY id DESC LIMIT 1 OFFSET 1) "
-            "SELECT DISTINCT key FROM sessions WHERE key >= ? AND key < ? AND NOT EXISTS (SELECT 1 FROM previous "
-            "WHERE sessions.id < previous.id OR sessions.archived_at = previous.archived_at) ORDER BY key"
+            "SELECT DISTINCT key FROM sessions WHERE key >= ? AND key < ? AND id > ? AND archived_at IS NOT ? "
+            "ORDER BY key"
         )
         prefix = levels.below(key)
-        with _our_errors(self._path):
-            return [row[0] for row in self._connection.execute(query, [key, prefix, end_of_prefix(prefix)])]
+        with self._bounded():
+            after = self._connection.execute(previous, [key]).fetchone() or (0, "")
+            return [row[0] for row in self._connection.execute(query, [prefix, end_of_prefix(prefix), *after])]
 
     def _restore(self, connection: sa.Connection, key: str, now: datetime, ttl: float | None) -> None:
-        with _our_errors(self._path):
+        with self._bounded():
             rows = list(self._db["sessions"].rows_where("key = ?", [key], order_by="id desc", limit=1))
             if not rows:
                 raise SessionNotFound(
@@ -414,6 +457,8 @@ def _our_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, NotFoundError) as error:
+        if fault := guard_fault(error):
+            raise InvalidFile(path, fault) from error
         ours = translated(error, SQLite())
         if type(ours) is not LangoStoreError:
             ours.args = (f"archive {path}: {ours}",)

@@ -16,6 +16,7 @@ from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
 from lango_store.interchange.copying import CopyReport
 from lango_store.interchange.copying import copy as copy_sessions
+from lango_store.interchange.nanobot import Names
 from lango_store.interchange.salvage import salvage as salvage_file
 
 _NAMES = ", ".join(interchange.FORMATS)
@@ -118,6 +119,14 @@ def export(
         ),
     ] = None,
     no_redact: Annotated[bool, typer.Option("--no-redact", help="With openai: write texts unchanged.")] = False,
+    names: Annotated[
+        Names,
+        typer.Option(
+            metavar="NAMES",
+            help="With nanobot: nanobot for the file names that nanobot expects, in base64 for new sessions, or "
+            "readable for names such as telegram_1.jsonl, which nanobot 0.2 and its Go port expect.",
+        ),
+    ] = "nanobot",
     json_: JsonOption = False,
 ) -> None:
     """Export sessions to files.
@@ -138,6 +147,8 @@ def export(
         raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
     if (redact or no_redact) and (format != "openai" or (redact and no_redact)):
         raise typer.BadParameter("give one of --redact and --no-redact, with --format openai")
+    if names != "nanobot" and format != "nanobot":
+        raise typer.BadParameter("give it with --format nanobot", param_hint="--names")
     is_output = to == "-"
     if is_output and (format not in ("jsonl", "openai") or json_):
         raise typer.BadParameter(
@@ -162,6 +173,7 @@ def export(
             children=children,
             replace=force,
             redact=None if no_redact else redact or interchange.redact_text,
+            names=names,
             on_file=on_file,
         )
     failed, unchanged = sum(each.error is not None for each in done), sum(each.unchanged for each in done)

@@ -5,9 +5,11 @@ except `jsonl` converts its files to a `Draft`, and all of these except `lango` 
 format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, get_args
 
 from lango_store._operations import levels, lists
 from lango_store._operations.lists import Filter
@@ -34,6 +36,8 @@ __all__ = [
     "writable",
 ]
 
+_NANOBOT: Final = Format("nanobot", nanobot.recognizes, nanobot.read, nanobot.write, nanobot.rank)
+
 FORMATS: Final[dict[str, Format | Backups]] = {
     each.name: each
     for each in (
@@ -41,7 +45,7 @@ FORMATS: Final[dict[str, Format | Backups]] = {
         Format("dive", dive.recognizes, dive.read, dive.write),
         Format("shepherd", shepherd.recognizes, shepherd.read, shepherd.write),
         Format("lango", lango.recognizes, lango.read),
-        Format("nanobot", nanobot.recognizes, nanobot.read, nanobot.write, nanobot.rank),
+        _NANOBOT,
     )
 }
 """The formats that can be imported, in the order in which they are tried when the format of a file is detected."""
@@ -112,8 +116,9 @@ def import_path(
     Each file is checked completely before its first session is written. The sessions of a large file are committed in
     batches, so that other writers do not wait long. If an import is interrupted, run it again.
 
-    An import of `jsonl` needs memory for the longest line of the file. The other formats need memory for the whole
-    file. A line of more than 256 MiB is refused. In the format `shepherd`, a file of more than 256 MiB is refused.
+    An import needs memory for the longest line of a file, and in the format `dive` for the ids in the file. In the
+    formats `shepherd` and `lango`, which have no lines, it needs memory for the longest message. A longer line or
+    message than 256 MiB is refused.
 
     Args:
         store: The store to import into.
@@ -167,6 +172,7 @@ def export(
     children: bool = False,
     replace: bool = False,
     redact: Redact | None = redact_text,
+    names: nanobot.Names = "nanobot",
     on_file: Callable[[Exported], None] | None = None,
 ) -> list[Exported]:
     """Export sessions to files: some sessions, the sessions of a user, or all sessions.
@@ -189,6 +195,10 @@ def export(
         replace: Replace existing files. Default: False.
         redact: For `openai`: a function that replaces personal data and secrets in a text, or None for unchanged texts.
             The other formats are never redacted.
+        names: For `nanobot`: `"nanobot"` (the default) for the file names that nanobot expects, which for new sessions
+            are base64 (`dGVsZWdyYW06MQ.jsonl`), or `"readable"` for the names that nanobot 0.2 and its Go port expect
+            (`telegram_1.jsonl`). With readable names, two keys can have the same name; then the second session is not
+            exported.
         on_file: Called with each result when the session is finished.
 
     Returns:
@@ -198,7 +208,7 @@ def export(
     Raises:
         InvalidFile: With `jsonl` and `openai`: the file exists with different content, or cannot be written.
         ValueError: Not exactly one of `keys`, `user_id` and `everything` is given; or `format` cannot be written,
-            or does not support an open file as `to` or a function of yours as `redact`.
+            or does not support an open file as `to`, a function of yours as `redact`, or `names`.
         DatabaseBusy: The database is busy.
         DatabaseUnavailable: The database cannot be reached.
     """
@@ -209,6 +219,10 @@ def export(
         raise ValueError(f"{format} can only be imported: export to one of {', '.join(writable())}")
     if redact not in (redact_text, None) and format != OPENAI:
         raise ValueError(f"{format} cannot be redacted: leave out redact, or export as {OPENAI}")
+    if names != "nanobot":
+        if format != _NANOBOT.name or names not in get_args(nanobot.Names):
+            raise ValueError(f"names={names!r}: give one of {', '.join(get_args(nanobot.Names))}, and format='nanobot'")
+        chosen = dataclasses.replace(_NANOBOT, write=partial(nanobot.write, names=names))
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
     session_keys = keys or _keys(store, expired=chosen.exports_expired, user_id=user_id)

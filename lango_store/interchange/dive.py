@@ -6,8 +6,7 @@ Data without a field of ours is stored in the `extra["dive"]` of a turn or a mes
 
 import json
 import re
-from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,9 +24,9 @@ from lango_store.interchange.dive_fields import (
     raw_of,
     suspension_of,
 )
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
 from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
-from lango_store.interchange.files import atomic_writer
+from lango_store.interchange.files import atomic_writer, state
 from lango_store.interchange.moments import go_text, nanoseconds
 from lango_store.interchange.source import MAX_NAME, checked_file_key, first_bytes, lines_in
 
@@ -43,10 +42,11 @@ def recognizes(path: Path) -> bool:
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session. An incomplete last line is skipped; any other bad line raises `InvalidFile`."""
-    lines = list(_lines(path, skipped))
-    if not lines:
+    before = state(path)
+    lines = _lines(path, before, skipped)
+    _, first = next(lines, (0, {}))
+    if not first:
         raise InvalidFile(path, "has no header line: give a session file of Dive")
-    (_, first), *lines = lines
     if first["line_type"] != "header":
         raise InvalidFile(
             path, f"starts with {quoted(first['line_type'])}, not with a header: give a session file of Dive"
@@ -56,28 +56,39 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     if fault := id_fault(id):
         raise InvalidFile(path, f"its id {quoted(id)} {fault}, which Dive does not accept: correct the header")
     raw: dict[str, Any] = {"header": header}
-    events = list(_events_of(lines, skipped))
-    last_time = events[-1][1].get("timestamp") if events else None
+    seen: set[str] = set()
+    repeated: set[str] = set()
+    last_time = None
+    for _, event in _events_of(lines, skipped):
+        for each in _ids_of(event):
+            (repeated if each in seen else seen).add(each)
+        last_time = event.get("timestamp")
     if (nanoseconds(last_time) or 0) > (nanoseconds(header.get("updated_at")) or 0):
         raw["updated_at"] = last_time
-    repeated = _repeated_ids([event for _, event in events])
     values = columns(raw)
-    state = suspension_of(header)
+    suspended = suspension_of(header)
+
+    def parts(skipped: list[Skipped]) -> Iterator[Part]:
+        lines = _lines(path, before, [])
+        next(lines)
+        for number, event in _events_of(lines, []):
+            yield part_from(event, repeated, number, skipped)
+
     return [
         Draft(
             key=checked_file_key(path, key_of(str(id))),
-            parts=[part_from(event, repeated, number, skipped) for number, event in events],
+            parts=FileParts(parts, skipped),
             fields={name: values[name] for name in ("title", "metadata") if values[name]},
             created_at=values["created_at"],
             updated_at=values["updated_at"],
             forked_from=values["forked_from"],
             extra={NAME: raw},
-            suspensions=[] if state is None else [state],
+            suspensions=[] if suspended is None else [suspended],
         )
     ]
 
 
-def _events_of(lines: list[_Line], skipped: list[Skipped]) -> Iterator[_Line]:
+def _events_of(lines: Iterator[_Line], skipped: list[Skipped]) -> Iterator[_Line]:
     for number, line in lines:
         if line["line_type"] == "event":
             yield number, line["data"]
@@ -85,24 +96,22 @@ def _events_of(lines: list[_Line], skipped: list[Skipped]) -> Iterator[_Line]:
             skipped.append(Skipped(number, f"a line of type {quoted(line['line_type'])} is not an event: left out"))
 
 
-def _repeated_ids(events: list[dict[str, Any]]) -> Container[str]:
-    """Return the ids that several events or several messages share, each prefixed with its kind."""
-    counts: Counter[str] = Counter()
-    for event in events:
-        counts[f"event {storable_id(event.get('id'))}"] += 1
-        counts.update(f"message {storable_id(each.get('id'))}" for each in event.get("messages") or [])
-    return {id for id, count in counts.items() if count > 1}
+def _ids_of(event: dict[str, Any]) -> Iterator[str]:
+    """Yield the ids of an event and its messages, each prefixed with its kind."""
+    yield f"event {storable_id(event.get('id'))}"
+    for message in event.get("messages") or []:
+        yield f"message {storable_id(message.get('id'))}"
 
 
-def _lines(path: Path, skipped: list[Skipped]) -> Iterator[_Line]:
-    raw_lines = list(lines_in(path))
+def _lines(path: Path, before: object, skipped: list[Skipped]) -> Iterator[_Line]:
+    raw_lines = lines_in(path, before)
     for number, raw in raw_lines:
         is_torn = False
         try:
             line = read_json(raw.decode())
             fault = _fault(line)
         except (UnicodeDecodeError, NotJson) as error:
-            is_torn = number == raw_lines[-1][0]
+            is_torn = next(raw_lines, None) is None
             fault = f"is not UTF-8 ({error})" if isinstance(error, UnicodeDecodeError) else str(error)
         except ValueError as error:  # valid JSON that cannot be stored
             fault = str(error)
@@ -136,7 +145,7 @@ def _fault(line: Any) -> str | None:
 _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
-def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     """Write a session to the file that Dive opens for its id. Raises `InvalidKey` if the file name would be too long.
 
     Dive shows a model the last compaction and the messages after it. A compaction is therefore written before the
@@ -149,7 +158,7 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
             f"session key {quoted(draft.key)} is too long for the file name that Dive derives from it: "
             "fork the session to a shorter key"
         )
-    with atomic_writer(path, replace=replace) as file:
+    with atomic_writer(path, replace=path in replace) as file:
         file.write(_bytes_of("header", header))
         for number, event in enumerate((each for part in _in_dive_order(draft) for each in _events(part)), 1):
             # The "s" keeps these ids different from ids that Dive generates.

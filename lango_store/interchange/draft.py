@@ -1,5 +1,6 @@
 """Intermediate form of a session: formats of other systems convert files to a `Draft`, or a `Draft` to files."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -26,34 +27,6 @@ class Part:
     replaced_upto: int | None = None
 
 
-@dataclass
-class Draft:
-    """A session and its messages.
-
-    `fields` are keyword arguments of `Store.create`, except key, TTL and messages. `extra` holds data of the other
-    system that has no column, under the system's name; it is stored as a value of the session. An export sets
-    `summarized_upto`, the last seq that a compaction removed from the window, and `records`, the number of records,
-    which `parts` leaves out. `suspensions` holds the states of the suspensions that have no answer.
-    """
-
-    key: str
-    parts: list[Part] = field(default_factory=list)
-    fields: dict[str, Any] = field(default_factory=dict)
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-    last_consolidated: int = 0
-    summarized_upto: int = 0
-    forked_from: str | None = None
-    records: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
-    suspensions: list[Any] = field(default_factory=list)
-
-    @property
-    def messages(self) -> list[Message]:
-        """The messages of all parts."""
-        return [message for part in self.parts for message in part.messages]
-
-
 @dataclass(frozen=True)
 class Skipped:
     """A line of a file that could not be read, or could not be stored unchanged.
@@ -65,3 +38,52 @@ class Skipped:
 
     line: int
     reason: str
+
+
+class FileParts:
+    """The parts in a file, which each iteration reads again, because they may not fit into memory.
+
+    Args:
+        read: Reads the parts, and appends lines that could not be read, or could not be stored unchanged, to its list.
+        skipped: The list that the first iteration passes to `read`. Later iterations would report the same lines.
+    """
+
+    def __init__(self, read: Callable[[list[Skipped]], Iterator[Part]], skipped: list[Skipped]) -> None:
+        self._read = read
+        self._skipped: list[Skipped] | None = skipped
+
+    def __iter__(self) -> Iterator[Part]:
+        skipped, self._skipped = self._skipped, None
+        return self._read([] if skipped is None else skipped)
+
+
+@dataclass
+class Draft:
+    """A session and its messages.
+
+    `parts` can be iterated several times. In a large session they are read from the file or the database each time.
+    `log` yields the messages one by one; without it, they are taken from the parts.
+
+    `fields` are keyword arguments of `Store.create`, except key, TTL and messages. `extra` holds data of the other
+    system that has no column, under the system's name; it is stored as a value of the session. An export sets
+    `summarized_upto`, the last seq that a compaction removed from the window, and `records`, the number of records,
+    which `parts` leaves out. `suspensions` holds the states of the suspensions that have no answer.
+    """
+
+    key: str
+    parts: Iterable[Part] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    last_consolidated: int = 0
+    summarized_upto: int = 0
+    forked_from: str | None = None
+    records: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+    suspensions: list[Any] = field(default_factory=list)
+    log: Iterable[Message] | None = None
+
+    @property
+    def messages(self) -> Iterable[Message]:
+        """The messages of all parts, to be iterated once."""
+        return (message for part in self.parts for message in part.messages) if self.log is None else self.log

@@ -1,6 +1,5 @@
 """Export of a stored session: reading it as a `Draft` on the caller's connection."""
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -8,7 +7,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import Moment
 from lango_store._operations import payloads, sessions, suspensions, values
-from lango_store._operations.binds import MESSAGE, TURN, of_session
+from lango_store._operations.binds import MESSAGE, TURN
 from lango_store._operations.messages import MAX_SEQ
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import MESSAGE_COLUMNS, turn_json
@@ -20,17 +19,22 @@ from lango_store.interchange.fidelity import mapping
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)
 _LOG: Final = Pages(MESSAGE, MESSAGE_COLUMNS)
+_TURNS: Final = Pages(TURN, [as_stored(column) for column in TURN.c])
 _TURN: Final = [column.name for column in TURN.c]
 
 
 def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draft:
-    """Read a live session, with the value that the import from `system` stored."""
+    """Read a live session, with the value that the import from `system` stored.
+
+    The messages are read on the connection, which must have a snapshot, when the draft is iterated.
+    """
     info = sessions.info(connection, now, key)
     fields = {name: getattr(info, name) for name in _FIELDS}
     extra = mapping(values.read(connection, now, key, prefix=system).get(system))
     return Draft(
         key=key,
-        parts=_parts(connection, key),
+        parts=_Parts(connection, key),
+        log=_Log(connection, key),
         fields={name: value for name, value in fields.items() if value not in (None, {}, [])},
         created_at=info.created_at,
         updated_at=info.updated_at,
@@ -50,27 +54,54 @@ def log(connection: sa.Connection, key: str) -> Iterator[Message]:
         yield from (message for message in messages if message.role is not MessageRole.RECORD)
 
 
-def _parts(connection: sa.Connection, key: str) -> list[Part]:
-    """Return each turn with the messages from its first to its last seq, and each other message as a separate part."""
-    remaining = deque(log(connection, key))
+class _Log:
+    """The messages of a session, which each iteration reads again."""
 
-    def take(upto: int) -> list[Message]:
-        taken = []
-        while remaining and remaining[0].seq <= upto:
-            taken.append(remaining.popleft())
-        return taken
+    def __init__(self, connection: sa.Connection, key: str) -> None:
+        self._connection, self._key = connection, key
 
-    query = sa.select(*map(as_stored, TURN.c)).where(of_session(TURN, key)).order_by(TURN.c.turn_no)
-    parts: list[Part] = []
-    for row in connection.execute(query):
-        turn = dict(zip(_TURN, row, strict=True))
-        parts += _single_messages(take(turn["first_seq"] - 1))
-        parts.append(_turn(key, turn, take(turn["last_seq"])))
-    return parts + _single_messages(take(MAX_SEQ))
+    def __iter__(self) -> Iterator[Message]:
+        return log(self._connection, self._key)
 
 
-def _single_messages(messages: list[Message]) -> list[Part]:
-    return [Part([message], first_seq=message.seq) for message in messages]
+class _Parts:
+    """Each turn with the messages from its first to its last seq, and each other message as a separate part.
+
+    Each iteration reads the parts again.
+    """
+
+    def __init__(self, connection: sa.Connection, key: str) -> None:
+        self._connection, self._key = connection, key
+
+    def __iter__(self) -> Iterator[Part]:
+        remaining = _Remaining(log(self._connection, self._key))
+        for rows in _TURNS.read(self._connection, self._key):
+            for row in rows:
+                turn = dict(zip(_TURN, row, strict=True))
+                yield from map(_single, remaining.take(turn["first_seq"] - 1))
+                yield _turn(self._key, turn, [*remaining.take(turn["last_seq"])])
+        yield from map(_single, remaining.take(MAX_SEQ))
+
+
+class _Remaining:
+    """The messages of a log that were not taken yet."""
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._messages = messages
+        self._next: Message | None = None
+
+    def take(self, upto: int) -> Iterator[Message]:
+        """Yield the messages up to a seq."""
+        while message := self._next or next(self._messages, None):
+            self._next = message
+            if message.seq > upto:
+                return
+            self._next = None
+            yield message
+
+
+def _single(message: Message) -> Part:
+    return Part([message], first_seq=message.seq)
 
 
 def _turn(key: str, row: Mapping[str, Any], messages: list[Message]) -> Part:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from lango_store._operations.rows import encode_message
@@ -147,15 +148,30 @@ def read_json(text: str, *, levels: int = LEVELS, strict: bool = True) -> Any:
 
     Without `strict`, Python's NaN and Infinity are accepted, and the last of several equal names counts.
     """
-    too_deep = ValueError(f"is nested more than {levels} levels deep")
-    try:
+    with json_errors(levels):
         value = json.loads(text, **(STRICT if strict else {}))
+    check_levels(value, text, 0, len(text), levels)
+    return value
+
+
+@contextmanager
+def json_errors(levels: int) -> Iterator[None]:
+    """Translate the errors of a JSON decoder, see `read_json`."""
+    try:
+        yield
     except json.JSONDecodeError as error:
         raise NotJson(f"is not JSON ({error})") from None
     except ValueError as error:
         raise ValueError(f"cannot be read ({error})") from None
     except RecursionError:
-        raise too_deep from None
-    if text.count("[") + text.count("{") > levels and not levels_within(value, levels):
-        raise too_deep
-    return value
+        raise _too_deep(levels) from None
+
+
+def check_levels(value: Any, text: str, start: int, end: int, levels: int = LEVELS) -> None:
+    """Raise ValueError if a value, which was read from a part of a text, is nested too deep."""
+    if text.count("[", start, end) + text.count("{", start, end) > levels and not levels_within(value, levels):
+        raise _too_deep(levels)
+
+
+def _too_deep(levels: int) -> ValueError:
+    return ValueError(f"is nested more than {levels} levels deep")

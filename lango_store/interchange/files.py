@@ -7,8 +7,9 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from lango_store.errors import InvalidFile
 
@@ -25,10 +26,13 @@ def unfinished(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading; decompress it if its name ends with `.gz`. Raises `InvalidFile` if that fails."""
+    """Open a file for reading; decompress it if its name ends with `.gz`.
+
+    Raises `InvalidFile` if that fails, or if the compressed file expands to an unusual size.
+    """
     try:
-        with gzip.open(path) if path.suffix == PACKED else path.open("rb") as file:
-            yield cast(BinaryIO, file)
+        with path.open("rb") as file:
+            yield cast(BinaryIO, BufferedReader(_Unpacked(path, file))) if path.suffix == PACKED else file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InvalidFile(
             path, f"cannot be decompressed ({error}): the file is damaged or incomplete, use another copy"
@@ -37,8 +41,36 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise InvalidFile(path, f"cannot be read ({error.strerror}): check the path and the permissions") from error
 
 
+UNPACKED: Final = 64 << 20
+_RATIO: Final = 100
+"""A compressed file may expand to `UNPACKED` bytes plus `_RATIO` times its size. Conversations expand 4 to 20 times."""
+
+
+class _Unpacked(RawIOBase):
+    """The content of a compressed file. A read raises `InvalidFile` as soon as the content is too large."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file = path, file
+        self._unpacked = gzip.GzipFile(fileobj=file)
+        self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._unpacked.readinto(buffer)
+        self._size += count
+        if self._size > UNPACKED + _RATIO * self._file.tell():
+            raise InvalidFile(
+                self._path,
+                f"expands to more than {_RATIO} times its size: "
+                "if you trust it, decompress it with gunzip and import the result",
+            )
+        return count
+
+
 LONGEST_LINE: Final = 256 << 20
-"""The maximum size of a line in bytes, and of a whole file in a format without lines."""
+"""The maximum size of a line in bytes, and of a value in a format without lines in characters."""
 
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:

@@ -1,6 +1,6 @@
 """`Format`, the functions that detect, read and write files of another system, and the reports of their results."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, ClassVar, Final
@@ -88,7 +88,7 @@ SESSION_FAULTS: Final = (*FILE_FAULTS, SessionNotFound, DamagedMessage)
 """Errors that concern one session. The export continues with the next session."""
 
 
-def _no_write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def _no_write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     raise NotImplementedError
 
 
@@ -103,7 +103,10 @@ class Format:
     read: Callable[..., Iterable[Draft]]
     """`read(path, skipped)` reads the sessions of a file, and appends unreadable or changed lines to `skipped`."""
     write: Callable[..., Path] = _no_write
-    """`write(draft, folder, replace=False)` writes a session to the file that its system expects; returns the path."""
+    """`write(draft, folder, replace=())` writes a session to the file that its system expects; returns the path.
+
+    `replace` has the paths of the existing files that may be replaced.
+    """
     rank: Callable[[Path], int] = lambda _: 0
     """Files with a lower rank are imported first. Of two files with the same key, the first one is imported."""
 
@@ -146,15 +149,21 @@ class Format:
     def export(
         self, store: Store, keys: Iterable[str], to: Path | BinaryIO, *, shared: bool = False, replace: bool = False
     ) -> Iterator[Exported]:
-        """Write each session to a separate file, each from its own snapshot."""
+        """Write each session to a separate file, each from its own snapshot.
+
+        With `replace`, files that exist before the export are replaced. Of two sessions with the same file name, the
+        second one is not exported.
+        """
         if not isinstance(to, Path):
             raise ValueError(f"{self.name} writes a file for each session: give a folder, or export as jsonl")
         before = {path: state(path) for path in to.iterdir() if path.is_file()} if to.is_dir() else {}
+        replaceable = {*before} if replace else set()
         for key in keys:
             try:
                 with store.context.snapshot(allow_replica=True) as connection:
                     draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
-                path = self.write(draft, to, replace=replace)
+                    path = self.write(draft, to, replace=replaceable)
+                replaceable.discard(path)
                 unchanged = before.get(path) == state(path)
                 yield Exported(key=key, path=str(path), records=draft.records, unchanged=unchanged)
             except SESSION_FAULTS as error:

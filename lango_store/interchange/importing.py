@@ -1,6 +1,7 @@
 """Import of a `Draft` in the caller's transaction."""
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -16,63 +17,91 @@ from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
 from lango_store.interchange.draft import Draft, Part
 
-_PAGE: Final = 500
+_ROWS: Final = 500
+_CHARACTERS: Final = 1 << 20
+"""The numbers of rows and characters after which a batch of rows is written."""
 
 Row = dict[str, Any]
+Batches = Iterator[dict[sa.Table, list[Row]]]
 
 
-def _encode(
-    draft: Draft, now: datetime, encode: Callable[[list[Message]], Batch]
-) -> tuple[dict[sa.Table, list[Row]], Row]:
-    """Return the rows of a draft's turns, messages and payloads, and the session's counters.
+class _Rows:
+    """The rows of a draft, and the session's counters, which are complete after the last batch.
 
     Raises `InvalidMessage` if a message cannot be stored.
     """
-    turns: list[Row] = []
-    messages: list[Row] = []
-    bodies: dict[str, str] = {}
-    last_seq = tokens = summarized_upto = 0
-    summary_turn = None
-    forked_from = encode_text(draft.forked_from, "forked_from")
-    for part in draft.parts:
-        before, created_at = last_seq, part.created_at or now
-        turn_no = len(turns) + 1 if part.kind else None
+
+    def __init__(self, draft: Draft, now: datetime, encode: Callable[[list[Message]], Batch]) -> None:
+        self._draft, self._now, self._encode = draft, now, encode
+        self._forked_from = encode_text(draft.forked_from, "forked_from")
+        self._ids: set[tuple[sa.Table, str]] = set()
+        self._digests: set[str] = set()
+        self.counters: Row = dict.fromkeys(
+            ("last_seq", "message_count", "token_count", "turn_count", "last_turn_no", "summarized_upto"), 0
+        )
+        self.counters["summary_turn"] = None
+
+    def batches(self) -> Batches:
+        """Yield the rows of turns, changes, messages and payloads, as many as one statement should write."""
+        batch, size = _empty(), 0
+        for part in self._draft.parts:
+            size += self._add(batch, part)
+            if size > _CHARACTERS or len(batch[MESSAGE]) + len(batch[TURN]) >= _ROWS:
+                full, batch, size = [batch], _empty(), 0
+                yield full.pop()  # no reference is kept, so that the rows are freed before the next batch
+        yield batch
+
+    def _add(self, batch: dict[sa.Table, list[Row]], part: Part) -> int:
+        """Add the rows of a part to a batch, and return their number of characters."""
+        counters, key, size = self.counters, self._draft.key, 0
+        before, created_at = counters["last_seq"], part.created_at or self._now
+        turn_no = counters["last_turn_no"] + 1 if part.kind else None
         if part.kind == "compaction":
-            last_seq += 1  # a compaction uses one seq, so that a comparison of last_seq detects it
-            summary_turn, summarized_upto = turn_no, before
-        first_seq = last_seq + 1
-        batch = encode(part.messages)
-        bodies |= batch.bodies
-        for row in batch.rows:
-            last_seq += 1
-            position = {"session_key": draft.key, "seq": last_seq, "turn_no": turn_no}
-            times = {"created_at": row["created_at"] or created_at, "logged_at": now}
-            messages.append(row | position | times | {"taken_by": None})
-        tokens += batch.tokens
+            counters["last_seq"] += 1  # a compaction uses one seq, so that a comparison of last_seq detects it
+            counters |= {"summary_turn": turn_no, "summarized_upto": before}
+        first_seq = counters["last_seq"] + 1
+        encoded = self._encode(part.messages)
+        for row in encoded.rows:
+            counters["last_seq"] += 1
+            self._check_id(MESSAGE, row["id"])
+            position = {"session_key": key, "seq": counters["last_seq"], "turn_no": turn_no}
+            times = {"created_at": row["created_at"] or created_at, "logged_at": self._now}
+            batch[MESSAGE].append(row | position | times | {"taken_by": None})
+            size += sum(len(value) for value in row.values() if isinstance(value, str))
+        for digest, body in encoded.bodies.items():
+            if digest not in self._digests:
+                self._digests.add(digest)
+                batch[PAYLOAD].append({"session_key": key, "digest": digest, "body": body})
+                size += len(body)
+        counters["message_count"] += len(encoded.rows)
+        counters["token_count"] += encoded.tokens
         if part.kind:
-            position = {"session_key": draft.key, "turn_no": turn_no, "first_seq": first_seq, "last_seq": last_seq}
+            position = {"session_key": key, "first_seq": first_seq, "last_seq": counters["last_seq"]}
             replaced_upto = before if part.kind == "compaction" else None
+            position |= {"turn_no": turn_no, "replaced_upto": replaced_upto, "created_at": created_at}
             # A file does not mark the turns that a fork copied: they are older than the fork.
-            is_copy = created_at < (draft.created_at or now)
-            facts = {"replaced_upto": replaced_upto, "created_at": created_at}
-            turns.append(_encode_turn(part) | position | facts | {"copied_from": forked_from if is_copy else None})
-    for rows in (turns, messages):
-        ids = [row["id"] for row in rows if row["id"] is not None]
-        if len(set(ids)) < len(ids):
+            is_copy = created_at < (self._draft.created_at or self._now)
+            turn = _encode_turn(part) | position | {"copied_from": self._forked_from if is_copy else None}
+            self._check_id(TURN, turn["id"])
+            counters |= {"turn_count": turn_no, "last_turn_no": turn_no}
+            batch[TURN].append(turn)
+            if part.kind == "compaction":
+                batch[CHANGE].append(_compaction(turn))
+        return size
+
+    def _check_id(self, table: sa.Table, id: str | None) -> None:
+        if id is None:
+            return
+        if (table, id) in self._ids:
             raise InvalidMessage(
-                "id", f"session {quoted(draft.key)} has two messages or turns with the same id: make the ids differ"
+                "id",
+                f"session {quoted(self._draft.key)} has two messages or turns with the same id: make the ids differ",
             )
-    counters = {
-        "last_seq": last_seq,
-        "message_count": len(messages),
-        "token_count": tokens,
-        "turn_count": len(turns),
-        "last_turn_no": len(turns),
-        "summary_turn": summary_turn,
-        "summarized_upto": summarized_upto,
-    }
-    payloads = [{"session_key": draft.key, "digest": digest, "body": body} for digest, body in bodies.items()]
-    return {TURN: turns, MESSAGE: messages, PAYLOAD: payloads}, counters
+        self._ids.add((table, id))
+
+
+def _empty() -> dict[sa.Table, list[Row]]:
+    return {TURN: [], MESSAGE: [], PAYLOAD: [], CHANGE: []}
 
 
 def _encode_turn(part: Part) -> Row:
@@ -117,22 +146,22 @@ def import_draft(
     extra = _encode_extra(draft)
     if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
         return None
-    written, counters = _encode(draft, now, encode)
-    written[CHANGE] = [_compaction(turn) for turn in written[TURN] if turn["kind"] == "compaction"]
-    for table, rows in written.items():
-        for start in range(0, len(rows), _PAGE):
-            transfer.insert(connection, table, rows[start : start + _PAGE])
+    rows = _Rows(draft, now, encode)
+    for batch in rows.batches():
+        for table in batch:
+            for start in range(0, len(batch[table]), _ROWS):
+                transfer.insert(connection, table, batch[table][start : start + _ROWS])
     fields = {
         "created_at": draft.created_at or now,
         "updated_at": draft.updated_at or now,
         "last_consolidated": draft.last_consolidated,
         "forked_from": encode_session({"forked_from": draft.forked_from})["forked_from"],
     }
-    sessions.change(connection, draft.key, fields | counters)
+    sessions.change(connection, draft.key, fields | rows.counters)
     values.write(connection, now, draft.key, extra)
     for new in _suspensions(draft):
         suspensions.suspend(connection, now, new)
-    return len(written[MESSAGE])
+    return int(rows.counters["message_count"])
 
 
 def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
@@ -152,17 +181,21 @@ def check(draft: Draft, now: datetime) -> int:
     encode_session(draft.fields | {"forked_from": draft.forked_from})
     _encode_extra(draft)
     _suspensions(draft)
-    rows, _ = _encode(draft, now, Batch)
-    return len(rows[MESSAGE])
+    rows = _Rows(draft, now, Batch)
+    deque(rows.batches(), maxlen=0)
+    return int(rows.counters["message_count"])
 
 
 def is_stored(log: Iterable[Message], draft: Draft) -> bool:
     """Return True if a log starts with the messages of a draft, apart from seqs, turns, times and token counts."""
     stored = iter(log)
-    try:
-        return all(_same(next(stored, None), message) for message in draft.messages)
-    except (SessionNotFound, DamagedMessage):  # the messages of an expired or damaged session cannot be compared
-        return False
+    is_same = True
+    for message in draft.messages:  # to the end, because the first iteration reports the skipped lines
+        try:
+            is_same = is_same and _same(next(stored, None), message)
+        except (SessionNotFound, DamagedMessage):  # an expired or damaged session cannot be compared
+            is_same = False
+    return is_same
 
 
 _IGNORED: Final = {"seq", "turn_no", "created_at", "tokens"}

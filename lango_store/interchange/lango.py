@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
 from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text
 from lango_store.interchange.moments import moment, nanoseconds
-from lango_store.interchange.source import first_bytes, reading_unchanged
+from lango_store.interchange.source import database_fault, first_bytes, open_database, reading_unchanged
 
 Row = dict[str, Any]
 
@@ -54,15 +54,15 @@ class Database:
                 with (folder / f"copy{ending}").open("wb") as to:
                     shutil.copyfileobj(file, to)
         with self._our_errors():
-            self._connection = sqlite3.connect(folder / "copy", isolation_level=None, check_same_thread=False)
+            self._connection = open_database(folder / "copy")
             weakref.finalize(self, self._connection.close)
             self._connection.text_factory = _text
             self._connection.create_function("instant", 1, _instant, deterministic=True)
-            self._connection.execute("PRAGMA trusted_schema = OFF")
             self._check_tables()
+            # The primary key refuses a damaged file whose pages repeat rows.
+            self._connection.execute("CREATE TEMP TABLE place (row INTEGER PRIMARY KEY, session, instant)")
             self._connection.execute(
-                "CREATE TEMP TABLE place AS "
-                "SELECT session_messages AS session, instant(timestamp) AS instant, rowid AS row FROM messages"
+                "INSERT INTO place SELECT rowid, session_messages, instant(timestamp) FROM messages"
             )
             self._connection.execute("CREATE INDEX temp.place_order ON place (session, instant, row)")
 
@@ -93,9 +93,9 @@ class Database:
         try:
             yield
         except (sqlite3.Error, UnicodeError) as error:
+            fault = database_fault(error)
             raise InvalidFile(
-                self._path,
-                f"cannot be read as lango's database ({error}): give a complete database that is not encrypted",
+                self._path, f"cannot be read as lango's database ({fault}): give a complete database, not encrypted"
             ) from error
 
 
@@ -131,7 +131,11 @@ def read(path: Path, skipped: list[Skipped]) -> Iterator[Draft]:
     )
     for row in database.rows(strays):
         skipped.append(Skipped(_number(row), f"message row {row['id']} belongs to no session: left out"))
+    ids: set[Any] = set()
     for row in database.rows("SELECT * FROM sessions ORDER BY id"):
+        if row["id"] in ids:
+            raise InvalidFile(path, f"is damaged, it has the session row {row['id']} twice: use another copy")
+        ids.add(row["id"])
         try:
             key = check_key(row["key"])
         except InvalidKey as error:
@@ -150,9 +154,14 @@ def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> Dr
     if row.get("metadata") is not None and not isinstance(metadata, dict):
         raw["metadata"] = row["metadata"]
     created_at = moment(row.get("created_at"))
+
+    def parts(skipped: list[Skipped]) -> Iterator[Part]:
+        for each in database.messages(row["id"]):
+            yield Part([_message(each, skipped)], created_at=created_at)
+
     return Draft(
         key=key,
-        parts=[Part([_message(each, skipped) for each in database.messages(row["id"])], created_at=created_at)],
+        parts=FileParts(parts, skipped),
         fields=fields,
         created_at=created_at,
         updated_at=moment(row.get("updated_at")),

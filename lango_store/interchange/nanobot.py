@@ -1,24 +1,27 @@
 """nanobot's session files: JSON lines of three generations, and of the Go port.
 
-The export of an unchanged session is byte for byte the imported file, if all of its lines could be read and its
-metadata line and provider state line come first, as nanobot writes them. Times without a time zone are local; their
-text is stored unchanged. The `extra["nanobot"]` of a session holds its `key`, `generation`, `stem` (the file name
-without suffix), `metadata` line and `provider_state` line.
+The export of an unchanged session is byte for byte the imported file, if all of its lines could be read, it has no
+blank lines and ends with a newline, and its metadata line, with both times, and provider state line come first.
+Times without a time zone are local; their text is stored unchanged. The `extra["nanobot"]` of a session holds its
+`key`, `generation`, `stem` (the file name without suffix), `metadata` line and `provider_state` line. `texts` holds the
+text of a line that differs from the text that this generation of nanobot would write.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
 from lango_store.interchange.fidelity import check_key, known_role, mapping, read_role
+from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
 from lango_store.interchange.nanobot_lines import (
     HEADS,
@@ -43,6 +46,9 @@ from lango_store.interchange.nanobot_lines import (
     title_of,
 )
 from lango_store.interchange.source import lines_in
+
+Names = Literal["nanobot", "readable"]
+"""The names of exported files."""
 
 _DETECTION_BYTES: Final = 8 << 20  # read at most this much of a file to detect its format
 _COMPACT: Final = re.compile(r'\s*\{"(?:[^"\\]|\\.)*":\S')
@@ -79,8 +85,8 @@ def rank(path: Path) -> int:
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session. Bad lines are skipped and reported. Raises `InvalidFile` if no line can be read."""
-    file = _read_file(path)
-    if not file.lines and not file.heads:
+    file = _scan(path)
+    if not file.count and not file.heads:
         first = f"line {file.bad[0].line}: {file.bad[0].reason}" if file.bad else "it is empty: use another copy"
         raise InvalidFile(path, f"has no readable line; {first}")
     skipped += file.bad
@@ -98,35 +104,52 @@ class _Line:
 
 @dataclass
 class _File:
-    """The lines of a file: messages, the last metadata line and provider state line, and faults of other lines."""
+    """A file without its messages: its state, the number of messages, its last heads, and faults of other lines.
 
-    lines: list[_Line] = field(default_factory=list)
+    `is_compact` is true if the first message has the compact form of the Go port.
+    """
+
+    state: object
+    count: int = 0
+    is_compact: bool = False
     heads: dict[Head, _Line] = field(default_factory=dict)
     bad: list[Skipped] = field(default_factory=list)
 
 
-def _read_file(path: Path) -> _File:
-    file = _File()
-    for number, raw in lines_in(path):
-        try:
-            text = raw.removesuffix(b"\n").decode()
-        except UnicodeDecodeError as error:
-            file.bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
-            continue
-        value = read_object(text)
-        if isinstance(value, str):
-            file.bad.append(Skipped(number, value))
-            continue
-        line = _Line(number, text, value)
-        if (head := value.get("_type")) not in HEADS:
-            file.lines.append(line)
+def _scan(path: Path) -> _File:
+    """Read a file without its messages, which are read later, one by one: any line can be the last metadata line."""
+    file = _File(state(path))
+    for line in _lines(path, file.state, file.bad):
+        if (head := line.value.get("_type")) not in HEADS:
+            file.is_compact = file.is_compact or (not file.count and _COMPACT.match(line.text) is not None)
+            file.count += 1
             continue
         if head in file.heads:
             file.bad.append(Skipped(file.heads[head].number, f"{head}: replaced by a later line"))
-        if not is_storable(value):
-            file.bad.append(Skipped(number, f"{head}: values that cannot be stored are left out"))
+        if not is_storable(line.value):
+            file.bad.append(Skipped(line.number, f"{head}: values that cannot be stored are left out"))
         file.heads[head] = line
     return file
+
+
+def _lines(path: Path, state: object, bad: list[Skipped]) -> Iterator[_Line]:
+    for number, raw in lines_in(path, state):
+        try:
+            text = raw.removesuffix(b"\n").decode()
+        except UnicodeDecodeError as error:
+            bad.append(Skipped(number, f"is not UTF-8 ({error.reason} at byte {error.start + 1})"))
+            continue
+        value = read_object(text)
+        if isinstance(value, str):
+            bad.append(Skipped(number, value))
+        else:
+            yield _Line(number, text, value)
+
+
+def _parts(path: Path, state: object, style: Style, skipped: list[Skipped]) -> Iterator[Part]:
+    for line in _lines(path, state, []):
+        if line.value.get("_type") not in HEADS:
+            yield _part(style, skipped, line)
 
 
 def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
@@ -143,9 +166,9 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
     if metadata != line.get("metadata", {}):
         note("metadata", "is not an object that can be stored, {} is stored instead")
     consolidated = offset_of(line)
-    if consolidated is None or not 0 <= consolidated <= len(file.lines):
+    if consolidated is None or not 0 <= consolidated <= file.count:
         for name in OFFSETS:
-            note(name, f"is not a count of these {len(file.lines)} messages, 0 is stored instead")
+            note(name, f"is not a count of these {file.count} messages, 0 is stored instead")
         consolidated = 0
     times = {name: moment(line.get(name), local=True) for name in ("created_at", "updated_at")}
     for name, time in times.items():
@@ -153,14 +176,15 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
             note(name, "is not a time, the time of the import is stored instead")
     if "key" in line and line["key"] != key:
         note("key", f"is not a key, {quoted(key)} from the file name is used instead")
+    heads = {name: line for name, line in file.heads.items() if is_storable(line.value)}
     return Draft(
         key=key,
-        parts=[_part(STYLES[generation], skipped, line) for line in file.lines],
+        parts=FileParts(partial(_parts, path, file.state, STYLES[generation]), skipped),
         fields={"metadata": metadata, "title": title_of(metadata)},
         created_at=times["created_at"],
         updated_at=times["updated_at"],
         last_consolidated=consolidated,
-        extra={NAME: _raw(path, key, generation, file.heads, times["updated_at"])},
+        extra={NAME: _raw(path, key, generation, heads, times["updated_at"])},
     )
 
 
@@ -171,7 +195,7 @@ def _shown(value: Any) -> str:
 
 def _generation(path: Path, file: _File) -> str:
     head = file.heads.get("metadata")
-    if _COMPACT.match(head.text if head else file.lines[0].text if file.lines else ""):
+    if _COMPACT.match(head.text) if head else file.is_compact:
         return "go"
     if head is not None and "key" not in head.value and "last_consolidated" not in head.value:
         return "g0"
@@ -195,7 +219,10 @@ def _raw(
 ) -> dict[str, Any]:
     stem = path.stem.encode("utf-8", "backslashreplace").decode()
     raw: dict[str, Any] = {"key": key, "generation": generation, "stem": stem}
-    raw |= {name: head.value for name, head in heads.items() if is_storable(head.value)}
+    raw |= {name: head.value for name, head in heads.items()}
+    dumps = STYLES[generation].dumps
+    if texts := {name: head.text for name, head in heads.items() if dumps(head.value) != head.text}:
+        raw["texts"] = texts
     return raw if updated_at is None else raw | {"updated_at": updated_at.isoformat()}
 
 
@@ -211,28 +238,36 @@ def _part(style: Style, skipped: list[Skipped], line: _Line) -> Part:
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
 
 
-def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def write(draft: Draft, folder: Path, *, replace: Collection[Path] = (), names: Names = "nanobot") -> Path:
     """Write a session in the format of its generation, by default the current one, and return the path of the file.
 
-    An existing file with different content raises `InvalidFile` and is not changed, unless `replace` is True.
+    An existing file with different content raises `InvalidFile` and is not changed, unless its path is in `replace`.
+    With `names="readable"`, the file has the name that nanobot 0.2 and the Go port expect, whatever the generation.
     """
     raw = mapping(draft.extra.get(NAME))
     generation = str(raw.get("generation"))
     if generation not in STYLES:
         generation = "g2"
-    path = folder / file_name(draft.key, generation)
-    with files.atomic_writer(path, replace=replace) as file:
+    path = folder / file_name(draft.key, "g1" if names == "readable" else generation)
+    with files.atomic_writer(path, replace=path in replace) as file:
         for text in _texts(draft, raw, STYLES[generation]):
             file.write(f"{text}\n".encode())
     return path
 
 
 def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
-    yield style.dumps(_metadata_line(draft, mapping(raw.get("metadata")), raw, style))
+    texts = mapping(raw.get("texts"))
+    yield _head_text(_metadata_line(draft, mapping(raw.get("metadata")), raw, style), texts.get("metadata"), style)
     if isinstance(raw.get("provider_state"), dict):
-        yield style.dumps(raw["provider_state"])
+        yield _head_text(raw["provider_state"], texts.get("provider_state"), style)
     for message in draft.messages:
         yield from text_from_message(message, style)
+
+
+def _head_text(line: dict[str, Any], imported: Any, style: Style) -> str:
+    """Return a line as text: the imported text if it has the same content."""
+    text = style.dumps(line)
+    return imported if isinstance(imported, str) and style.dumps(read_object(imported)) == text else text
 
 
 def _metadata_line(draft: Draft, imported: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:

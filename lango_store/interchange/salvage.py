@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._engine.untrusted_files import Guard, guard_fault
 from lango_store._operations import counters, payloads, removals, transfer
 from lango_store._operations.binds import (
     CALL,
@@ -39,6 +40,7 @@ _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
 _MISSES: Final = 1_000_000  # below the highest known row id: stop after this many row ids in sequence without a row
 _MISSES_AT_END: Final = 20_000  # above it: stop after this many
+_INSTRUCTIONS: Final = 1_000_000_000  # for row ids that are tried one by one
 _RANGES: Final = 10
 _ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
 _ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto", "logged_at", "taken_by", "copied_from")
@@ -71,6 +73,7 @@ def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
                     shutil.copyfileobj(file, to)
         with Store(f"sqlite:///{folder}/sound.db", migrate=True, durability="normal") as sound:
             with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
+                Guard(source, instructions=_INSTRUCTIONS).allow(damaged)
                 source.text_factory = _text
                 source.execute("PRAGMA writable_schema = ON")  # reads files that were cut off, and damaged schemas
                 _reject_unknown_features(source)
@@ -204,7 +207,10 @@ class _Salvage:
             self._source.execute(f"{query} LIMIT 0")
         except sqlite3.Error as error:
             if self._revision() >= _ADDED_TABLES.get(table, BASELINE):
-                self._absent[table] = str(error)
+                self._absent[table] = guard_fault(error) or str(error)
+            return
+        if "rowid" in {name.lower() for name in existing}:
+            self._absent[table] = "it has a column named rowid"
             return
         seen: set[int] = set()
         for order in ("ASC", "DESC"):
@@ -216,8 +222,8 @@ class _Salvage:
                     yield tuple(values)
                 else:
                     return
-            except sqlite3.Error:
-                continue
+            except sqlite3.Error as error:
+                self._reject_endless(error)
         top, rowid, misses, faults, at_end = max(seen, default=0), 0, 0, 0, False
         while misses < (_MISSES if rowid < top else _MISSES_AT_END):
             rowid += 1
@@ -227,7 +233,8 @@ class _Salvage:
                 continue
             try:
                 row = self._source.execute(f"{query} WHERE rowid = ?", [rowid]).fetchone()
-            except sqlite3.Error:
+            except sqlite3.Error as error:
+                self._reject_endless(error)
                 faults += rowid < top
                 at_end |= rowid > top  # the highest row id of the table is unknown
                 continue
@@ -236,6 +243,11 @@ class _Salvage:
                 yield row[1:]
         end = ", and the end of the table is damaged" if at_end else ""
         self._report("?", f"rows of {table.name} may be lost: {faults:,} row ids are in damaged pages{end}")
+
+    def _reject_endless(self, error: sqlite3.Error) -> None:
+        """Raise `InvalidFile` if the guard interrupted the statement, as it would interrupt all later statements."""
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            raise InvalidFile(self._path, str(guard_fault(error))) from error
 
 
 def _new_session(row: Row) -> Row:

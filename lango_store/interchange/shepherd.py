@@ -7,6 +7,7 @@ without a time zone are local.
 
 import json
 import re
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,8 @@ from typing import Any, Final
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.documents import read_members
+from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
 from lango_store.interchange.fidelity import (
     as_text,
     difference,
@@ -26,6 +28,7 @@ from lango_store.interchange.fidelity import (
     restored,
     storable_text,
 )
+from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import MAX_NAME, checked_file_key, reading_unchanged
 
@@ -36,6 +39,8 @@ _PREFIX: Final = f"{NAME}:"
 
 _INDICES: Final = {"last_assistant_message_index": "assistant", "last_user_message_index": "user"}
 """Members of a file that hold the index of the last message of a role."""
+
+_MESSAGES: Final = "messages"
 
 _FILE: Final = re.compile(r"\.shepherd_session\..*\.json", re.DOTALL)
 
@@ -51,7 +56,12 @@ def recognizes(path: Path) -> bool:
 
 def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     """Read a session. Raises `InvalidFile` if the file is damaged, or its version is not 1."""
-    raw = _members(path)
+    before = state(path)
+    raw: dict[str, Any] = {}
+    for name, value in _read(path, before):
+        raw.setdefault(name, value)
+    if not isinstance(raw.pop(_MESSAGES, None), list):
+        raise InvalidFile(path, "has no messages: give a session of Shepherd")
     if type(raw.get("version")) is not int or raw["version"] != _VERSION:
         raise InvalidFile(
             path, f"has version {quoted(raw.get('version'))}: save it with a Shepherd release that writes version 1"
@@ -60,13 +70,16 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
         raise InvalidFile(path, "has no provider, which the session key is made of: add one")
     saved_at = moment(raw.get("timestamp"), local=True)
     model = storable_text(raw.get("model"))
-    messages = [
-        _message_from(message, saved_at, number, skipped) for number, message in enumerate(raw.pop("messages"), 1)
-    ]
+
+    def parts(skipped: list[Skipped]) -> Iterator[Part]:
+        messages = (value for name, value in _read(path, before) if name == _MESSAGES and value != [])
+        for number, message in enumerate(messages, 1):
+            yield Part([_message_from(message, saved_at, number, skipped)], created_at=saved_at)
+
     return [
         Draft(
             key=checked_file_key(path, _PREFIX + raw["provider"]),
-            parts=[Part([message], created_at=saved_at) for message in messages],
+            parts=FileParts(parts, skipped),
             fields={"model": model} if model else {},
             created_at=saved_at,
             updated_at=saved_at,
@@ -75,26 +88,21 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
     ]
 
 
-def _members(path: Path) -> dict[str, Any]:
-    with reading_unchanged(path) as file:
-        data = file.read(files.LONGEST_LINE + 1)
-    try:
-        if len(data) > files.LONGEST_LINE:
-            raise ValueError(files.too_long())
-        members = read_json(data.decode())
-        if not isinstance(members, dict):
-            raise ValueError(f"it is {type(members).__name__}")
-        messages = members.get("messages")
-        if not isinstance(messages, list):
-            raise ValueError("it has no messages")
-        if not all(isinstance(message, dict) for message in messages):
-            raise ValueError("it has messages that are not objects")
-    except ValueError as error:
-        raise InvalidFile(path, f"is not a session of Shepherd ({error}): fix the file; it was not changed") from error
-    return members
+def _read(path: Path, before: object) -> Iterator[tuple[str, Any]]:
+    """Yield the members of the file; of `messages`, yield [] and then each message."""
+    with reading_unchanged(path, before) as file:
+        try:
+            for name, value in read_members(file, _MESSAGES):
+                if name == _MESSAGES and value != [] and not isinstance(value, dict):
+                    raise ValueError("it has messages that are not objects")
+                yield name, value
+        except ValueError as error:
+            raise InvalidFile(
+                path, f"is not a session of Shepherd ({error}): fix the file; it was not changed"
+            ) from error
 
 
-def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
+def write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     """Write a session's log to the file that Shepherd reads for the provider.
 
     If the session did not come from Shepherd, its key is used as the provider.
@@ -108,15 +116,32 @@ def write(draft: Draft, folder: Path, *, replace: bool = False) -> Path:
         members["model"] = draft.fields.get("model") or ""
     if not raw or moment(members["timestamp"], local=True) not in (None, draft.updated_at):
         members["timestamp"] = _stamp(draft.updated_at)
-    members["messages"] = [each for message in draft.messages for each in _messages_to(message)]
-    members |= dict.fromkeys(_INDICES, -1)
-    for index, message in enumerate(members["messages"]):
+    members |= {_MESSAGES: []} | dict.fromkeys(_INDICES, -1)
+    for index, message in enumerate(_messages(draft)):
         members |= {name: index for name, role in _INDICES.items() if message.get("role") == role}
     path = folder / _file_name(members["provider"], draft.key)
-    with files.atomic_writer(path, replace=replace) as file:
-        text = json.dumps(members, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
-        file.write(json_bytes(text))
+    with files.atomic_writer(path, replace=path in replace) as file:
+        start, empty, end = _text_of(members).partition(_NO_MESSAGES)
+        file.write(json_bytes(start))
+        between, after = _FIRST, empty
+        for message in _messages(draft):  # written one by one, because they may not fit into memory
+            file.write(json_bytes(between + _text_of(message).replace("\n", "\n    ")))
+            between, after = _NEXT, _LAST
+        file.write(json_bytes(after + end))
     return path
+
+
+_NO_MESSAGES: Final = '\n  "messages": []'
+"""The empty member in an indented file. A text in JSON contains no newline, so the member occurs once."""
+_FIRST, _NEXT, _LAST = '\n  "messages": [\n    ', ",\n    ", "\n  ]"
+
+
+def _text_of(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
+
+
+def _messages(draft: Draft) -> Iterator[dict[str, Any]]:
+    return (each for message in draft.messages for each in _messages_to(message))
 
 
 def _stamp(time: datetime | None) -> str:

@@ -1,10 +1,12 @@
 """Reading of files of other systems, which must not change while they are read."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from lango_store._engine.untrusted_files import Guard, guard_fault
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.fidelity import check_key
 from lango_store.interchange.files import lines_of, reading, state
@@ -14,21 +16,41 @@ MAX_NAME: Final = 255
 
 
 @contextmanager
-def reading_unchanged(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading. On close, raise `InvalidFile` if the file has changed since it was opened."""
-    before = state(path)
+def reading_unchanged(path: Path, before: object = None) -> Iterator[BinaryIO]:
+    """Open a file for reading. Raise `InvalidFile` at the start or the end if it has changed since `before`.
+
+    `before` is an earlier `state` of the file; by default the state at the start.
+    """
+    before = before or state(path)
+    _check_unchanged(path, before)
     with reading(path) as file:
         yield file
+    _check_unchanged(path, before)
+
+
+def _check_unchanged(path: Path, before: object) -> None:
     if state(path) != before:
         raise InvalidFile(path, "was changed while it was read: stop the writer, then import again")
 
 
-def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, with their line numbers from 1."""
-    with reading_unchanged(path) as file:
+def lines_in(path: Path, before: object = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their line numbers from 1. See `reading_unchanged`."""
+    with reading_unchanged(path, before) as file:
         for number, line in lines_of(file, path):
             if not line.isspace():
                 yield number, line
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open a SQLite file that cannot make its reader run without end, whatever its schema and its pages are."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    Guard(connection).allow(path)
+    return connection
+
+
+def database_fault(error: Exception) -> str:
+    """Return the reason why a file that `open_database` opened cannot be read."""
+    return guard_fault(error) or str(error)
 
 
 def first_bytes(path: Path, count: int) -> bytes:

@@ -94,6 +94,14 @@ def test_export_exits_1_for_a_missing_session_and_2_for_wrong_options(home: Any)
     }
 
 
+def test_export_with_names_option_writes_readable_names(home: Any) -> None:
+    home("import", str(DATA / "nanobot_g2"))
+    done = home("export", "telegram:12345678", "--to", "out", "--format", "nanobot", "--names", "readable")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in Path("out").iterdir()] == ["telegram_12345678.jsonl"]
+    assert home("export", "telegram:12345678", "--to", "out", "--names", "readable").returncode == 2
+
+
 def test_import_and_export_print_a_summary(home: Any) -> None:
     assert home("import", str(CONVERSATION)).stdout.splitlines() == [
         "imported 1 session, 6 messages from 1 file; 0 already there, 0 collided, 0 lines skipped or changed, "

@@ -19,7 +19,8 @@ def test_export_escapes_text_like_go(tmp_path: Path) -> None:
     text = dive.write(draft, tmp_path).read_text()
     assert r"\u003cb\u003e\u0026\u2028\u2029 \u0000 é \ud83d" in text
     assert ", " not in text
-    assert read(tmp_path / "s.jsonl").messages[0].content == content
+    (message,) = read(tmp_path / "s.jsonl").messages
+    assert message.content == content
 
 
 def test_messages_of_other_programs_are_exported_as_blocks(tmp_path: Path) -> None:

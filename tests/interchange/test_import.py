@@ -156,7 +156,7 @@ def test_imported_session_is_exported_unchanged(opened: Store, given: Any) -> No
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
     with opened.context.snapshot() as connection:
         back = exporting.draft(connection, opened.context.now(connection), "k", "given")
-        found = back.parts
+        found = [*back.parts]
     assert back.extra == {"given": {"a": "\0"}}
     assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [
         *((None, None, 1, seq, None) for seq in range(1, 701)),

@@ -80,7 +80,7 @@ def test_messages_with_mixed_time_zones_are_ordered_by_instant_then_by_row(copy:
         "10000-01-01 00:00:00+00:00",
     ]
     change(copy, *(insert(100 + number, content=str(number), timestamp=time) for number, time in enumerate(times)))
-    found = read(copy)["partial"].messages
+    found = [*read(copy)["partial"].messages]
     assert [message.content for message in found] == ["4", "1", "3", "0", "2", "6", "5", "7"]
     assert [message.extra["lango"]["timestamp"] for message in found] == [times[int(m.content)] for m in found]
     assert found[1].created_at == datetime(2026, 4, 1, 1, tzinfo=UTC)
@@ -195,6 +195,8 @@ def test_rows_that_cannot_be_stored_are_reported_and_other_rows_imported(copy: P
     )
     skipped: list[Skipped] = []
     drafts = {draft.key: draft for draft in lango.read(copy, skipped)}
+    for draft in drafts.values():
+        assert [*draft.messages] == [*draft.messages]
     assert sorted(each.line for each in skipped) == [1, 22, 100, 101, 102, 103]
     assert len(drafts) == 7
     assert (
@@ -212,7 +214,7 @@ def test_older_and_newer_lango_databases_are_readable(copy: Path) -> None:
         "ALTER TABLE messages DROP COLUMN author",
         "ALTER TABLE sessions DROP COLUMN channel_id",
     )
-    message = read(copy)["same-ts"].messages[0]
+    message, *_ = read(copy)["same-ts"].messages
     assert (message.author, message.extra["lango"]["mood"]) == (None, "good")
 
 

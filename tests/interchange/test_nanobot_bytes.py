@@ -72,6 +72,56 @@ def test_unusual_lines_round_trip_byte_for_byte(
         assert exported(opened, tmp_path, key).read_bytes() == source.read_bytes()
 
 
+DOCUMENTED = """\
+{"_type":"metadata","key":"telegram:12345678","created_at":"2026-01-01T00:00:00Z","updated_at":"2026-02-01T12:00:00Z","metadata":{},"last_consolidated":1}
+{"role":"user","content":"Hello","timestamp":"2026-02-01T12:00:00Z"}
+{"role":"assistant","content":"Hi there!","timestamp":"2026-02-01T12:00:01Z","tools_used":["web_search"]}
+"""
+"""The example in the documentation of the Go port, whose keys are not sorted."""
+
+
+def test_example_of_the_documentation_round_trips_byte_for_byte(opened: Store, tmp_path: Path) -> None:
+    source = tmp_path / "telegram_12345678.jsonl"
+    source.write_text(DOCUMENTED)
+    imported(opened, source)
+    assert opened.info("telegram:12345678").last_consolidated == 1
+    copy = exported(opened, tmp_path, "telegram:12345678")
+    assert (copy.name, copy.read_text()) == (source.name, DOCUMENTED)
+
+
+TIMES = '"created_at":"2026-01-01T00:00:00", "updated_at":"2026-02-01T12:00:00"'
+ODD_HEADS = {
+    "compact": '{"key":"telegram:1","_type":"metadata",' + TIMES + ',"metadata":{},"b":"\\u00e9"}',
+    "spaces": ' {"_type":  "metadata", "key": "telegram:1", ' + TIMES + ', "metadata": {"a": 1.50, "a": 2e1}} \r',
+    "escapes": '{"_type": "metadata", "key": "telegram:\\u0031", ' + TIMES + ', "metadata": {"a": "\\/"}}',
+}
+
+
+@pytest.mark.parametrize("name", [file_name("telegram:1", "g2"), "telegram_1.jsonl"])
+@pytest.mark.parametrize("head", ODD_HEADS.values(), ids=ODD_HEADS.keys())
+def test_unusual_metadata_and_state_lines_round_trip_byte_for_byte(
+    make_database: MakeDatabase, file: Callable[..., Path], tmp_path: Path, head: str, name: str
+) -> None:
+    source = file(head, '{"_type":"provider_state","state":{"b":1, "a":2}}', HELLO, name=name)
+    expected = source.read_bytes()
+    for number in range(2):
+        with Store(make_database()) as store:
+            imported(store, source)
+            source = exported(store, tmp_path / str(number), "telegram:1")
+        assert source.read_bytes() == expected
+
+
+def test_changed_metadata_line_is_written_like_its_generation_and_the_state_line_unchanged(
+    opened: Store, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    state = '{"_type":"provider_state","state":{"b":1, "a":2}}'
+    imported(opened, file('{"_type":"metadata","key":"telegram:1","metadata":{"z":1}}', state, HELLO))
+    opened.update("telegram:1", title="new")
+    head, *rest = exported(opened, tmp_path, "telegram:1").read_text().splitlines()
+    assert json.loads(head)["metadata"] == {"z": 1, "title": "new"}
+    assert (rest[0], json.loads(rest[1])) == (state, HELLO)
+
+
 def test_last_archived_of_current_nanobot_round_trips(opened: Store, file: Callable[..., Path], tmp_path: Path) -> None:
     source = file(METADATA | {"last_consolidated": 1, "last_archived": 1}, HELLO, HELLO)
     imported(opened, source)

@@ -185,6 +185,32 @@ def test_session_not_from_nanobot_is_exported_in_current_nanobot_format(
     ]
 
 
+def test_readable_names_are_those_of_earlier_nanobot(opened: Store, tmp_path: Path) -> None:
+    keys = ["telegram:12345678", "a/b: c "]
+    for key in keys:
+        opened.create(key, messages=[message("x")])
+    folder = tmp_path / "out"
+    done = interchange.export(opened, folder, "nanobot", keys=keys, names="readable")
+    assert [Path(str(each.path)).name for each in done] == ["telegram_12345678.jsonl", "a_b_ c.jsonl"]
+    assert [each.collided for each in interchange.import_path(opened, folder)] == [["a/b: c "], [keys[0]]]
+    for wrong in ({"format": "dive", "names": "readable"}, {"format": "nanobot", "names": "short"}):
+        with pytest.raises(ValueError, match="names="):
+            interchange.export(opened, folder, keys=keys, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_second_session_with_the_same_readable_name_is_not_exported(
+    opened: Store, tmp_path: Path, replace: bool
+) -> None:
+    keys = ["telegram:a_b", "telegram:a:b"]
+    for key in keys:
+        opened.create(key, messages=[message(key)])
+    (tmp_path / "telegram_a_b.jsonl").write_text("old")
+    first, second = interchange.export(opened, tmp_path, "nanobot", keys=keys, names="readable", replace=replace)
+    assert (first.error is None, "exists with different content" in str(second.error)) == (replace, True)
+    assert ("telegram:a_b" in (tmp_path / "telegram_a_b.jsonl").read_text()) == replace
+
+
 def test_new_messages_of_go_port_sessions_are_exported_in_go_time_format(opened: Store, tmp_path: Path) -> None:
     source = DATA / "nanobot_go" / "cli_direct.jsonl"
     imported(opened, source)

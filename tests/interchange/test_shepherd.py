@@ -65,7 +65,7 @@ def test_imported_session_has_the_values_of_the_file() -> None:
     assert not shepherd.recognizes(FILE.with_name("session.json"))
     assert (draft.key, draft.fields) == ("shepherd:openai", {"model": "gpt-x"})
     assert draft.updated_at == datetime(2026, 11, 21, 20, 43, 13).astimezone(UTC)
-    found = draft.messages
+    found = [*draft.messages]
     assert [(message.role.value, message.content, message.tokens) for message in found] == [
         ("user", "hello 你好 <b>", 5),
         ("assistant", "", 9),
@@ -115,7 +115,8 @@ def test_fields_without_a_column_survive_two_round_trips(tmp_path: Path, make_da
 def test_any_text_in_tool_calls_json_is_exported_unchanged(tmp_path: Path, text: str, calls: list[ToolCall]) -> None:
     path = file(tmp_path, session({"role": "assistant", "content": "", "tokens": 1, "tool_calls_json": text}))
     draft = read(path)
-    assert draft.messages[0].tool_calls == calls
+    (message,) = draft.messages
+    assert message.tool_calls == calls
     assert shepherd.write(draft, tmp_path / "out").read_text() == path.read_text()
 
 
