@@ -172,12 +172,45 @@ print(*{{*{light!r}}} & {{*sys.modules}}, file=sys.stderr)
     assert (done.stderr, done.returncode) == ("\n", 0)
 
 
-def test_url_with_a_password_as_an_argument_is_refused_without_printing_it() -> None:
-    for words in (["stats"], ["db", "upgrade"], ["sessions", "list"]):
-        done = run(*words, "postgresql://ann:S3cr3t@127.0.0.1:1/agents")
-        assert done.returncode == 2
-        assert "--url" in done.stderr
-        assert "S3cr3t" not in done.stdout + done.stderr
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stats URL",
+        "db upgrade URL",
+        "sessions list --json URL",
+        "sessions show URL",
+        "sessions list --since URL",
+        "sessions list --order=URL",
+        "usage --by URL",
+        "stats url=URL",
+        "export --all --format URL --to folder",
+        "export --all --to URL",
+        "import URL",
+        "db sql --from URL",
+        "copy --salvage --from URL --to sqlite:///target.db",
+        "copy --from sqlite:///source.db --to sqlite:///target.db URL",
+    ],
+)
+@pytest.mark.parametrize(
+    "database", ["postgresql://ann:S3cr3t@127.0.0.1:1/agents", "postgres://127.0.0.1:1/agents?password=S3cr3t"]
+)
+def test_url_with_a_password_in_a_wrong_position_is_refused_without_printing_it(
+    command: str, database: str, tmp_path: Path
+) -> None:
+    done = run(*command.replace("URL", database).split(), folder=tmp_path)
+    assert done.returncode == 2
+    assert "--url" in done.stderr
+    assert "S3cr3t" not in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", ["stats --url URL", "stats --url=URL", "copy --from URL --to URL", "copy --from=URL --to=URL"]
+)
+def test_url_with_a_password_is_accepted_by_the_options_for_urls(command: str) -> None:
+    done = run(*command.replace("URL", "postgresql://ann:S3cr3t@127.0.0.1:1/agents").split())
+    assert done.returncode == 3  # nothing listens there
+    assert "S3cr3t" not in done.stdout + done.stderr
 
 
 def test_copy_names_the_option_of_a_missing_database(url: str, tmp_path: Path) -> None:
