@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -108,7 +108,7 @@ def read_only_engine(url: str | sa.URL) -> sa.Engine:
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if not _in_memory(parsed):
-            if not str(parsed.database).startswith("file:"):
+            if not _is_uri(parsed):
                 parsed = parsed.set(database=f"file:{quote(str(parsed.database))}")
             parsed = parsed.update_query_dict({"mode": "ro", "uri": "true"})
         engine = create_engine(parsed)
@@ -120,8 +120,24 @@ def read_only_engine(url: str | sa.URL) -> sa.Engine:
 
 
 def _in_memory(url: sa.URL) -> bool:
-    in_memory = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
-    return in_memory and url.get_backend_name() == "sqlite"
+    return url.get_backend_name() == "sqlite" and (
+        _sqlite_name(url) in ("", ":memory:") or url.query.get("mode") == "memory"
+    )
+
+
+def _is_uri(url: sa.URL) -> bool:
+    """Return whether SQLite parses the database of a URL as a URI: without `uri=true`, `file:a.db` is a file name."""
+    is_enabled = url.get_backend_name() == "sqlite" and sa.util.asbool(url.query.get("uri", False))
+    return is_enabled and (url.database or "").startswith("file:")
+
+
+def _sqlite_name(url: sa.URL) -> str:
+    """Return the name of the database that SQLite opens: a path, or one of its names of databases in memory."""
+    return _path_of(url.database or "") if _is_uri(url) else url.database or ""
+
+
+def _path_of(uri: str) -> str:
+    return unquote(urlsplit(uri).path)
 
 
 # SQLite
@@ -148,10 +164,10 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
         def prepare(_: sa.Dialect, __: ConnectionPoolEntry, arguments: Any, settings: Any) -> None:
             name = arguments[0]
             if settings.get("uri") and name.startswith("file:"):
-                path, _, query = name.removeprefix("file:").partition("?")
-                if {"mode=ro", "mode=rw", "immutable=1"} & {*query.split("&")}:
+                parameters = parse_qs(urlsplit(name).query)
+                if parameters.get("mode", ["rwc"])[-1] != "rwc" or "immutable" in parameters:
                     return  # SQLite does not create the file
-                name = unquote(path)
+                name = _path_of(name)
             _create_private(name)
 
     @event.listens_for(engine, "connect")
@@ -178,18 +194,16 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
 
 def _absolute(url: sa.URL) -> sa.URL:
     """Make the relative path of a URI absolute, as SQLAlchemy does for other names: a later `chdir` must not matter."""
-    name = url.database or ""
-    if _in_memory(url) or not name.startswith("file:") or name.startswith("file:/"):
+    if _in_memory(url) or not _is_uri(url) or (url.database or "").startswith("file:/"):
         return url
-    return url.set(database=f"file:{quote(str(Path(unquote(name.removeprefix('file:'))).absolute()))}")
+    return url.set(database=f"file:{quote(str(Path(_sqlite_name(url)).absolute()))}")
 
 
 def database_file(url: sa.URL) -> Path | None:
     """Return the file of a SQLite database; None for other databases and for databases in memory."""
     if url.get_backend_name() != "sqlite" or _in_memory(url):
         return None
-    name = url.database or ""
-    return Path(unquote(name.removeprefix("file:")) if name.startswith("file:") else name)
+    return Path(_sqlite_name(url))
 
 
 def _create_private(name: str) -> None:

@@ -34,6 +34,8 @@ FAILED, REFUSED, UNREACHABLE = 1, 2, 3
 """Exit codes. `FAILED`: nothing was found, a check failed, some sessions were kept, or the command failed. `REFUSED`:
 wrong usage, a missing database file or missing permissions. `UNREACHABLE`: the database is busy or unavailable."""
 
+_URL_WITH_PASSWORD = re.compile(r"postgres\w*(\+\w+)?://(.*:.*@|.*pass\w*=)", re.IGNORECASE | re.DOTALL)
+
 app = typer.Typer(
     name="lango-store",
     help="Manage a store of agent sessions and its database schema.",
@@ -95,10 +97,13 @@ def main() -> None:
 
 
 def _reject_argument_with_password(words: list[str]) -> None:
-    """Refuse a URL that is not the value of an option: an error of click would print its password."""
+    """Refuse a database URL with a password where no URL is expected: an error would print it."""
+    options = {"--url", "--from", "--to"} if words[1:2] == ["copy"] and "--salvage" not in words else {"--url"}
     for before, word in pairwise(words):
-        if re.match(r"\w+(\+\w+)?://[^/]*:[^/]*@", word) and not before.startswith("-"):
-            raise ValueError("an argument is a URL with a password: give it as the value of an option, such as --url")
+        if before not in options and word.partition("=")[0] not in options and _URL_WITH_PASSWORD.search(word):
+            raise ValueError(
+                "an argument is a database URL with a password: only --url takes one, and --from and --to of copy"
+            )
 
 
 def _exit_code(error: Exception) -> int:

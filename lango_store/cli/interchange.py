@@ -2,6 +2,7 @@
 
 import pkgutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from lango_store import interchange
 from lango_store._engine.engine import database_file
+from lango_store.cli import streams
 from lango_store.cli.options import ChildrenOption, JsonOption, UrlOption, open_store
 from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import SchemaOutOfDate, quoted
@@ -154,7 +156,10 @@ def export(
         raise typer.BadParameter(
             "only --format jsonl or openai without --json can go to standard output: give a folder", param_hint="--to"
         )
-    with open_store(url) as store, progress("exporting", quiet=json_) as update:
+    if is_output and (sys.__stdout__ is None or not hasattr(sys.stdout, "buffer")):
+        raise typer.BadParameter("standard output is closed, or takes no bytes: give a file", param_hint="--to")
+    ending = streams.ending_with_reader() if is_output else nullcontext()
+    with open_store(url) as store, progress("exporting", quiet=json_) as update, ending:
 
         def on_file(report: Exported) -> None:
             update(advance=1)

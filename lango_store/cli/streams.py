@@ -3,20 +3,29 @@
 import io
 import os
 import sys
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
 
 OUTPUT_FAILED: Final = 3
 
 
 class _Output(io.FileIO):
-    """Standard output whose errors end the command: quietly if the reader has enough, otherwise with a message."""
+    """Standard output whose errors end the command with a message, unless its reader has ended.
+
+    Without a reader, the command finishes its work, so that its exit code is true.
+    """
+
+    ends_with_reader: ClassVar = False
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
             self._discard_the_rest()
-            sys.exit(0)
+            if self.ends_with_reader:
+                sys.exit(0)
+            return len(data)
         except OSError as error:
             self._discard_the_rest()
             print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
@@ -26,6 +35,16 @@ class _Output(io.FileIO):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)
+
+
+@contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """End the command in this block as soon as nobody reads its output, for commands that only print."""
+    _Output.ends_with_reader = True
+    try:
+        yield
+    finally:
+        _Output.ends_with_reader = False
 
 
 def prepare() -> None:

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
+from lango_store.cli import streams
 from lango_store.cli.options import JsonOption, UrlOption, open_store
 from lango_store.cli.output import console, print_json, printable, say
 from lango_store.cli.rendering import render_message
@@ -41,7 +42,7 @@ def tail(
 
     With --json, each event is one line, with its kind and its cursor.
     """
-    with open_store(url) as store, suppress(KeyboardInterrupt):
+    with open_store(url) as store, suppress(KeyboardInterrupt), streams.ending_with_reader():
         if after is None:
             after = str(max(0, store.info(key).last_seq - LAST))
         in_draft = False

@@ -14,6 +14,7 @@ from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, 
 from lango_store.cli.output import print_bars, print_json, print_table, printable, say
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
+_FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # spreadsheets also accept the wide forms
 _NUMBERS = ("turns", "sessions", "cached_tokens", "reasoning_tokens", "output_tokens", "input_tokens", "cost_usd")
 
 
@@ -51,6 +52,9 @@ def usage(
     --json, each group is one line with the sums of all numbers in the
     usage. In a pipe, each group is one line of tab-separated fields without a
     header, in the column order of --csv.
+
+    In --csv, a name that a spreadsheet would take for a formula begins
+    with an apostrophe. Use --json for the stored names.
     """
     with open_store(url) as store:
         rows = store.usage(by, since=since, until=until, user_id=user, agent_id=agent, key_prefix=prefix)
@@ -80,7 +84,7 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = printable(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+    return f"'{text}" if text.lstrip()[:1] in _FORMULAS else text
 
 
 def _group(row: UsageRow, by: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import redirect_stdout, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.databases import MakeDatabase
 from support.paths import ROOT
 
 import lango_store.cli
-from lango_store import Store, create_engine, schema
+from lango_store import Message, Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
 
 
@@ -159,8 +160,6 @@ def test_command_imports_only_the_modules_that_it_needs(
 ) -> None:
     program = f"""
 import sys
-from contextlib import redirect_stdout, suppress
-from datetime import timedelta
 import lango_store
 if {words!r}:
     from lango_store.cli import app
@@ -173,12 +172,45 @@ print(*{{*{light!r}}} & {{*sys.modules}}, file=sys.stderr)
     assert (done.stderr, done.returncode) == ("\n", 0)
 
 
-def test_url_with_a_password_as_an_argument_is_refused_without_printing_it() -> None:
-    for words in (["stats"], ["db", "upgrade"], ["sessions", "list"]):
-        done = run(*words, "postgresql://ann:S3cr3t@127.0.0.1:1/agents")
-        assert done.returncode == 2
-        assert "--url" in done.stderr
-        assert "S3cr3t" not in done.stdout + done.stderr
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stats URL",
+        "db upgrade URL",
+        "sessions list --json URL",
+        "sessions show URL",
+        "sessions list --since URL",
+        "sessions list --order=URL",
+        "usage --by URL",
+        "stats url=URL",
+        "export --all --format URL --to folder",
+        "export --all --to URL",
+        "import URL",
+        "db sql --from URL",
+        "copy --salvage --from URL --to sqlite:///target.db",
+        "copy --from sqlite:///source.db --to sqlite:///target.db URL",
+    ],
+)
+@pytest.mark.parametrize(
+    "database", ["postgresql://ann:S3cr3t@127.0.0.1:1/agents", "postgres://127.0.0.1:1/agents?password=S3cr3t"]
+)
+def test_url_with_a_password_in_a_wrong_position_is_refused_without_printing_it(
+    command: str, database: str, tmp_path: Path
+) -> None:
+    done = run(*command.replace("URL", database).split(), folder=tmp_path)
+    assert done.returncode == 2
+    assert "--url" in done.stderr
+    assert "S3cr3t" not in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", ["stats --url URL", "stats --url=URL", "copy --from URL --to URL", "copy --from=URL --to=URL"]
+)
+def test_url_with_a_password_is_accepted_by_the_options_for_urls(command: str) -> None:
+    done = run(*command.replace("URL", "postgresql://ann:S3cr3t@127.0.0.1:1/agents").split())
+    assert done.returncode == 3  # nothing listens there
+    assert "S3cr3t" not in done.stdout + done.stderr
 
 
 def test_copy_names_the_option_of_a_missing_database(url: str, tmp_path: Path) -> None:
@@ -205,6 +237,46 @@ def test_reader_that_ends_early_is_no_failure(store: Store, url: str, unbuffered
         store.create(f"session {number}")
     done = shell("lango export --all --to - | head -n 1; exit ${PIPESTATUS[0]}", url, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_failed_command_without_a_reader_keeps_its_exit_code(store: Store, url: str, unbuffered: str) -> None:
+    store.create("k")
+    command = "lango sessions delete missing --yes | true; exit ${PIPESTATUS[0]}"
+    assert shell(command, url, PYTHONUNBUFFERED=unbuffered).returncode == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_import_without_a_reader_imports_all_files(store: Store, url: str, tmp_path: Path, unbuffered: str) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    line = json.dumps({"role": "user", "content": "hi", "timestamp": "2026-01-01T00:00:00"})
+    for number in range(100):
+        (folder / f"telegram_{number}.jsonl").write_text(f"{line}\n")
+    command = f"lango import {folder} --format nanobot --json | head -n 1; exit ${{PIPESTATUS[0]}}"
+    assert shell(command, url, PYTHONUNBUFFERED=unbuffered).returncode == 0
+    assert store.count() == 100
+
+
+def test_follower_ends_with_its_reader(store: Store, url: str) -> None:
+    store.create("k", messages=[Message.user("first")])
+    with ThreadPoolExecutor() as executor:
+        done = executor.submit(shell, "lango tail k -f --json | head -n 1; exit ${PIPESTATUS[0]}", url)
+        while not wait([done], timeout=0.05).done:
+            store.append_message("k", Message.user("more"))
+    assert (done.result().returncode, done.result().stderr) == (0, "")
+
+
+def test_export_to_standard_output_that_cannot_take_bytes_is_refused(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("k")
+    done = shell("lango export --all --to - >&-", url)
+    assert (done.returncode, "standard output is closed" in " ".join(done.stderr.split())) == (2, True)
+    monkeypatch.setattr(sys, "argv", ["lango-store", "export", "--all", "--to", "-", "--url", url])
+    with redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as ended:
+        lango_store.cli.main()
+    assert ended.value.code == 2
 
 
 def test_full_disk_under_standard_output_exits_with_3_and_a_short_message(store: Store, url: str) -> None:

@@ -1,6 +1,7 @@
 """Usage on the command line: `usage`, `stats`, metrics for Prometheus, and the totals of a session."""
 
 import csv
+import io
 import json
 import re
 from datetime import UTC, datetime
@@ -207,11 +208,39 @@ def test_show_and_html_document_omit_usage_that_has_no_numbers(store: Store, url
 
 
 def test_csv_has_no_control_characters_and_no_formulas(store: Store, url: str) -> None:
-    users = ["=1+1", "+1", "-1", "@a", "\t=1", "a\x1b]52;c;aGk=\a", "b\x9b31m", "c\u202ed"]
+    users = [
+        "=1+1",
+        "+1",
+        "-1",
+        "@a",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        " =1",
+        "＝1",
+        "a=1",
+        "a\x1b]52;c;aGk=\a",
+        "b\x9b31m",
+        "c\u202ed",
+    ]
     for number, user in enumerate(users):
         store.create(f"k{number}", user_id=user)
         store.conversation(f"k{number}").save_turn([message()], {"output_tokens": 1})
     printed = run("usage", "--csv", "--url", url).stdout
     assert not set(printed) & {"\x1b", "\a", "\x9b", "\u202e"}
-    cells = {row["user_id"] for row in csv.DictReader(printed.splitlines())}
-    assert cells == {"'=1+1", "'+1", "'-1", "'@a", "'\t=1", "a␛]52;c;aGk=␇", "b\\x9b31m", "c\\u202ed"}
+    cells = {row["user_id"] for row in csv.DictReader(io.StringIO(printed, newline=""))}
+    assert cells == {
+        "'=1+1",
+        "'+1",
+        "'-1",
+        "'@a",
+        "'\t=1",
+        "␍=1",
+        "'\n=1",
+        "' =1",
+        "'＝1",
+        "a=1",
+        "a␛]52;c;aGk=␇",
+        "b\\x9b31m",
+        "c\\u202ed",
+    }

@@ -112,10 +112,10 @@ def test_list_command_on_a_read_only_file_shows_writes_of_another_process(shelf:
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["new", "k"]
 
 
-@pytest.mark.parametrize("kind", ["URI", "link"])
+@pytest.mark.parametrize("kind", ["file:", "file://", "file://localhost", "link"])
 def test_new_file_of_a_uri_or_behind_a_link_is_private(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "new.db"
-    url = f"sqlite:///file:{file}?uri=true"
+    url = f"sqlite:///{kind}{file}?uri=true"
     if kind == "link":
         (tmp_path / "link.db").symlink_to(file)
         url = f"sqlite:///{tmp_path / 'link.db'}"
@@ -138,3 +138,25 @@ def test_uri_that_must_not_create_a_file_creates_none(tmp_path: Path) -> None:
     ):
         store.ping()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["file::memory:", "file:"])
+def test_uri_of_a_database_in_memory_creates_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store(f"sqlite:///{name}?uri=true", migrate=True) as store:
+        store.create("k")
+        assert store.exists("k")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_name_that_looks_like_a_uri_is_a_file_name_without_uri_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store("sqlite:///file:a.db", migrate=True) as store:
+        store.create("k")
+        assert [path.name for path in tmp_path.glob("*.db")] == ["file:a.db"]
+    done = run("sessions", "list", "--url", "sqlite:///file:a.db")
+    assert (done.returncode, done.stdout[:1]) == (0, "k")

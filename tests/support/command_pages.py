@@ -27,10 +27,10 @@ unless it has an offset, or an age such as `12h ago`.
 
 | exit code | meaning |
 |---|---|
-| 0 | success |
+| 0 | success, also if the reader of a pipe ends early |
 | 1 | a named session or item does not exist, a check failed, a purge kept some sessions, or another failure |
 | 2 | wrong usage, a missing database file, or missing permissions |
-| 3 | the database is busy (try again), or cannot be reached, opened, read or written |
+| 3 | the database is busy (try again), or cannot be used; or standard output cannot be written |
 | 130 | interrupted |
 """
 
