@@ -65,7 +65,7 @@ def test_command_with_a_mistyped_path_creates_no_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for url in (f"sqlite:///{tmp_path}/agnet.db", f"sqlite:///file:{tmp_path}/agnet.db?uri=true"):
-        done = run(*words, "--url", url)
+        done = run(*words, "--url", url, environment={"COLUMNS": "1000"})  # an error in one line, whatever the path
         assert done.returncode == 2, done
         assert f"database {tmp_path}/agnet.db does not exist" in done.stderr
         assert "lango-store db upgrade" in done.stderr
