@@ -27,8 +27,10 @@ def read_members(file: BinaryIO, array: str) -> Iterator[tuple[str, Any]]:
     end = text.take("}") if text.next() == "}" else ""
     while end != "}":
         name = text.value()
-        if not isinstance(name, str) or name in names:
-            raise ValueError(f"it has the name {name!r} twice" if name in names else "it has a name that is not a text")
+        if not isinstance(name, str):
+            raise ValueError("it has a name that is not a text")
+        if name in names:
+            raise ValueError(f"it has the name {name!r} twice")
         names.add(name)
         text.take(":")
         if name == array and text.next() == "[":

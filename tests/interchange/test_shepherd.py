@@ -139,6 +139,7 @@ def test_any_text_in_tool_calls_json_is_exported_unchanged(tmp_path: Path, text:
         ('{"messages":[],"messages":[],"version":1,"provider":"x"}', "twice"),
         ('{"messages":[],"version":1,"provider":"x","a":NaN}', "NaN"),
         ('{"messages":[],"version":1,"provider":"x","a":1e999}', "1e999"),
+        ('{"messages":[],{}:1}', "not a text"),
         ('{"messages":' + "[" * 100_000, "nested"),
     ],
 )
