@@ -41,7 +41,7 @@ from lango_store._values.model import (
 from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, SuspensionPage, UsageRow
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.errors import LangoStoreError, SessionHeld
+from lango_store.errors import LangoStoreError, SessionHeld, quoted
 from lango_store.running_turn import RunningTurn
 
 R = TypeVar("R")
@@ -1021,8 +1021,8 @@ class Store:
         Raises:
             ValueError: `larger_than` is less than 1.
         """
-        if larger_than is not None and larger_than < 1:
-            raise ValueError(f"larger_than={larger_than} is not positive: give a number of characters, or None")
+        if larger_than is not None and (type(larger_than) is not int or larger_than < 1):
+            raise ValueError(f"larger_than={quoted(larger_than)} is not positive: give a number of characters, or None")
         return maintenance.move_payloads(self._context, larger_than, on_batch)
 
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:

@@ -114,9 +114,11 @@ class _Telemetry(Telemetry):
                 span.set_attribute("db.response.returned_rows", recorded.rows)
             span.end()
 
-    def each(self, name: str, key: Any, items: Generator[R, None, None]) -> Generator[R, None, None]:
+    def each(self, name: str, key: Any, items: Any) -> Generator[Any, None, None]:
         """Record an iteration as one span, which is not the parent of spans that the caller starts in the loop."""
-        with self.span(name, key, is_current=False) as recorded, closing(items):
+        # An override in a subclass may return an iterator without `close`, such as a `map`.
+        closed = closing(items) if hasattr(items, "close") else nullcontext()
+        with self.span(name, key, is_current=False) as recorded, closed:
             recorded.rows = 0
             for item in items:
                 recorded.rows += 1
@@ -156,7 +158,7 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
         key = getattr(self, "key", None) or signature.bind_partial(self, *arguments, **options).arguments.get("key")
         inner = copy.copy(self)
         inner.__class__ = plain
-        if is_turn:  # the copy shares the state of the turn
+        if hasattr(self, "__dict__"):  # the copy shares the attributes, which the method may set
             inner.__dict__ = self.__dict__
         run = functools.partial(method, inner, *arguments, **options)
         telemetry = self._context.telemetry

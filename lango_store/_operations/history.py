@@ -39,6 +39,7 @@ _PERMANENT: Final = ("redact", "drop_sent", "fork")
 
 def changes(connection: sa.Connection, now: Moment, key: str, after: int = 0) -> list[Change]:
     """Read the changes of a live session after a seq, in their order."""
+    check_seq("after", after)
     sessions.row_of(connection, now, key)
     return _changes(connection, key, after)
 

@@ -142,7 +142,7 @@ def _count(*names: str) -> Statement:
 def check_limit(limit: int) -> None:
     """Raise ValueError for a page size that is out of range."""
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit={limit} is not between 1 and {MAX_PAGE:,}: to read more, read several pages")
+        raise ValueError(f"limit={quoted(limit)} is not between 1 and {MAX_PAGE:,}: to read more, read several pages")
 
 
 def page(
@@ -174,8 +174,8 @@ def walk(connection: AnyConnection, now: Moment, chosen: Filter, after: str, lim
 
     Updates do not change this order, so no session is skipped.
     """
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"page_size={limit} is not between 1 and {MAX_PAGE:,}: give another")
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+        raise ValueError(f"page_size={quoted(limit)} is not between 1 and {MAX_PAGE:,}: give another")
     values = chosen.values(dialect_of(connection), now) | {"after": after, "limit": limit}
     return _infos(_walk(*chosen.named(), "after").run(connection, values))
 

@@ -203,8 +203,8 @@ def read(
 
 def pages(read_page: Callable[[Range], list[Message]], chosen: Range, size: int) -> Iterator[list[Message]]:
     """Yield messages page by page. Each call of `read_page` uses its own connection, so none is held between pages."""
-    if size < 1:
-        raise ValueError(f"page_size={size} is not positive: give 1 or more")
+    if type(size) is not int or size < 1:
+        raise ValueError(f"page_size={quoted(size)} is not positive: give 1 or more")
     after = chosen.after
     while True:
         page = read_page(Range(after=after, before=chosen.before, limit=size))

@@ -10,6 +10,7 @@ from lango_store._dialect import AnyConnection, Moment
 from lango_store._operations import calls, sessions
 from lango_store._operations.messages import ALL, check_count, tail
 from lango_store._values.model import Message, MessageRole
+from lango_store.errors import quoted
 
 _FIRST_PAGE: Final = 64
 _INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
@@ -43,8 +44,8 @@ class Budget:
 
 
 def _check_step(name: str, step: int | None, limit_name: str, limit: int | None) -> None:
-    if step is not None and step < 1:
-        raise ValueError(f"{name}={step} is not positive: give 1 or more")
+    if step is not None and (type(step) is not int or step < 1):
+        raise ValueError(f"{name}={quoted(step)} is not positive: give 1 or more")
     if step is not None and limit is None:
         raise ValueError(f"{name} moves the start of a limited prompt: give {limit_name} as well")
 

@@ -23,7 +23,7 @@ from lango_store._services import appending
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
-from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound
+from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound, quoted
 
 _SHOWN: Final = 10
 _MAX_HELD: Final = 10_000  # the key of each protected session is a parameter of the next batch
@@ -193,10 +193,9 @@ def purge(
     dry_run: bool = False,
 ) -> ExpiryReport:
     """Purge the sessions of a policy in batches, and return a report; with `dry_run`, only report."""
-    if not 1 <= batch_size <= expiry.MAX_BATCH:
-        raise ValueError(f"batch_size={batch_size} is not between 1 and {expiry.MAX_BATCH}")
-    if limit is not None and limit < 0:
-        raise ValueError(f"limit={limit} is negative: pass the maximum number of sessions to purge, or None")
+    if type(batch_size) is not int or not 1 <= batch_size <= expiry.MAX_BATCH:
+        raise ValueError(f"batch_size={quoted(batch_size)} is not between 1 and {expiry.MAX_BATCH}")
+    messages.check_count("limit", limit)
     started = perf_counter()
     if now is None:
         now = context.on_primary().read_together(lambda connection, _: context.now(connection))

@@ -19,7 +19,7 @@ from lango_store._operations.pace import Pace
 from lango_store._operations.search import SearchFilters
 from lango_store._values.reports import SearchPage
 from lango_store._values.search_query import parse_query
-from lango_store.errors import DatabaseUnavailable, LangoStoreError, NotPermitted, SearchUnavailable
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, NotPermitted, SearchUnavailable, quoted
 
 logger = logging.getLogger("lango_store")
 
@@ -33,7 +33,7 @@ def find(
     """Search the messages of all sessions or, with `key`, of one live session."""
     check_limit(limit)
     if type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
-        raise ValueError(f"offset={offset} is out of range: pass the `next` of the previous page")
+        raise ValueError(f"offset={quoted(offset)} is out of range: pass the `next` of the previous page")
     query = parse_query(words)
     search.conditions(MESSAGE, **which)  # raises for an invalid filter before a connection is opened
 

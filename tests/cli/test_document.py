@@ -12,9 +12,8 @@ from support.factories import message
 from support.json_values import json_values
 
 from lango_store import Message, MessageRole, Session, Store, ToolCall
-from lango_store._connections.context import utc_now
 from lango_store._values.document import POLICY, document
-from lango_store._values.model import new_key
+from lango_store.testing.factories import SessionFactory
 
 STRUCTURE = {"html", "head", "meta", "title", "style", "body", "main", "header", "article", "h1", "h2", "h3", "div"}
 TAGS = STRUCTURE | {"dl", "dt", "dd", "p", "a", "span", "small", "strong", "time", "pre", "details", "summary"}
@@ -53,10 +52,8 @@ class Read(HTMLParser):
 
 
 def session(*messages: Message, **fields: Any) -> Session:
-    now = utc_now()
-    stored = [each.model_copy(update={"seq": place}) for place, each in enumerate(messages, 1)]
-    fields = {"key": new_key(now), "created_at": now, "updated_at": now, "message_count": len(stored)} | fields
-    return Session(messages=stored, **fields)
+    created: Session = SessionFactory(messages=messages, **fields)
+    return created
 
 
 def read(*messages: Message, **fields: Any) -> Read:

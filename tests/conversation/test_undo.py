@@ -9,7 +9,7 @@ from support.factories import contents, message, messages, seqs, summary
 from support.payloads import LARGE, bodies
 from support.session_checks import assert_sound
 
-from lango_store import AsyncStore, Conversation, Store
+from lango_store import AsyncStore, Conversation, Message, Store, ToolCall
 from lango_store.testing import Clock
 
 
@@ -289,3 +289,18 @@ def test_undo_redo_and_earlier_logs_work_with_async_store(url: str, clock: Clock
             assert [each.kind for each in await conversation.changes()] == ["truncate", "undo", "redo"]
 
     asyncio.run(main())
+
+
+def test_redo_restores_a_message_without_the_call_that_the_undo_deleted(keeping: Store) -> None:
+    conversation = session_of_two_turns(keeping)
+    (asking,) = conversation.append_messages(
+        [Message.assistant(tool_calls=[ToolCall(id="c", name="pay")])], replace_after=5
+    )
+    conversation.begin_call(asking.seq, 0)
+    conversation.suspend([(asking.seq, 0)])
+    assert conversation.undo() is not None
+    assert (conversation.calls(), conversation.suspensions()) == ([], [])
+    assert conversation.redo() is not None
+    assert (conversation.calls(), conversation.suspensions()) == ([], [])
+    assert conversation.messages()[-1].tool_calls == asking.tool_calls
+    assert_sound(keeping)

@@ -169,14 +169,14 @@ def test_search_and_html_commands_on_the_pages_run(tmp_path: Path) -> None:
 
 
 def test_example_tests_on_the_testing_page_pass(tmp_path: Path) -> None:
-    (tests,) = blocks("docs/howto/testing.md", "python")
-    (tmp_path / "test_mine.py").write_text(tests)
+    for number, tests in enumerate(blocks("docs/howto/testing.md", "python")):
+        (tmp_path / f"test_{number}.py").write_text(tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     environment = {name: value for name, value in os.environ.items() if name != "LANGO_STORE_TEST_POSTGRES"}
-    words = ("-q", "-p", "no:cacheprovider", "test_mine.py")
+    words = ("-q", "-p", "no:cacheprovider")
     done = run_program(PYTEST, *words, folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_example_backup_on_the_formats_page_has_the_fields_of_a_real_backup(tmp_path: Path) -> None:

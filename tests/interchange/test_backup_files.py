@@ -17,7 +17,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.json_values import json_values
 from support.processes import run_program
-from support.rows import ODD_TEXTS, all_fields, all_rows, fill, message_row, put, session_row
+from support.rows import ODD_TEXTS, MessageRowFactory, SessionRowFactory, all_fields, all_rows, fill, put
 from support.waiting import assert_waiting, stream_and_enqueue
 
 from lango_store import InvalidFile, Store
@@ -294,10 +294,14 @@ def test_export_and_import_never_hold_a_whole_long_session_in_memory(
         with source.context.snapshot() as found, target.context.transaction() as writing:
             list(load(writing, "backup.jsonl", dumped(found, [key])))
 
-    put(source, session_row("short", last_seq=1, message_count=1), message_row("short", 1))
+    put(
+        source,
+        SessionRowFactory(key="short", last_seq=1, message_count=1),
+        MessageRowFactory(session_key="short", seq=1),
+    )
     copied("short")  # compiles the statements
-    put(source, session_row("k", last_seq=900, message_count=900))
-    put(source, *(message_row("k", seq, content=f'"{"x" * 10_000}"') for seq in range(1, 901)))
+    put(source, SessionRowFactory(key="k", last_seq=900, message_count=900))
+    put(source, *(MessageRowFactory(seq=seq, content=f'"{"x" * 10_000}"') for seq in range(1, 901)))
     tracemalloc.start()
     try:
         copied("k")

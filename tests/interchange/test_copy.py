@@ -9,7 +9,7 @@ from support.commands import run, run_on_terminal
 from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import run_program
-from support.rows import all_fields, fill, message_row, put, session_row
+from support.rows import MessageRowFactory, SessionRowFactory, all_fields, fill, put
 from support.waiting import assert_waiting, stream_and_enqueue
 
 from lango_store import Store
@@ -57,8 +57,8 @@ def test_second_copy_reports_a_changed_session_and_does_not_overwrite_it(source:
 @pytest.mark.parametrize("column", ["title", "expires_at", "metadata", "last_turn_no", "ttl_seconds"])
 def test_copy_detects_a_difference_in_any_session_column(source: Store, target: Store, column: str) -> None:
     other = {"title": "t", "expires_at": "2030-01-01T00:00:00.000001+00:00", "last_turn_no": 1, "ttl_seconds": 0.1}
-    put(source, session_row("k"))
-    put(target, session_row("k", **{column: other.get(column, "{}")}))
+    put(source, SessionRowFactory(key="k"))
+    put(target, SessionRowFactory(key="k", **{column: other.get(column, "{}")}))
     assert copy(source, target).differing == ["k"]
 
 
@@ -67,12 +67,12 @@ def test_copy_transfers_several_batches_of_sessions_and_pages_of_messages(
 ) -> None:
     monkeypatch.setattr(copying, "BATCH", 10)
     monkeypatch.setattr(paging, "ROWS", 20)
-    put(source, *(session_row(f"k{number:04}") for number in range(2 * copying.BATCH)))
+    put(source, *(SessionRowFactory(key=f"k{number:04}") for number in range(2 * copying.BATCH)))
     number = 2 * paging.ROWS + 1
     put(
         source,
-        session_row("long", last_seq=number, message_count=number),
-        *(message_row("long", seq) for seq in range(1, number + 1)),
+        SessionRowFactory(key="long", last_seq=number, message_count=number),
+        *(MessageRowFactory(session_key="long", seq=seq) for seq in range(1, number + 1)),
     )
     seen: list[int] = []
     report = copy(source, target, on_batch=lambda so_far: seen.append(so_far.sessions))

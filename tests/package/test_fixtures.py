@@ -1,4 +1,4 @@
-"""`lango_store.testing`: fixtures (run by pytest in a separate process), the clock and messages."""
+"""`lango_store.testing`: fixtures (run by pytest in a separate process), the clock, messages and factories."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.processes import PYTEST, run_program
 
-from lango_store import Message
+from lango_store import Message, Store
 from lango_store.testing import Clock, make_message, make_messages
+from lango_store.testing.factories import MessageFactory, SessionFactory, ToolCallFactory, TurnFactory
 
 PROGRAM = """
 import asyncio
@@ -66,3 +67,25 @@ def test_clock_moves_forward_and_backward() -> None:
 def test_make_message_creates_a_message_with_any_field() -> None:
     assert make_message("hi", role="assistant", tokens=3) == Message(role="assistant", content="hi", tokens=3)
     assert [each.content for each in make_messages(2)] == ["message 0", "message 1"]
+
+
+def test_factories_create_what_a_store_returns(store: Store, clock: Clock) -> None:
+    sent = [MessageFactory(tokens=2), MessageFactory(asks=True), MessageFactory(role="record", tokens=5)]
+    store.create("k")
+    saved = store.conversation("k").save_turn(sent)
+    stored = store.get("k", records=True)
+    turn = TurnFactory(turn_no=1, messages=sent, created_at=saved.created_at)
+    session = SessionFactory(key="k", messages=sent, created_at=stored.created_at)
+    assert [each.seq for each in session.messages] == [each.seq for each in stored.messages] == [1, 2, 3]
+    assert turn.model_dump(exclude={"messages"}) == saved.model_dump(exclude={"messages"})
+    counters = {"last_seq", "message_count", "record_count", "token_count", "created_at", "updated_at"}
+    assert session.model_dump(include=counters) == stored.model_dump(include=counters)
+
+
+def test_factories_create_distinct_values() -> None:
+    asked = MessageFactory.build_batch(3, asks=True)
+    assert len({call.id for each in asked for call in each.tool_calls}) == 3
+    assert len({each.content for each in MessageFactory.build_batch(3)}) == 3
+    assert len({each.key for each in SessionFactory.build_batch(3)}) == 3
+    assert TurnFactory(first_seq=4, messages=MessageFactory.build_batch(2)).last_seq == 5
+    assert ToolCallFactory().arguments is not ToolCallFactory().arguments

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from support.factories import message, messages
 
 from lango_store import AsyncStore, InvalidMessage, InvalidValue, LangoStoreError, SchemaOutOfDate, Store, schema
+from lango_store.testing import Clock
 
 NAIVE = datetime(2026, 11, 22)
 INT: Any = 60
@@ -137,6 +139,31 @@ def test_value_that_is_not_an_int_is_refused(store: Store, call: Callable[[Any],
     store.create("k", messages=messages(2))
     with pytest.raises(ValueError, match="="):
         call(store)
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "1"])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("batch_size", lambda store, value: store.expire(older_than=timedelta(0), batch_size=value)),
+        ("batch_size", lambda store, value: store.delete_where(key_prefix="k", batch_size=value)),
+        ("limit", lambda store, value: store.expire(older_than=timedelta(0), limit=value)),
+        ("page_size", lambda store, value: list(store.iter_sessions(page_size=value))),
+        ("page_size", lambda store, value: list(store.conversation("k").iter_messages(page_size=value))),
+        ("larger_than", lambda store, value: store.move_payloads(larger_than=value)),
+        ("after", lambda store, value: store.conversation("k").changes(after=value)),
+        ("step", lambda store, value: store.conversation("k").history(last=2, step=value)),
+        ("step_tokens", lambda store, value: store.conversation("k").history(max_tokens=9, step_tokens=value)),
+    ],
+)
+def test_number_that_is_not_an_int_is_refused_by_name(
+    store: Store, clock: Clock, name: str, call: Callable[[Store, Any], object], value: Any
+) -> None:
+    store.create("k", messages=messages(2))
+    clock.move(hours=1)
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value!r} ")):
+        call(store, value)
+    assert store.info("k").message_count == 2
 
 
 @pytest.mark.parametrize("copying", [copy.deepcopy, pickle.dumps])

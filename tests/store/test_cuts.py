@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.databases import MakeDatabase
 from support.factories import contents, message, messages
-from support.rows import message_row, put, session_row, turn_row
+from support.rows import MessageRowFactory, SessionRowFactory, TurnRowFactory, put
 from support.session_checks import assert_sound
 
 from lango_store import Conflict, Conversation, DamagedMessage, InvalidCut, Message, MessageRole, Store
@@ -213,10 +213,10 @@ def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> No
     counters = {"last_seq": 4, "message_count": 4, "turn_count": 1, "last_turn_no": 1, "summary_turn": 1}
     put(
         store,
-        session_row("k", **counters, summarized_upto=replaced_upto or 0),
-        turn_row("k", 1, **turn),
-        *(message_row("k", seq, content=f'"{text}"') for seq, text in ((1, "first"), (2, "second"), (4, "last"))),
-        message_row("k", 3, content='"summary"', role="assistant", turn_no=1),
+        SessionRowFactory(key="k", **counters, summarized_upto=replaced_upto or 0),
+        TurnRowFactory(turn_no=1, **turn),
+        *(MessageRowFactory(seq=seq, content=f'"{text}"') for seq, text in ((1, "first"), (2, "second"), (4, "last"))),
+        MessageRowFactory(seq=3, content='"summary"', role="assistant", turn_no=1),
     )
 
 

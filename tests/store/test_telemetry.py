@@ -22,7 +22,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from support.awaiting import awaiting
 from support.databases import MakeDatabase
 from support.every_method import calls_of, prepare
-from support.factories import message, messages, summary
+from support.factories import contents, message, messages, summary
 from support.locks import wait_for_waiters
 from support.paths import ROOT
 
@@ -32,6 +32,7 @@ from lango_store import (
     Conversation,
     LangoStoreError,
     Message,
+    SessionInfo,
     SessionNotFound,
     Store,
     ToolCall,
@@ -521,3 +522,65 @@ def test_instrumented_subclass_keeps_its_methods(url: str, telemetry: Telemetry)
         assert [each.content for each in store.messages("k")] == ["A", "B", "C"]
         assert isinstance(store, Shouting)
         assert [span.name for span in telemetry.spans()].count("lango_store append_message") == 3
+
+
+class CountingConversation(Conversation):
+    """A conversation of an application that counts its appends, and returns iterators that are not generators."""
+
+    appended = 0
+
+    def append_message(self, message: Message, **options: Any) -> Message:
+        self.appended += 1
+        return super().append_message(message, **options)
+
+    def iter_messages(self, **options: Any) -> Iterator[Message]:
+        return iter([each.model_copy(update={"author": "ann"}) for each in super().iter_messages(**options)])
+
+
+class CountingStore(Store):
+    """A store of an application that counts its appends, and opens conversations of its own class."""
+
+    appended = 0
+
+    def append_message(self, key: str, message: Message, **options: Any) -> Message:
+        self.appended += 1
+        return super().append_message(key, message, **options)
+
+    def iter_sessions(self, **options: Any) -> Iterator[SessionInfo]:
+        return iter([*super().iter_sessions(**options)])
+
+    def conversation(self, key: str) -> CountingConversation:
+        return CountingConversation(self.context, key)
+
+
+def test_attributes_that_an_overridden_method_sets_are_kept(url: str, telemetry: Telemetry) -> None:
+    with CountingStore(url) as store:
+        telemetry.watch(store)
+        conversation = store.conversation("k")
+        store.append_message("k", message(), create=True)
+        conversation.append_message(message())
+        assert (store.appended, conversation.appended) == (1, 1)
+        assert telemetry.operations() == ["append_message", "append_message"]
+
+
+def test_overridden_iterations_may_return_any_iterator(url: str, telemetry: Telemetry) -> None:
+    with CountingStore(url) as store:
+        telemetry.watch(store)
+        store.create("k", messages=messages(2))
+        assert [each.key for each in store.iter_sessions()] == ["k"]
+        assert [each.author for each in store.conversation("k").iter_messages()] == ["ann", "ann"]
+        assert telemetry.operations() == ["create", "iter_sessions", "iter_messages"]
+
+
+def test_instrumented_subclass_keeps_its_methods_in_every_derived_store(url: str, telemetry: Telemetry) -> None:
+    with Shouting(url) as store:
+        telemetry.watch(AsyncStore(store))
+        store.create("k")
+        with store.engine.begin() as connection:
+            store.using(connection).append_message("k", message("using"))
+        store.at(store.position()).append_message("k", message("at"))
+        store.transact(lambda tx: tx.append_message("k", message("transact")))
+        with store.conversation("k").turn() as turn:
+            store.in_turn(turn).append_message("k", message("in turn"))
+        asyncio.run(AsyncStore(store).append_message("k", message("async")))
+        assert contents(store.messages("k")) == ["USING", "AT", "TRANSACT", "IN TURN", "ASYNC"]

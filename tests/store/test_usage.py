@@ -337,3 +337,9 @@ def test_usage_sums_equal_sums_computed_in_python(
         own = [usage for group, usage in zip(groups, usages, strict=True) if group == key]
         assert rows[key].usage == expected_sum(own)
     assert [row.usage for row in store.usage()] == ([expected_sum(usages)] if usages else [])
+
+
+def test_turn_without_usage_has_no_cost_even_if_its_model_has_a_price(store: Store) -> None:
+    store.create("k")
+    store.conversation("k").save_turn([message()], metadata={"model": "large"})
+    assert only(store.usage(prices={"large": {"input_tokens": 2.0}})).cost_usd is None

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.backup_lines import sealed
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import messages
-from support.rows import all_fields, fill, put, shared_fields, shared_rows, shared_value_row, value_names
+from support.rows import SharedValueRowFactory, all_fields, fill, put, shared_fields, shared_rows, value_names
 
 from lango_store import DamagedMessage, Store
 from lango_store._operations import paging
@@ -63,7 +63,7 @@ def test_backup_of_everything_holds_every_value(store: Store, other: Store, tmp_
 def test_shared_values_are_read_in_order_across_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "ROWS", 2)
     scopes_and_names = [("a", "y"), ("b", "a"), ("a", "x"), ("b", "z"), ("a", "z")]
-    put(store, *(shared_value_row(scope, name) for scope, name in scopes_and_names))
+    put(store, *(SharedValueRowFactory(scope=scope, name=name) for scope, name in scopes_and_names))
     assert [(row["scope"], row["name"]) for row in shared_rows(store)] == sorted(scopes_and_names)
 
 

@@ -3,17 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-import factory
-
-from lango_store import Message, MessageRole, ToolCall
-
-
-class MessageFactory(factory.Factory):  # type: ignore[misc]
-    class Meta:
-        model = Message
-
-    role = MessageRole.USER
-    content = factory.Sequence(lambda n: f"message {n}")
+from lango_store import Message, MessageRole
+from lango_store.testing.factories import MessageFactory, ToolCallFactory
 
 
 def message(content: Any = "hello", **fields: Any) -> Message:
@@ -27,11 +18,14 @@ def message_of(content: str, kind: str, id: str | None, tokens: int | None, call
     fields: dict[str, Any] = {"content": content, "id": id, "tokens": tokens}
     match kind:
         case "call":
-            fields |= {"role": "assistant", "tool_calls": [ToolCall(id=call, name="f", arguments={})]}
+            fields |= {"role": "assistant", "tool_calls": [ToolCallFactory(id=call, name="f")]}
         case "result":
             fields |= {"role": "tool", "tool_call_id": call, "name": "f"}
         case "outputs":
-            fields |= {"role": "tool", "tool_calls": [ToolCall(id=call, name="f", output=content)]}
+            fields |= {
+                "role": "tool",
+                "tool_calls": [ToolCallFactory(id=call, name="f", arguments=None, output=content)],
+            }
         case "bare result":
             fields |= {"role": "function", "name": "f"}
         case _:

@@ -1,6 +1,10 @@
 """Table rows with default values."""
 
+from collections.abc import Iterable
 from typing import Any
+
+import factory
+import sqlalchemy as sa
 
 from lango_store import DamagedMessage, Store
 from lango_store._operations import transfer
@@ -31,45 +35,45 @@ ODD_TEXTS = [
 """JSON that `json.dumps(json.loads(text))` would change; PostgreSQL keeps all of it too."""
 
 
-def session_row(key: str, **fields: Any) -> Row:
-    """Make the row of a session."""
-    row: Row = dict.fromkeys(column.name for column in SESSION.c)
-    counters = dict.fromkeys((column.name for column in SESSION.c if not column.nullable and column.name != "key"), 0)
-    return row | counters | {"key": key, "created_at": TIME, "updated_at": TIME} | fields
+def _row_factory(columns: Iterable[sa.Column[Any]], **fields: Any) -> Any:
+    """Return a factory of rows. A column without a value in `fields` is NULL."""
+    row: Row = dict.fromkeys(column.name for column in columns)
+    return factory.make_factory(dict, FACTORY_CLASS=factory.DictFactory, **row | fields)
 
 
-def turn_row(key: str, turn_no: int, **fields: Any) -> Row:
-    """Make the row of a turn."""
-    row: Row = dict.fromkeys(column.name for column in TURN.c)
-    needed = {"session_key": key, "turn_no": turn_no, "kind": "turn", "first_seq": 1, "last_seq": 1}
-    return row | needed | {"created_at": TIME} | fields
-
-
-def message_row(key: str, seq: int, **fields: Any) -> Row:
-    """Make the row of a message."""
-    row: Row = dict.fromkeys(column.name for column in transfer.COLUMNS[MESSAGE.name])
-    return row | {"session_key": key, "seq": seq, "role": "user", "created_at": TIME} | fields
-
-
-def value_row(key: str, name: str, **fields: Any) -> Row:
-    """Make the row of a value of a session."""
-    return {"session_key": key, "name": name, "value": "1", "updated_at": TIME} | fields
-
-
-def shared_value_row(scope: str, name: str, **fields: Any) -> Row:
-    """Make the row of a shared value."""
-    return {"scope": scope, "name": name, "value": "1", "updated_at": TIME} | fields
-
-
-def draft_row(key: str, n: int, **fields: Any) -> Row:
-    """Make the row of a piece of a draft."""
-    return {"session_key": key, "n": n, "token": 1, "turn_id": "t", "piece": '"x"', "written_at": TIME} | fields
-
-
-def inbox_row(key: str, n: int, **fields: Any) -> Row:
-    """Make the row of a message in the inbox."""
-    row: Row = dict.fromkeys(column.name for column in INBOX.c)
-    return row | {"session_key": key, "n": n, "role": "user", "created_at": TIME} | fields
+SessionRowFactory = _row_factory(
+    SESSION.c,
+    **{column.name: 0 for column in SESSION.c if not column.nullable}
+    | {"key": factory.Sequence(lambda n: f"session {n}"), "created_at": TIME, "updated_at": TIME},
+)
+TurnRowFactory = _row_factory(
+    TURN.c,
+    session_key="k",
+    turn_no=factory.Sequence(lambda n: n + 1),
+    kind="turn",
+    first_seq=1,
+    last_seq=1,
+    created_at=TIME,
+)
+MessageRowFactory = _row_factory(
+    transfer.COLUMNS[MESSAGE.name],
+    session_key="k",
+    seq=factory.Sequence(lambda n: n + 1),
+    role="user",
+    created_at=TIME,
+)
+InboxRowFactory = _row_factory(
+    INBOX.c, session_key="k", n=factory.Sequence(lambda n: n + 1), role="user", created_at=TIME
+)
+DraftRowFactory = _row_factory(
+    (), session_key="k", n=factory.Sequence(lambda n: n + 1), token=1, turn_id="t", piece='"x"', written_at=TIME
+)
+ValueRowFactory = _row_factory(
+    (), session_key="k", name=factory.Sequence(lambda n: f"value {n}"), value="1", updated_at=TIME
+)
+SharedValueRowFactory = _row_factory(
+    (), scope="user:ann", name=factory.Sequence(lambda n: f"value {n}"), value="1", updated_at=TIME
+)
 
 
 def put(store: Store, *rows: Row) -> None:
@@ -125,10 +129,11 @@ def shared_fields(store: Store) -> list[Fields]:
 def fill(store: Store) -> None:
     """Write sessions that use every column: live, expired, empty, compacted, with odd JSON and odd texts."""
     texts = "'\"\\ \t\n\r\u2028😀é"
+    full = "full" + texts
     put(
         store,
-        session_row(
-            "full" + texts,
+        SessionRowFactory(
+            key=full,
             **dict.fromkeys(("agent_id", "user_id", "title", "model", "forked_from"), texts),
             **dict(zip(("settings", "metadata", "tools", "extra"), ODD_TEXTS, strict=False)),
             expires_at="2020-01-01T00:00:00.000001+00:00",
@@ -142,12 +147,19 @@ def fill(store: Store) -> None:
             summarized_upto=3,
             last_consolidated=2,
         ),
-        turn_row("full" + texts, 1, id=texts, usage=' {"input_tokens" : 1}', metadata='{"a":"\\ud800"}', extra="[]"),
-        turn_row("full" + texts, 7, kind="compaction", first_seq=4, last_seq=4, replaced_upto=3),
+        TurnRowFactory(
+            session_key=full,
+            turn_no=1,
+            id=texts,
+            usage=' {"input_tokens" : 1}',
+            metadata='{"a":"\\ud800"}',
+            extra="[]",
+        ),
+        TurnRowFactory(session_key=full, turn_no=7, kind="compaction", first_seq=4, last_seq=4, replaced_upto=3),
         *(
-            message_row(
-                "full" + texts,
-                2 * place + 1,
+            MessageRowFactory(
+                session_key=full,
+                seq=2 * place + 1,
                 content=text,
                 tool_calls=f'[{{"id":"c","name":"n", "arguments":{text}}}]',
                 extra=f'{{"odd" :{text}}}',
@@ -155,9 +167,9 @@ def fill(store: Store) -> None:
             )
             for place, text in enumerate(ODD_TEXTS)
         ),
-        message_row(
-            "full" + texts,
-            2**53,
+        MessageRowFactory(
+            session_key=full,
+            seq=2**53,
             id=texts,
             turn_no=7,
             role="tool",
@@ -166,22 +178,35 @@ def fill(store: Store) -> None:
             tool_call_id="c",
             tokens=2**52,
         ),
-        *(value_row("full" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
         *(
-            draft_row("full" + texts, 2 * place + 1, token=2**62 - 1 - place % 2, turn_id=texts, piece=text)
+            ValueRowFactory(session_key=full, name=f"{place} {texts}", value=text)
+            for place, text in enumerate(ODD_TEXTS)
+        ),
+        *(
+            DraftRowFactory(session_key=full, n=2 * place + 1, token=2**62 - 1 - place % 2, turn_id=texts, piece=text)
             for place, text in enumerate(each for each in ODD_TEXTS if each[0] == '"')
         ),
         *(
-            inbox_row("full" + texts, 2 * place + 1, content=text, sent="[1]", extra=f'{{"odd" :{text}}}', tokens=place)
+            InboxRowFactory(
+                session_key=full,
+                n=2 * place + 1,
+                content=text,
+                sent="[1]",
+                extra=f'{{"odd" :{text}}}',
+                tokens=place,
+            )
             for place, text in enumerate(ODD_TEXTS)
         ),
-        inbox_row("full" + texts, 2**53, id=texts, role="tool", author=texts, name="", tool_call_id="c"),
-        *(shared_value_row("shared" + texts, f"{place} {texts}", value=text) for place, text in enumerate(ODD_TEXTS)),
-        session_row("empty"),
-        session_row(
-            "expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3, message_count=1
+        InboxRowFactory(session_key=full, n=2**53, id=texts, role="tool", author=texts, name="", tool_call_id="c"),
+        *(
+            SharedValueRowFactory(scope="shared" + texts, name=f"{place} {texts}", value=text)
+            for place, text in enumerate(ODD_TEXTS)
         ),
-        message_row("expired", 3, content='"gone?"'),
+        SessionRowFactory(key="empty"),
+        SessionRowFactory(
+            key="expired", expires_at="2020-01-01T00:00:00.000000+00:00", ttl_seconds=60.0, last_seq=3, message_count=1
+        ),
+        MessageRowFactory(session_key="expired", seq=3, content='"gone?"'),
     )
 
 
