@@ -193,6 +193,8 @@ def test_models_and_rows_have_the_same_field_names() -> None:
         "session_key",
         "text",
         "payloads",
+        "logged_at",
+        "taken_by",
     }
 
 
