@@ -184,7 +184,7 @@ async def test_fork_via_store_leaves_the_same_branches(store: Store, tmp_path: P
     key: Any = {**KEY, "project_key": project_key_for_directory(tmp_path)}
     source = written()
     await sessions.append(key, source)
-    asked = {**source[1], "uuid": str(uuid.uuid4()), "parentUuid": source[1]["uuid"]}
+    asked: Any = {**source[1], "uuid": str(uuid.uuid4()), "parentUuid": source[1]["uuid"]}
     await sessions.append(key, [asked])
     assert len(store.messages(f"{key['project_key']}:{KEY['session_id']}")) == 2
     fork = await fork_session_via_store(sessions, KEY["session_id"], directory=str(tmp_path))
