@@ -119,6 +119,8 @@ def without_orphans(
         recorded: The calls of results that are known, see `Recorded`. Default: none.
     """
     messages = _without_records(messages)
+    if not any(map(_is_result, messages)):
+        return [*messages]
     answering, _ = _matched(messages, recorded)
     return [
         message
@@ -241,6 +243,8 @@ def close_calls(messages: Sequence[Message], *, recorded: Recorded = _NOTHING_RE
             and order. Default: none.
     """
     messages = _without_records(messages)
+    if not any(message.tool_calls or _is_result(message) for message in messages):
+        return [*messages]
     answering, open_calls = _matched(messages, recorded)
     results: defaultdict[int, list[tuple[int, Message]]] = defaultdict(list)
     moved: set[int] = set()

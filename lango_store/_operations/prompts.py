@@ -160,4 +160,6 @@ def _legal(messages: Sequence[Message], summary_turn: int | None, recorded: wind
         return messages  # the summary covers all messages before the others
     system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, messages))
     suffix = window.legal_suffix(messages[len(system) :])
-    return [*system, *window.without_orphans(suffix, recorded=recorded)]  # ids of calls are not unique
+    if len(system) + len(suffix) < len(messages):  # a call was cut, and another one may have its id
+        suffix = window.without_orphans(suffix, recorded=recorded)
+    return [*system, *suffix]
