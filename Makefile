@@ -1,6 +1,10 @@
-# Every target makes the virtual environment it needs; PYTHON and VENV choose another. `make check` checks everything,
-# `make long` looks longer for what no test has found yet, `make lowest` runs the tests on the oldest versions of what the
-# package depends on, `make frameworks` the tests of the adapters for agent frameworks, which need those installed.
+# Each target creates the virtual environment that it needs; PYTHON and VENV choose another one.
+#   make test        the tests, without those marked as slow
+#   make quick       the tests that need no PostgreSQL, in seconds
+#   make check       all tests, the linters and the documentation
+#   make long        the randomized tests, with many more examples
+#   make lowest      all tests with the lowest versions of the dependencies
+#   make frameworks  the tests of the adapters for agent frameworks
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,15 +14,22 @@ FRAMEWORKS ?= .venv-frameworks
 # Containers often forbid Python to keep what it compiled: each worker and each child would compile everything again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long lint docs check lowest frameworks frameworks-lowest browser bench clean
+.PHONY: demo test quick slow long lint docs check lowest frameworks frameworks-lowest browser bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
-# What is drawn at random in `make test`, drawn far more often: hours.
+quick: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto -m "not slow and not postgresql"
+
+# Randomized histories, fuzzing, failover, hung servers, and races of several processes.
+slow: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto -m slow
+
+# All tests, with many more random examples: takes hours.
 long: export LANGO_STORE_EXAMPLES = 500
 long: export LANGO_STORE_MACHINE_EXAMPLES = 300
 long: export LANGO_STORE_RACE_SECONDS = 120
@@ -38,16 +49,16 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint docs test
+check: lint docs test slow
 
 # The documentation as a site, in build/site; a warning is an error.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 lowest:
-	$(MAKE) test VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
+	$(MAKE) test slow VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
 
-# The frameworks need much, and are nothing that the store needs: they have a virtual environment of their own.
+# The frameworks have many dependencies, so they are installed in a separate virtual environment.
 frameworks: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/python -m pytest -n auto tests/frameworks
 	$(FRAMEWORKS)/bin/python tests/frameworks/openai_agents/own_tests.py
@@ -56,7 +67,7 @@ frameworks: $(FRAMEWORKS)/.frameworks
 frameworks-lowest:
 	$(MAKE) frameworks FRAMEWORKS=.venv-frameworks-lowest CONSTRAINTS='--constraint .ci/frameworks-lowest.txt'
 
-# In a real browser: Chromium has to be there.
+# Needs Chromium.
 browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
 

@@ -68,6 +68,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 _NO_TRIGRAMS = pytest.StashKey[bool]()
 
 
+_NEED_POSTGRESQL = {"make_postgres", "postgres_databases", "server_url", "administrator"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects tests
+def pytest_itemcollected(item: pytest.Item) -> None:
+    parameters = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    if "postgresql" in parameters or _NEED_POSTGRESQL & set(getattr(item, "fixturenames", ())):
+        item.add_marker("postgresql")
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m have deselected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     trigrams = [item for item in items if item.get_closest_marker("pg_trgm") and "sqlite" not in item.name]
@@ -108,7 +118,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["postgres"] = _server_url()  # all workers of a run share one server
+    if "not postgresql" not in node.config.getoption("markexpr"):
+        node.workerinput["postgres"] = _server_url()  # all workers of a run share one server
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
