@@ -23,6 +23,7 @@ from lango_store import (
     SessionNotFound,
     Store,
     create_engine,
+    interchange,
     read_only_engine,
 )
 
@@ -286,6 +287,18 @@ def test_settings_of_the_url_do_not_change_how_values_are_sent(make_postgres: Ma
     with Store(f"{url}{'&' if '?' in url else '?'}{setting}") as store:
         store.create("k", messages=[message("日本語 😀")])
         assert store.get("k").messages[0].content == "日本語 😀"
+
+
+def test_null_fields_are_stored_on_a_server_with_array_nulls_off(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    with Store(f"{make_postgres()}&options=-carray_nulls%3Doff") as store:
+        store.create("k", messages=[message(), message()])
+        store.append_messages("k", [message(), message(tokens=1, name="null")])
+        before = store.get("k").messages
+        interchange.export(store, tmp_path / "a.jsonl", "jsonl", everything=True)
+        store.delete("k")
+        interchange.import_path(store, tmp_path / "a.jsonl")
+        assert store.get("k").messages == before
+        assert [(each.tokens, each.name) for each in before] == [(None, None)] * 3 + [(1, "null")]
 
 
 @pytest.mark.parametrize("setting", ["datestyle=German", "client_encoding=LATIN1"])
