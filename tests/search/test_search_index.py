@@ -373,7 +373,7 @@ def test_index_without_fts5_is_reported_and_can_be_dropped(without_fts5: Store) 
             with create_engine(url).begin() as connection:
                 connection.exec_driver_sql("DROP TABLE lango_search")
         without_fts5.append_message("a", message("oslo again"))
-        with pytest.raises(SearchUnavailable, match="no FTS5.*search disable"):
+        with pytest.raises(SearchUnavailable, match=r"no FTS5.*search disable"):
             without_fts5.search("oslo")
         status = schema.search_status(without_fts5.engine)
         assert (status.state, "search disable" in str(status.reason)) == ("unusable", True)

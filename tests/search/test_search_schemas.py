@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message
-from support.searches import findings, found, waiting
+from support.searches import found, waiting
 
 from lango_store import LangoStoreError, NotPermitted, SearchUnavailable, Store, create_engine, schema
 from lango_store.tables import Base
