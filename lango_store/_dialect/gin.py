@@ -15,13 +15,15 @@ _CREATE_QUEUE: Final = (
     'session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL)'
 )
 # The function runs with the rights of its owner, so that applications need no grant on the queue and do not fail when
-# an index is created. The search path is set so that PostgreSQL's own operators are used, and then the queue of the
-# table's schema, which may have been renamed. Dynamic SQL would be planned at each call.
+# an index is created. Its search path begins with PostgreSQL's own operators, and then has the schema of the table,
+# which may have been renamed. An operator of that schema is never used, because the types of all operands fit exactly.
+# Dynamic SQL would be planned at each call.
 _BODY: Final = """
 BEGIN
   PERFORM set_config('search_path', 'pg_catalog, ' || quote_ident(TG_TABLE_SCHEMA) || ', pg_temp', true);
   -- The owner of a queue can attach triggers to it, which run with the rights of this function.
-  IF (SELECT pg_get_userbyid(relowner) <> current_user FROM pg_class WHERE oid = 'lango_search_queue'::regclass) THEN
+  IF (SELECT pg_get_userbyid(relowner) <> current_user FROM pg_class
+      WHERE oid = 'lango_search_queue'::regclass::oid) THEN
     RAISE insufficient_privilege USING MESSAGE =
       'lango_search_queue has another owner than lango_search_enqueue(): run `lango-store search rebuild`';
   END IF;
@@ -52,7 +54,7 @@ _IS_WRITABLE: Final = "current_setting('default_transaction_read_only') = 'off' 
 _IS_FOREIGN: Final = "pronamespace <> relnamespace OR proowner <> relowner"
 _IS_OUTDATED: Final = (
     f"(prosrc <> $body${_BODY}$body$ OR NOT prosecdef "
-    "OR proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp'])"
+    "OR proconfig[1] IS DISTINCT FROM 'search_path=pg_catalog, pg_temp')"
 )
 # The queue has the schema and the owner that the function of the triggers must have.
 _FAULTS: Final = f"""
