@@ -26,6 +26,7 @@ from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import (
     LOCK_TIMEOUT,
     Database,
+    has_outdated_function,
     known_revisions,
     migrate,
     opened,
@@ -80,6 +81,8 @@ def upgrade(
 ) -> str | None:
     """Upgrade the schema to a migration revision, in one transaction.
 
+    On PostgreSQL, this also replaces the function that the triggers of the search index call, if it is outdated.
+
     Several processes can upgrade the same database at the same time: one of them upgrades, the others wait and then
     find nothing to do. A schema that is newer than this release is not changed, so that a process of the old release
     can restart during a deployment.
@@ -115,8 +118,11 @@ def upgrade(
         # Compare again under the lock: a newer release may have migrated while this one waited.
         return [] if revision == "head" and _is_current(at) else scripts._upgrade_revs(revision, at)
 
-    if revision == "head" and _is_current(revision_now := current(database)):  # avoids waiting for another migration
-        return revision_now
+    if revision == "head":
+        with reading(database) as connection:
+            revision_now = revisions.found(connection)
+            if _is_current(revision_now) and not has_outdated_function(connection):
+                return revision_now  # without waiting for another migration
     return migrate(steps, database, lock_timeout)
 
 

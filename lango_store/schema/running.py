@@ -104,7 +104,15 @@ def run_steps(
         from alembic.runtime.migration import MigrationContext
 
         run_revisions(MigrationContext.configure(connection=connection, opts=options))
+        if has_outdated_function(connection):
+            dialect_of(connection).search_index.replace_function(connection)
         return revision.found(connection)
+
+
+def has_outdated_function(connection: sa.Connection) -> bool:
+    """Return True if the schema is of this release, and its search index has a replaceable function of another one."""
+    index = dialect_of(connection).search_index
+    return revision.found(connection) == SCHEMA_REVISION and index.has_outdated_function(connection)
 
 
 @contextmanager

@@ -46,7 +46,18 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
 }
 
 # Other programs on the pages: test_page_scripts.py and the tests of the ADK page run them.
-OTHER_PROGRAMS: Final = ("adk", "exec", "export", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set", "sqlite3")
+OTHER_PROGRAMS: Final = (
+    "adk",
+    "exec",
+    "export",
+    "grep",
+    "pg_dump",
+    "pg_restore",
+    "psql",
+    "python3 -m venv",
+    "set",
+    "sqlite3",
+)
 # Programs that set up a machine as root, on docs/howto/fastapi.md and docs/production/operations.md. No test runs them.
 SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "mv", "systemctl", "useradd")
 
