@@ -44,6 +44,17 @@ _SETTINGS: Final = (
 # that was used last has its statements prepared.
 _POOL: Final = {"poolclass": FairPool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
 
+LOG_LIMIT: Final = 16 * 2**20
+"""The size in bytes to which SQLite shortens its log file; between two checkpoints the log usually has 4 MiB.
+
+A longer log, after a large transaction or a long read, is shortened by the first commit after it was restarted.
+"""
+
+NO_SHARED_MEMORY: Final = (
+    "SQLite's WAL mode needs shared memory, which network file systems and some containers do not have: use a local "
+    "disk or PostgreSQL, or give the store an engine of SQLAlchemy with another journal mode"
+)
+
 sa.dialects.registry.register("sqlite.pysqlite3", "lango_store._engine.pysqlite3_dialect", "PySQLite3")
 
 
@@ -178,7 +189,9 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
             driver.execute("PRAGMA secure_delete = ON")
             driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
             if not in_memory:
-                _ensure_wal(driver, sqlite.OperationalError)
+                driver.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+                if "immutable" not in url.query:  # nothing writes to such a file
+                    _ensure_wal(driver, sqlite.OperationalError)
             if safe_checkpoints is not None:
                 safe_checkpoints.connected(driver, entry.info)
                 log_affected(sqlite.sqlite_version)
@@ -218,8 +231,11 @@ def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
-            if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                driver.execute("PRAGMA journal_mode = WAL")
+            (mode,) = driver.execute("PRAGMA journal_mode").fetchone()
+            if mode != "wal":
+                (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":  # SQLite keeps the old mode and reports no error
+                raise LangoStoreError(f"the file stays in journal mode {mode!r}: {NO_SHARED_MEMORY}")
             return
         except operational_error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
