@@ -329,8 +329,8 @@ class SQLite(Dialect):
             yield (
                 f"{file}-wal has {size >> 20} MiB instead of about 4: a connection keeps a snapshot open, or the "
                 "connections that write make no checkpoints or have no journal_size_limit",
-                f"end long reads and transactions, then run `sqlite3 {file} 'PRAGMA wal_checkpoint(TRUNCATE)'` while "
-                "nothing writes: if the first number that it prints is 1, a snapshot is still open",
+                "end long reads, stop the processes that write, and run "
+                f"`sqlite3 {file} 'PRAGMA wal_checkpoint(TRUNCATE)'`: if it prints 1 first, a snapshot is still open",
             )
         if mode == "wal" and is_affected(version := library_version(connection)):
             yield (

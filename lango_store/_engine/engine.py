@@ -84,7 +84,8 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     Raises:
         ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors; or
             `durability` is neither `full` nor `normal`.
-        LangoStoreError: The client library of the database is not installed.
+        LangoStoreError: The client library of the database is not installed. A connection raises it if a SQLite file
+            cannot be switched to WAL mode.
     """
     if durability not in get_args(Durability):
         raise ValueError(f"durability={quoted(durability)}: give 'full' or 'normal'")
