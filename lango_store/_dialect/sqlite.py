@@ -272,9 +272,7 @@ class SQLite(Dialect):
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
                 return DatabaseUnavailable(f"{reason}; the file or its folder is not writable")
             case sqlite3.SQLITE_CANTOPEN:
-                return DatabaseUnavailable(
-                    f"{reason}; check that the path is right and the folder is writable. {NO_SHARED_MEMORY}"
-                )
+                return DatabaseUnavailable(f"{reason}; check that the path is right and the folder is writable")
             case sqlite3.SQLITE_NOTADB:
                 return DatabaseUnavailable(
                     f"{reason}; if it is encrypted, give the right key. Otherwise restore the file from a backup, or "

@@ -17,7 +17,7 @@ from lango_store._engine import checkpoints, pool
 from lango_store._engine.fair_pool import FairPool
 from lango_store._engine.sqlite_library import is_affected, log_affected
 from lango_store._engine.url import milliseconds, parse
-from lango_store.errors import LangoStoreError, quoted
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, quoted
 
 Durability = Literal["full", "normal"]
 
@@ -185,14 +185,14 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     @event.listens_for(engine, "connect")
     def settings(driver: Any, entry: ConnectionPoolEntry) -> None:
         try:
+            if not in_memory:  # first, because it explains why a file cannot be opened
+                driver.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+                if "immutable" not in url.query:  # nothing writes to such a file
+                    _ensure_wal(driver, sqlite.OperationalError)
             driver.execute("PRAGMA foreign_keys = ON")
             # Some builds of SQLite leave deleted texts in the file. FAST would leave them in free pages.
             driver.execute("PRAGMA secure_delete = ON")
             driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
-            if not in_memory:
-                driver.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-                if "immutable" not in url.query:  # nothing writes to such a file
-                    _ensure_wal(driver, sqlite.OperationalError)
             if safe_checkpoints is not None:
                 safe_checkpoints.connected(driver, entry.info)
                 log_affected(sqlite.sqlite_version)
@@ -242,6 +242,10 @@ def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_READONLY:
                 return  # a read-only file, whose owner chooses the journal mode
+            if code == sqlite3.SQLITE_CANTOPEN:  # not the file, which is open, but its log or the shared memory
+                raise DatabaseUnavailable(
+                    f"SQLite: {error}; check that the folder is writable. {NO_SHARED_MEMORY}"
+                ) from error
             if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
