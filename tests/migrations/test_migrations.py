@@ -219,13 +219,14 @@ def test_migration_of_a_locked_table_raises_database_busy_after_lock_timeout(mak
 def test_failed_migration_changes_nothing(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
+        connection.exec_driver_sql("CREATE TABLE host (n INTEGER)")
+        connection.exec_driver_sql("CREATE INDEX ix_lango_suspension_open ON host (n)")
     with pytest.raises(LangoStoreError, match="already exists"):
         schema.upgrade(engine)
     assert schema.current(engine) is None
     assert not sa.inspect(engine).has_table("lango_session")
     with engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE lango_turn")
+        connection.exec_driver_sql("DROP TABLE host")
     assert schema.upgrade(engine) == SCHEMA_REVISION
     with Store(engine) as store:
         store.create("k", messages=messages(2))
