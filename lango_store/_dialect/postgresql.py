@@ -297,11 +297,11 @@ class PostgreSQL(Dialect):
 
     def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
         # A demoted primary keeps its clients connected, and would refuse all their writes.
-        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
+        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY or _is_outdated_statement(error)
 
     def transient_reason(self, error: BaseException) -> TransientReason | None:
         state = getattr(error, "sqlstate", None)
-        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS):
+        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS) or _is_outdated_statement(error):
             return TransientReason.ROLLED_BACK
         if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.needs_new_dialect(error):
             return TransientReason.REFUSED
@@ -433,6 +433,12 @@ def primary_message(error: BaseException) -> str:
     """Return the primary message of a server's error, or the text of an error from the driver itself."""
     primary: str | None = getattr(getattr(error, "diag", None), "message_primary", None)
     return primary or str(error).strip()
+
+
+def _is_outdated_statement(error: BaseException) -> bool:
+    """Return True if a migration has changed a column's type or collation since the statement was prepared."""
+    diagnosis = getattr(error, "diag", None)  # the message text may be translated
+    return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
 
 
 def _kinds(error: BaseException) -> set[str]:

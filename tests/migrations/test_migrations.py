@@ -177,6 +177,20 @@ def test_open_connections_keep_working_when_a_column_is_added(url: str) -> None:
     engine.dispose()
 
 
+def test_open_connections_keep_working_when_the_collation_of_a_column_changes(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as store:
+        store.create("k")
+        for _ in range(10):  # often enough for the driver to prepare its statements
+            store.append_message("k", message())
+            store.get("k")
+        other = create_engine(url, poolclass=sa.NullPool)
+        with other.begin() as connection:
+            connection.exec_driver_sql('ALTER TABLE lango_message ALTER COLUMN id TYPE TEXT COLLATE "default"')
+        assert len(store.get("k").messages) == 10
+        assert store.append_message("k", message()).seq == 11
+
+
 def test_store_with_migrate_upgrades_the_schema_at_the_first_call(empty_url: str) -> None:
     store = Store(empty_url, migrate=True)
     assert schema.current(empty_url) is None
