@@ -47,6 +47,11 @@ AND a.grantee <> n.nspowner AND a.grantee <> (SELECT relowner FROM pg_class WHER
 ORDER BY 1, 2
 """
 
+_CHANGED_COLLATION: Final = """
+SELECT quote_ident(datname), datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
+WHERE datname = current_database() AND datcollversion <> pg_database_collation_actual_version(oid)
+"""
+
 
 def _text(value: str) -> sa.ColumnElement[str]:
     """Bind a text as TEXT: another role can define a function or an operator of VARCHAR, which would run instead."""
@@ -338,6 +343,13 @@ class PostgreSQL(Dialect):
             yield (
                 f"{role} may create in schema {schema}: functions and operators there are called by name",
                 f"REVOKE CREATE ON SCHEMA {schema} FROM {role};",
+            )
+        # Not a risk for the store's own indexes, which sort by code point.
+        for database, recorded, actual in connection.exec_driver_sql(_CHANGED_COLLATION):
+            yield (
+                f"the collation library has changed from version {recorded} to {actual}: indexes on text in other "
+                "tables may miss rows",
+                f"REINDEX DATABASE {database}; ALTER DATABASE {database} REFRESH COLLATION VERSION;",
             )
 
     def incompatibility(self, connection: sa.Connection) -> str | None:

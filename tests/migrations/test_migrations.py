@@ -72,6 +72,42 @@ def test_upgrade_marks_the_turns_that_forks_copied(url: str) -> None:
         assert [row.input_tokens for row in store.usage()] == [11]
 
 
+def test_indexes_do_not_depend_on_the_collation_library(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres())
+    with engine.connect() as connection:
+        query = (
+            "SELECT indexrelid::regclass::text, collname FROM pg_index, unnest(indcollation) AS number "
+            "JOIN pg_collation c ON c.oid = number WHERE starts_with(indrelid::regclass::text, 'lango_')"
+        )
+        collations = dict(map(tuple, connection.exec_driver_sql(query)))
+    assert {name for name, collation in collations.items() if collation != "C"} == {"lango_store_version_pkc"}
+    assert collations["uq_lango_message_id"] == collations["ix_lango_session_user_id"] == "C"
+    engine.dispose()
+
+
+def test_upgrade_to_revision_0108_keeps_tables_and_rebuilds_the_indexes_of_identifiers(undistributed: str) -> None:
+    schema.downgrade(undistributed, "0107")
+    engine = create_engine(undistributed)
+
+    def files() -> dict[str, int]:
+        with engine.connect() as connection:
+            query = "SELECT relname, pg_relation_filenode(oid) FROM pg_class WHERE relname ~ 'lango_'"
+            return dict(map(tuple, connection.exec_driver_sql(query)))
+
+    before = files()
+    schema.upgrade(engine)
+    changed = {name for name, number in files().items() if number != before[name]}
+    assert changed == {
+        "ix_lango_message_taken_by",
+        "ix_lango_session_agent_id",
+        "ix_lango_session_user_id",
+        "uq_lango_inbox_id",
+        "uq_lango_message_id",
+        "uq_lango_turn_id",
+    }
+    engine.dispose()
+
+
 def test_error_for_a_missing_schema_names_the_upgrade_command(empty_url: str) -> None:
     with Store(empty_url) as store:
         for _ in range(2):
