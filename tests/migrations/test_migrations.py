@@ -10,11 +10,21 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 from support.databases import MakeDatabase
 from support.factories import message, messages
+from support.pages import blocks
 from support.paths import ROOT
 from support.processes import Program, run_program
 from support.revisions import LATER, add_later_revisions
 
-from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, UnknownFeature, create_engine, schema
+from lango_store import (
+    DatabaseBusy,
+    LangoStoreError,
+    Message,
+    SchemaOutOfDate,
+    Store,
+    UnknownFeature,
+    create_engine,
+    schema,
+)
 from lango_store._operations import revision as revisions
 from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 from lango_store.testing import Clock
@@ -106,6 +116,29 @@ def test_upgrade_to_revision_0108_keeps_tables_and_rebuilds_the_indexes_of_ident
         "uq_lango_turn_id",
     }
     engine.dispose()
+
+
+def test_upgrade_to_revision_0108_succeeds_after_the_statements_that_remove_repeated_ids(undistributed: str) -> None:
+    (statements,) = blocks("UPGRADING.md", "sql")
+    with Store(undistributed) as store:
+        store.open("k").save_turn([Message.user("x", id="a"), message()], id="t")
+        store.open("k").save_turn([Message.user("y", id="b")], id="u")
+        store.create("other", messages=[Message.user("z", id="a")])
+        schema.downgrade(store.engine, "0107")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("DROP INDEX uq_lango_message_id; DROP INDEX uq_lango_turn_id")
+            connection.exec_driver_sql("UPDATE lango_message SET id = 'a'; UPDATE lango_turn SET id = 't'")
+            for statement in statements.rstrip().split(";")[:-1]:
+                connection.exec_driver_sql(statement)
+            for table in ("lango_message", "lango_turn"):
+                create = f"CREATE UNIQUE INDEX uq_{table}_id ON {table} (session_key, id) WHERE id IS NOT NULL"
+                connection.exec_driver_sql(create)
+        schema.upgrade(store.engine)
+        conversation = store.open("k")
+        assert [each.id for each in conversation.all_messages()] == ["a", None, None]
+        assert [turn.id for turn in conversation.turns()] == ["t", None]
+        assert [each.id for each in store.messages("other")] == ["a"]
+        assert schema.check(store.engine) == []
 
 
 def test_error_for_a_missing_schema_names_the_upgrade_command(empty_url: str) -> None:
