@@ -25,6 +25,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "crontab": ("docs/production/operations.md",),
     "ini": ("docs/production/operations.md", "docs/howto/fastapi.md"),
     "sql": (
+        "UPGRADING.md",
         "docs/production/postgresql.md",
         "docs/production/growing.md",
         "docs/howto/usage.md",
