@@ -6,7 +6,7 @@ A provider also translates driver errors, checks the schema and reports statemen
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -50,6 +50,8 @@ class Pooled:
         dialect_of(engine)  # raises an error for an unsupported database or driver
         self.gate = gate
         self.on_statement = on_statement
+        self.readers: Collection[str] = ()
+        """The keys of the sessions that have readers, which wait for `after_write`."""
         self.after_write: Callable[[], None] = lambda: None
 
     @property
@@ -103,7 +105,7 @@ class Pooled:
             if file is not None:
                 file.look()
             yield connection
-        if writes:
+        if writes and self.readers:
             self.after_write()
 
     def options(self) -> Mapping[str, Any]:
@@ -196,6 +198,8 @@ class _Single:
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
         file = pooled.gate.check_engine(pooled.engine)
+        if file is not None and not self._writes:
+            file.check()
         try:
             # After an interruption here, the connection returns to the pool when the proxy is garbage collected.
             self._proxy = proxy = pool.take(pooled.engine)
@@ -226,7 +230,7 @@ class _Single:
                 raise
             if error is None:
                 self._proxy.close()
-                if self._writes:
+                if self._writes and self._pooled.readers:
                     self._pooled.after_write()
             else:
                 self._return_to_pool(error)

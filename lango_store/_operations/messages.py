@@ -308,6 +308,7 @@ def tail(
         sessions.raise_unmatched(connection, now, key)
         return [], None
     summary_turn: int | None = rows[0][-1]
-    by_seq = list(reversed(rows[:newest]))
-    shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
+    shown = rows[:newest][::-1]
+    if summary_turn is not None:
+        shown.sort(key=lambda row: row[1] != summary_turn)
     return decode([row[:-1] for row in shown[max(len(shown) - last, 0) :]]), summary_turn

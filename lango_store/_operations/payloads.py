@@ -63,8 +63,8 @@ def decoder(connection: AnyConnection, key: str, decode: Callable[..., list[Any]
     bodies: dict[str, str] = {}
 
     def with_payloads(rows: Sequence[Sequence[Any]]) -> list[Any]:
-        wanted = digests_of([row[-1] for row in rows if row[-1] is not None]) - bodies.keys()
-        bodies.update(read(connection, key, wanted))
+        if listings := [row[-1] for row in rows if row[-1] is not None]:
+            bodies.update(read(connection, key, digests_of(listings) - bodies.keys()))
         return decode(key, rows, bodies)
 
     return with_payloads
