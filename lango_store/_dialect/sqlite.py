@@ -18,7 +18,6 @@ from lango_store._dialect.base import (
     AnyConnection,
     AppendMethod,
     Dialect,
-    Moment,
     TransientReason,
     ensure_transaction,
 )

@@ -83,7 +83,9 @@ class Statement:
         """Execute a statement without result rows once for each item of `values`. Needs a transaction."""
         if not values:
             return
-        compiled = self._compiled_for(connection, values[0])
+        engine_dialect = connection.dialect
+        variant = vars(engine_dialect).get(DETECTED), engine_dialect.paramstyle, values[0].get("now") is not None
+        compiled = self._compiled.get(variant) or self._compiled_for(connection, values[0])
         cursor = connection.connection.cursor()
         started = perf_counter()
         try:
