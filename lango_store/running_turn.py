@@ -13,15 +13,17 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations import appends, drafts, inbox, leases, turns, turns_in_progress
+from lango_store._operations import appends, drafts, inbox, leases, turns_in_progress
+from lango_store._operations.appends import NewTurn
 from lango_store._operations.calls import Place
 from lango_store._operations.drafts import INTERRUPTED
+from lango_store._operations.rows import encode_object
 from lango_store._operations.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending, effects
 from lango_store._services.effects import Effect
 from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
-from lango_store.errors import LangoStoreError, TurnInProgress, quoted
+from lango_store.errors import LangoStoreError, TurnInProgress, UniqueViolation, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,9 @@ class RunningTurn:
             )
         check_duration("lease", lease, SHORTEST_LEASE)
         check_duration("flush", flush)
-        self.id: Final = encode_id(id) or context.new_id()
+        self._is_new = id is None
+        self._has_drafts = id is not None  # an earlier attempt may have stored some
+        self.id: Final = context.new_id() if id is None else str(encode_id(id))
         self.key: Final = key
         self.replayed = False
         self.usage: dict[str, Any] | None = None
@@ -102,8 +106,8 @@ class RunningTurn:
                 try:
                     if pause:  # one statement, while a try needs a transaction of several
                         self._context.on_primary().read(leases.check_free, self.key, self.id)
-                    self.stored, earlier = self._context.transact(
-                        turns_in_progress.begin, self.key, self.id, self.lease
+                    self.stored, earlier = self._context.write(
+                        turns_in_progress.begin, self.key, self.id, self.lease, is_new=self._is_new
                     )
                     break
                 except TurnInProgress:
@@ -241,6 +245,7 @@ class RunningTurn:
                 leases.extend(connection, now, self.key, self.lease)
                 drafts.write(connection, now, self.key, self.id, self.lease.token, *piece)
 
+        self._has_drafts = True
         self._flushed = 0  # if the outcome is unknown, the next piece is the whole draft
         self._context.trying(store, if_lost=False)
         self._flushed, self._flushed_at = len(self._texts), monotonic()
@@ -347,10 +352,25 @@ class RunningTurn:
             InvalidValue: `usage` or `metadata` cannot be stored losslessly; the turn was not saved.
         """
         self._check_running()
-        new = turns.new_turn(self.id, self.usage, self.metadata)
-        self.stored = self._context.transact(turns_in_progress.finish, self.key, new, self._appended.keys(), self.lease)
+        usage = None if self.usage is None else encode_object(self.usage, "usage")
+        metadata = None if self.metadata is None else encode_object(self.metadata, "metadata")
+        try:
+            self.stored = self._finish(NewTurn(self.id, usage, metadata))
+        except UniqueViolation:  # `save_turn` has stored the id meanwhile, so this finds the stored turn
+            self.stored = self._finish(NewTurn(self.id, usage, metadata))
         self._is_running = False
         return self.stored
+
+    def _finish(self, new: NewTurn) -> Turn:
+        return self._context.write(
+            turns_in_progress.finish,
+            self.key,
+            new,
+            self._appended.keys(),
+            self.lease,
+            has_drafts=self._has_drafts,
+            keeps_removed=self._context.keeps_removed,
+        )
 
     def abandon(self) -> None:
         """End the turn without saving it, as leaving the block with an exception does."""

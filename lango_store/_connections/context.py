@@ -83,6 +83,8 @@ class Context:
             raise ValueError(f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, or None")
         self.engine = engine
         self._keep_removed = keep_removed
+        self.keeps_removed = keep_removed is not None
+        """True if the store keeps removed rows."""
         self.least_payload = payloads
         """The number of characters from which a string becomes a payload; None if no string does."""
         self._owned = owned

@@ -15,6 +15,7 @@ from lango_store._dialect import Dialect, IfTimeBound
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import (
+    IS_STORED_TURN,
     KEY,
     LIVE,
     LIVE_SESSION,
@@ -196,6 +197,16 @@ def insert_messages(*names: str) -> Statement:
 
 
 insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
+
+
+def _end_turn(dialect: Dialect) -> sa.UpdateBase:
+    released = dict.fromkeys((SESSION.c.lease_token, SESSION.c.lease_turn, SESSION.c.lease_until), sa.null())
+    counted = _counted(dialect, NOW) | released
+    return sa.update(SESSION).where(LIVE_SESSION, *_HAS_LEASE, ~IS_STORED_TURN).values(counted).returning(*_COUNTED)
+
+
+end_turn: Final = Statement(_end_turn)
+"""Counts a turn in progress and releases its lease, if the session has the lease and the turn is not stored."""
 
 
 # Citus: all statements are sent together, so no statement can use the result of an earlier one. The first ones insert

@@ -209,7 +209,7 @@ def write(
         "turns_added": 0,
     }
     if expected.lease is not None:
-        params |= expected.lease.bound(connection, now)
+        params |= expected.lease.bound(dialect, now)
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params |= {"seqs_added": added + turn.skipped, "turns_added": 1}

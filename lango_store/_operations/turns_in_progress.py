@@ -1,26 +1,37 @@
 """Turns in progress: begin a turn with a lease, append messages while it runs, and save the turn at the end."""
 
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import appends, drafts, leases, levels, messages, payloads, removed, sessions, turns
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import append_statements, appends, drafts, leases, messages, sessions
 from lango_store._operations.appends import Batch, NewTurn
-from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
-from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, encode_message
+from lango_store._operations.binds import MESSAGE, REMOVED_MESSAGE, TURN, number, numbers_of_list, of_session, text
+from lango_store._operations.rows import (
+    MESSAGE_COLUMNS,
+    MESSAGE_INPUT_FIELDS,
+    TURN_COLUMNS,
+    decode_turn,
+    encode_message,
+    stored_time,
+    whole_number,
+)
 from lango_store._operations.sessions import Expected, Lease
+from lango_store._rows.encoding import decode_json
 from lango_store._values.model import Message, Turn
-
-_SEQS_AT_ONCE: Final = 500  # a statement binds a limited number of values
 
 
 def begin(
-    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease
+    connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease, *, is_new: bool
 ) -> tuple[Turn | None, list[Message]]:
-    """Take the lease of a live session for a turn.
+    """Take the lease of a live session for a turn. `is_new` promises that no attempt of the turn was begun before.
 
     Returns:
         If the turn was saved before, the stored turn and no messages; the lease is then not
@@ -30,32 +41,70 @@ def begin(
         TurnInProgress: The session has a lease that has not ended.
     """
     tries = sessions.MAX_TRIES
-    while True:
-        is_taken = leases.take(connection, now, key, turn_id, lease)
-        # Read after the update has locked the row: the turn may have been saved while the update waited.
-        for stored in turns.read(connection, key, TURN.c.id == turn_id):
+    with nullcontext() if is_new else dialect_of(connection).short_transaction(connection):
+        while True:
+            is_taken = leases.take(connection, now, key, turn_id, lease)
+            # Read after the update has locked the row: the turn may have been saved while the update waited.
+            if not is_new and (stored := _find(connection, key, turn_id)):
+                if is_taken:
+                    leases.release(connection, key, lease.token)
+                return _replayed(connection, now, key, stored), []
             if is_taken:
-                leases.release(connection, key, lease.token)
-            return turns.replayed(connection, now, key, stored), []
-        if is_taken:
-            return None, _appended_before(connection, key, turn_id)
-        tries -= 1
-        leases.check_free(connection, now, key, turn_id)
-        sessions.raise_unmatched(connection, now, key, tries_left=tries)
+                return None, [] if is_new else _appended_before(connection, key, turn_id)
+            tries -= 1
+            leases.check_free(connection, now, key, turn_id)
+            sessions.raise_unmatched(connection, now, key, tries_left=tries)
 
 
-def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
-    prefix = id_prefix(turn_id)
-    in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < f"{prefix}g", MESSAGE.c.turn_no.is_(None))
-    appended = [each for each in messages.where(connection, key, in_range) if str(each.id).startswith(prefix)]
+_turn: Final = Statement(lambda _: sa.select(*TURN_COLUMNS).where(of_session(TURN), TURN.c.id == text("turn_id")))
+
+
+def _find(connection: AnyConnection, key: str, turn_id: str) -> Turn | None:
+    rows = _turn.run(connection, {"key": key, "turn_id": turn_id})
+    return decode_turn(key, rows[0]) if rows else None
+
+
+_of_turn: Final = messages.selecting(
+    lambda _: sa.and_(MESSAGE.c.seq.between(number("first"), number("last")), MESSAGE.c.turn_no == number("turn_no"))
+)
+
+
+def _replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Turn:
+    sessions.lock(connection, now, key)
+    bounds = {"first": turn.first_seq, "last": turn.last_seq, "turn_no": turn.turn_no}
+    stored = messages.select(connection, _of_turn, key, **bounds)
+    return turn.model_copy(update={"messages": stored, "replayed": True})
+
+
+def _select_appended_before(_: Dialect) -> sa.Executable:
+    prefix = text("prefix")
+    has_prefix = sa.func.substr(MESSAGE.c.id, sa.literal_column("1"), sa.func.length(prefix)) == prefix
+    in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < text("prefix_end"), has_prefix)
     # Two queries, because each has its own index.
-    taken = messages.where(connection, key, sa.and_(MESSAGE.c.taken_by == turn_id, MESSAGE.c.turn_no.is_(None)))
-    found = {each.seq: each for each in (*appended, *taken)}
-    return [found[seq] for seq in sorted(found)]
+    conditions = (in_range, MESSAGE.c.taken_by == text("turn_id"))
+    without_turn = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), MESSAGE.c.turn_no.is_(None))
+    return sa.union_all(*(without_turn.where(each) for each in conditions)).order_by("seq")
+
+
+_before: Final = Statement(_select_appended_before)
+
+
+def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[Message]:
+    prefix = id_prefix(turn_id)
+    bound = {"prefix": prefix, "prefix_end": f"{prefix}g", "turn_id": turn_id}
+    return [*{each.seq: each for each in messages.select(connection, _before, key, **bound)}.values()]
 
 
 def finish(
-    connection: sa.Connection, now: datetime, key: str, new: NewTurn, seqs: Collection[int], lease: Lease
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    new: NewTurn,
+    seqs: Collection[int],
+    lease: Lease,
+    *,
+    has_drafts: bool,
+    keeps_removed: bool,
 ) -> Turn:
     """Save a turn whose messages are already in the log, delete its drafts and release its lease.
 
@@ -64,30 +113,76 @@ def finish(
     Raises:
         LeaseLost: The session no longer has the lease, and the turn is not stored with
             these messages.
+        UniqueViolation: `save_turn` stored the id at the same time; nothing was written.
     """
-    is_ours = leases.release(connection, key, lease.token)
-    stored = turns.read(connection, key, TURN.c.id == new.id)
-    if not is_ours and not (stored and set(seqs) <= {*range(stored[0].first_seq, stored[0].last_seq + 1)}):
-        sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=0)
-    drafts.delete(connection, key, DRAFT.c.turn_id == new.id)
-    if stored:
-        return turns.replayed(connection, now, key, stored[0])
-    saved = turns.save(connection, now, key, Batch([]), turn=new)
-    rows: list[Sequence[Any]] = []
-    for part in levels.chunks(sorted(seqs), _SEQS_AT_ONCE):
-        of_turn = (of_session(MESSAGE, key), MESSAGE.c.seq.in_(part), MESSAGE.c.turn_no.is_(None))
-        rows += connection.execute(
-            sa.update(MESSAGE).where(*of_turn).values(turn_no=saved.turn_no).returning(*MESSAGE_COLUMNS)
-        )
-    members = payloads.decode_rows(connection, key, sorted(rows, key=lambda row: row[0]))
-    if not members:
-        return saved
-    # Not the copies of messages that were removed meanwhile: the turn does not contain these.
-    for part in levels.chunks([each.seq for each in members], _SEQS_AT_ONCE):
-        removed.join_turn(connection, key, part, saved.turn_no)
-    bounds = {"first_seq": members[0].seq, "last_seq": members[-1].seq}
-    connection.execute(sa.update(TURN).where(of_session(TURN, key), TURN.c.turn_no == saved.turn_no).values(bounds))
-    return saved.model_copy(update=bounds | {"messages": members})
+    dialect, tries = dialect_of(connection), sessions.MAX_TRIES
+    bound = {f"turn_{name}": value for name, value in vars(new).items()}
+    bound |= _ONE_TURN | {"key": key, "now": dialect.time(now), "lease_token": lease.token}
+    with dialect.short_transaction(connection):
+        while not (rows := append_statements.end_turn.run(connection, bound)):
+            tries -= 1
+            if stored := _find(connection, key, str(new.id)):
+                is_ours = leases.release(connection, key, lease.token)
+                if is_ours or set(seqs) <= {*range(stored.first_seq, stored.last_seq + 1)}:
+                    drafts.delete_of_turn(connection, key, stored.id)
+                    return _replayed(connection, now, key, stored)
+            sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
+        last_seq, updated_at, turn_no = rows[0]
+        bound |= {
+            "now": updated_at,
+            "turn_no": turn_no,
+            "last_seq": whole_number(key, "last_seq", last_seq),
+            "added": 0,
+        }
+        members: list[Message] = []
+        if seqs:
+            chosen = {"seqs": json.dumps(sorted(seqs)), "turn_no": whole_number(key, "last_turn_no", turn_no)}
+            _join.run_many(connection, [chosen | {"key": key}])
+            members = messages.select(connection, _joined, key, **chosen)
+        if members:
+            bound |= {"last_seq": members[-1].seq, "added": members[-1].seq - members[0].seq + 1}
+            if keeps_removed:  # not the copies of messages that were removed meanwhile: they are not part of the turn
+                joined = json.dumps([each.seq for each in members])
+                _join_copies.run_many(connection, [{"key": key, "seqs": joined, "turn_no": turn_no}])
+        append_statements.insert_turn.run_many(connection, [bound])
+        if has_drafts:
+            drafts.delete_of_turn(connection, key, str(new.id))
+    return Turn(
+        turn_no=turn_no,
+        kind=new.kind,
+        id=new.id,
+        first_seq=bound["last_seq"] - bound["added"] + 1,
+        last_seq=bound["last_seq"],
+        usage={} if new.usage is None else decode_json(new.usage),
+        metadata={} if new.metadata is None else decode_json(new.metadata),
+        created_at=now or stored_time(key, "updated_at", updated_at),
+        messages=members,
+    )
+
+
+_ONE_TURN: Final = {
+    "seqs_added": 0,
+    "messages_added": 0,
+    "records_added": 0,
+    "tokens_added": 0,
+    "turns_added": 1,
+}
+
+
+def _in_list(rows: sa.Table, dialect: Dialect) -> sa.ColumnElement[bool]:
+    return sa.and_(of_session(rows), rows.c.seq.in_(numbers_of_list(dialect, "seqs")))
+
+
+def _joining(rows: sa.Table) -> Statement:
+    update = sa.update(rows).where(rows.c.turn_no.is_(None)).values(turn_no=number("turn_no"))
+    return Statement(lambda dialect: update.where(_in_list(rows, dialect)))
+
+
+_join: Final = _joining(MESSAGE)
+_join_copies: Final = _joining(REMOVED_MESSAGE)
+_joined: Final = messages.selecting(
+    lambda dialect: sa.and_(_in_list(MESSAGE, dialect), MESSAGE.c.turn_no == number("turn_no"))
+)
 
 
 def abandon(
@@ -101,7 +196,7 @@ def abandon(
 def append_answer(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease) -> list[Message]:
     """Append messages under a lease, and delete the draft of the answer that they contain."""
     stored = appends.append_new_ids(connection, now, key, new, Expected(lease=lease))
-    drafts.delete(connection, key, DRAFT.c.token == lease.token)
+    drafts.delete(connection, key, lease.token)
     return stored
 
 
@@ -122,12 +217,15 @@ def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message],
     `earlier` are messages that an earlier attempt of the turn may have stored. A message that equals one of these gets
     its id instead, so that it is not stored again; the equal message is removed from `earlier`.
     """
-    rows = [encode_message(message) for message in new]
-    identified = list(new)
-    for position, row in enumerate(rows):
+    rows: list[dict[str, Any]] = []
+    identified: list[Message] = []
+    for message in new:
+        row = encode_message(message)
         if row["id"] is None:
-            row["id"] = id = _id_of_equal(row, earlier) or next(ids)
-            identified[position] = new[position].with_id(id)
+            row["id"] = id = (_id_of_equal(row, earlier) if earlier else None) or next(ids)
+            message = message.with_id(id)
+        rows.append(row)
+        identified.append(message)
     return Batch(identified, least, rows=rows)
 
 
