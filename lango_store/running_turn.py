@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
 from lango_store._operations import appends, drafts, inbox, leases, turns_in_progress
-from lango_store._operations.appends import NewTurn
 from lango_store._operations.calls import Place
 from lango_store._operations.drafts import INTERRUPTED
 from lango_store._operations.rows import encode_object
@@ -68,7 +67,7 @@ class RunningTurn:
         self.stored: Turn | None = None
         self.lease: Final = Lease(new_token(), lease.total_seconds())
         self._context: Final = context
-        self._wait = check_duration("wait", wait or timedelta(0)).total_seconds()
+        self._wait = check_duration("wait", wait).total_seconds() if wait else 0.0
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
         self._expected: Final = Expected(lease=self.lease)
@@ -100,7 +99,7 @@ class RunningTurn:
         """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
         if self._has_begun:
             raise LangoStoreError(f"turn {quoted(self.id)} can be entered only once: call turn() again")
-        pauses, pause = cancellation.pauses(self._wait), None
+        pauses, pause = None, None
         with self._context.telemetry.span("turn", self.key, is_current=False):
             while True:
                 try:
@@ -111,11 +110,13 @@ class RunningTurn:
                     )
                     break
                 except TurnInProgress:
+                    pauses = pauses or cancellation.pauses(self._wait)
                     if (pause := next(pauses, None)) is None:
                         raise
                 yield pause
         self.replayed = self.stored is not None
-        self._appended = {message.seq: message for message in earlier}
+        for message in earlier:
+            self._appended[message.seq] = message
         self._earlier = earlier
         self._has_begun, self._is_running = True, not self.replayed
         self._process = os.getpid()
@@ -354,23 +355,25 @@ class RunningTurn:
         self._check_running()
         usage = None if self.usage is None else encode_object(self.usage, "usage")
         metadata = None if self.metadata is None else encode_object(self.metadata, "metadata")
-        try:
-            self.stored = self._finish(NewTurn(self.id, usage, metadata))
-        except UniqueViolation:  # `save_turn` has stored the id meanwhile, so this finds the stored turn
-            self.stored = self._finish(NewTurn(self.id, usage, metadata))
+        for is_retry in (False, True):
+            try:
+                self.stored = self._context.write(
+                    turns_in_progress.finish,
+                    self.key,
+                    self.id,
+                    (usage, metadata),
+                    self._appended.keys(),
+                    self.lease,
+                    has_drafts=self._has_drafts,
+                    keeps_removed=self._context.keeps_removed,
+                )
+                break
+            except UniqueViolation:  # `save_turn` has stored the id meanwhile, so the retry finds the stored turn
+                if is_retry:
+                    raise
         self._is_running = False
+        assert self.stored is not None
         return self.stored
-
-    def _finish(self, new: NewTurn) -> Turn:
-        return self._context.write(
-            turns_in_progress.finish,
-            self.key,
-            new,
-            self._appended.keys(),
-            self.lease,
-            has_drafts=self._has_drafts,
-            keeps_removed=self._context.keeps_removed,
-        )
 
     def abandon(self) -> None:
         """End the turn without saving it, as leaving the block with an exception does."""

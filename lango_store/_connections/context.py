@@ -256,7 +256,8 @@ class Context:
     def _write(
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
-        with self.single_write() as connection:
+        cancellation.begin_write()
+        with self._connections.single(writes=True) as connection:
             return operation(connection, self.moment(connection), *args, **options)
 
     def transact(

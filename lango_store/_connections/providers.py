@@ -16,7 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store._connections.schema_gate import SchemaGate, reject_translated
-from lango_store._dialect import AnyConnection, Dialect, dialect_of
+from lango_store._dialect import DETECTED, AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
 from lango_store._dialect.statement import OBSERVER, SINGLE_OPERATION, Observer
 from lango_store._engine import checkpoints, pool
@@ -207,7 +207,7 @@ class _Single:
             try:
                 is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
                 self._options = pooled.options() if is_observed else _SINGLE_OPERATION
-                self._dialect = dialect_of(self)
+                self._dialect = vars(self.dialect)[DETECTED]  # the gate has detected it
                 if self._writes:
                     checkpoints.make_if_due(self._driver, proxy.info)
                 self._started = self._dialect.start(self._driver, writes=self._writes)

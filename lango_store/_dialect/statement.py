@@ -34,10 +34,15 @@ SINGLE_OPERATION: Final = "lango_store_alone"
 
 
 class Statement:
-    """A statement that is built for each dialect by a function and compiled once per dialect."""
+    """A statement that is built for each dialect by a function and compiled once per dialect.
 
-    def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
+    `repeatable` means that the statement may change rows, but in the same transaction a second execution has the same
+    result. Other statements that change rows fail without the name of the field if they return undecodable text.
+    """
+
+    def __init__(self, write: Callable[[Dialect], sa.Executable], *, repeatable: bool = False) -> None:
         self._write = write
+        self._repeatable = repeatable
         self._compiled: dict[tuple[Dialect | None, str, bool], _Compiled] = {}
 
     def run(
@@ -70,7 +75,7 @@ class Statement:
                 decoded += decode(page)
             return decoded
         except Exception as error:
-            if not compiled.reads or not dialect_of(connection).is_undecodable(error):
+            if not (compiled.reads or self._repeatable) or not dialect_of(connection).is_undecodable(error):
                 raise
         finally:
             cursor.close()

@@ -149,7 +149,8 @@ def _turn(
 ) -> dict[str, Any]:
     names = ("id", "usage", "metadata", "kind", "replaced_upto", "copied_from")
     bound = {name: column(TURN.c[name], f"turn_{name}") for name in names}
-    seqs = {"first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
+    first_seq = last_seq - number("added") + sa.literal_column("1", sa.BigInteger())
+    seqs = {"first_seq": first_seq, "last_seq": last_seq}
     return {"session_key": key, "created_at": now, "turn_no": turn_no} | seqs | bound
 
 

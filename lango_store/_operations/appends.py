@@ -226,7 +226,7 @@ def write(
         except SessionNotFound:  # the session had expired, and was purged since the statement
             if create is None or not tries:
                 raise
-    last_seq = whole_number(key, "last_seq", row[0])
+    last_seq = row[0] if type(row[0]) is int else whole_number(key, "last_seq", row[0])
     created_at = now or stored_time(key, "updated_at", row[1])
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
     stored: list[Message] = []

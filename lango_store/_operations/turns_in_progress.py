@@ -5,14 +5,15 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import append_statements, appends, drafts, leases, messages, sessions
-from lango_store._operations.appends import Batch, NewTurn
+from lango_store._operations import append_statements, appends, drafts, leases, messages, payloads, sessions
+from lango_store._operations.appends import Batch
 from lango_store._operations.binds import MESSAGE, REMOVED_MESSAGE, TURN, number, numbers_of_list, of_session, text
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
@@ -99,7 +100,8 @@ def finish(
     connection: AnyConnection,
     now: Moment,
     key: str,
-    new: NewTurn,
+    turn_id: str,
+    encoded: tuple[str | None, str | None],
     seqs: Collection[int],
     lease: Lease,
     *,
@@ -107,6 +109,8 @@ def finish(
     keeps_removed: bool,
 ) -> Turn:
     """Save a turn whose messages are already in the log, delete its drafts and release its lease.
+
+    `encoded` has the usage and the metadata of the turn as JSON.
 
     A turn that is already stored is returned unchanged: an earlier try was committed, or `save_turn` stored the id.
 
@@ -116,45 +120,44 @@ def finish(
         UniqueViolation: `save_turn` stored the id at the same time; nothing was written.
     """
     dialect, tries = dialect_of(connection), sessions.MAX_TRIES
-    bound = {f"turn_{name}": value for name, value in vars(new).items()}
-    bound |= _ONE_TURN | {"key": key, "now": dialect.time(now), "lease_token": lease.token}
+    usage, metadata = encoded
+    bound = {"key": key, "now": dialect.time(now), "lease_token": lease.token}
+    bound |= {"turn_id": turn_id, "turn_usage": usage, "turn_metadata": metadata, **_ONE_TURN}
     with dialect.short_transaction(connection):
         while not (rows := append_statements.end_turn.run(connection, bound)):
             tries -= 1
-            if stored := _find(connection, key, str(new.id)):
+            if stored := _find(connection, key, turn_id):
                 is_ours = leases.release(connection, key, lease.token)
                 if is_ours or set(seqs) <= {*range(stored.first_seq, stored.last_seq + 1)}:
-                    drafts.delete_of_turn(connection, key, stored.id)
+                    drafts.delete_of_turn(connection, key, turn_id)
                     return _replayed(connection, now, key, stored)
             sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
         last_seq, updated_at, turn_no = rows[0]
-        bound |= {
-            "now": updated_at,
-            "turn_no": turn_no,
-            "last_seq": whole_number(key, "last_seq", last_seq),
-            "added": 0,
-        }
+        if type(last_seq) is not int or type(turn_no) is not int:
+            whole_number(key, "last_seq", last_seq)
+            whole_number(key, "last_turn_no", turn_no)
         members: list[Message] = []
         if seqs:
-            chosen = {"seqs": json.dumps(sorted(seqs)), "turn_no": whole_number(key, "last_turn_no", turn_no)}
-            _join.run_many(connection, [chosen | {"key": key}])
-            members = messages.select(connection, _joined, key, **chosen)
+            joining = {"key": key, "seqs": json.dumps([*seqs]), "turn_no": turn_no}
+            members = _join.run(connection, joining, payloads.decoder(connection, key))
+            members.sort(key=attrgetter("seq"))
+        added = 0
         if members:
-            bound |= {"last_seq": members[-1].seq, "added": members[-1].seq - members[0].seq + 1}
+            added, last_seq = members[-1].seq - members[0].seq + 1, members[-1].seq
             if keeps_removed:  # not the copies of messages that were removed meanwhile: they are not part of the turn
                 joined = json.dumps([each.seq for each in members])
                 _join_copies.run_many(connection, [{"key": key, "seqs": joined, "turn_no": turn_no}])
+        bound |= {"now": updated_at, "turn_no": turn_no, "last_seq": last_seq, "added": added}
         append_statements.insert_turn.run_many(connection, [bound])
         if has_drafts:
-            drafts.delete_of_turn(connection, key, str(new.id))
+            drafts.delete_of_turn(connection, key, turn_id)
     return Turn(
         turn_no=turn_no,
-        kind=new.kind,
-        id=new.id,
-        first_seq=bound["last_seq"] - bound["added"] + 1,
-        last_seq=bound["last_seq"],
-        usage={} if new.usage is None else decode_json(new.usage),
-        metadata={} if new.metadata is None else decode_json(new.metadata),
+        id=turn_id,
+        first_seq=last_seq - added + 1,
+        last_seq=last_seq,
+        usage={} if usage is None else decode_json(usage),
+        metadata={} if metadata is None else decode_json(metadata),
         created_at=now or stored_time(key, "updated_at", updated_at),
         messages=members,
     )
@@ -166,23 +169,21 @@ _ONE_TURN: Final = {
     "records_added": 0,
     "tokens_added": 0,
     "turns_added": 1,
+    "turn_kind": "turn",
+    "turn_replaced_upto": None,
+    "turn_copied_from": None,
 }
 
 
-def _in_list(rows: sa.Table, dialect: Dialect) -> sa.ColumnElement[bool]:
-    return sa.and_(of_session(rows), rows.c.seq.in_(numbers_of_list(dialect, "seqs")))
+def _build_join(rows: sa.Table, dialect: Dialect) -> sa.Update:
+    # Also matches rows that have the number, so that the statement is repeatable.
+    is_free = sa.or_(rows.c.turn_no.is_(None), rows.c.turn_no == number("turn_no"))
+    is_joining = (of_session(rows), rows.c.seq.in_(numbers_of_list(dialect, "seqs")), is_free)
+    return sa.update(rows).where(*is_joining).values(turn_no=number("turn_no"))
 
 
-def _joining(rows: sa.Table) -> Statement:
-    update = sa.update(rows).where(rows.c.turn_no.is_(None)).values(turn_no=number("turn_no"))
-    return Statement(lambda dialect: update.where(_in_list(rows, dialect)))
-
-
-_join: Final = _joining(MESSAGE)
-_join_copies: Final = _joining(REMOVED_MESSAGE)
-_joined: Final = messages.selecting(
-    lambda dialect: sa.and_(_in_list(MESSAGE, dialect), MESSAGE.c.turn_no == number("turn_no"))
-)
+_join: Final = Statement(lambda dialect: _build_join(MESSAGE, dialect).returning(*MESSAGE_COLUMNS), repeatable=True)
+_join_copies: Final = Statement(lambda dialect: _build_join(REMOVED_MESSAGE, dialect))
 
 
 def abandon(
