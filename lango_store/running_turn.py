@@ -72,7 +72,7 @@ class RunningTurn:
         self._has_begun = self._is_running = False
         self._expected: Final = Expected(lease=self.lease)
         prefix = f"{turns_in_progress.id_prefix(self.id)}{self.lease.token:016x}"
-        self._ids: Final = (f"{prefix}{number:x}" for number in count())
+        self._ids: Final = map(f"{prefix}{{:x}}".format, count())
         self._earlier: list[Message] = []
         self._appended: dict[int, Message] = {}
         self._forget_draft()

@@ -1,5 +1,6 @@
 """Turns in progress: begin a turn with a lease, append messages while it runs, and save the turn at the end."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +15,17 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import append_statements, appends, drafts, leases, messages, payloads, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import MESSAGE, REMOVED_MESSAGE, TURN, number, numbers_of_list, of_session, text
+from lango_store._operations.binds import (
+    DRAFT,
+    MESSAGE,
+    REMOVED_MESSAGE,
+    SESSION,
+    TURN,
+    number,
+    numbers_of_list,
+    of_session,
+    text,
+)
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_INPUT_FIELDS,
@@ -119,43 +130,32 @@ def finish(
             these messages.
         UniqueViolation: `save_turn` stored the id at the same time; nothing was written.
     """
-    dialect, tries = dialect_of(connection), sessions.MAX_TRIES
-    usage, metadata = encoded
-    bound = {"key": key, "now": dialect.time(now), "lease_token": lease.token}
+    dialect, (usage, metadata) = dialect_of(connection), encoded
+    bound = {"key": key, "now": dialect.time(now), "lease_token": lease.token, "seqs": json.dumps([*seqs])}
     bound |= {"turn_id": turn_id, "turn_usage": usage, "turn_metadata": metadata, **_ONE_TURN}
-    with dialect.short_transaction(connection):
-        while not (rows := append_statements.end_turn.run(connection, bound)):
-            tries -= 1
-            if stored := _find(connection, key, turn_id):
-                is_ours = leases.release(connection, key, lease.token)
-                if is_ours or set(seqs) <= {*range(stored.first_seq, stored.last_seq + 1)}:
-                    drafts.delete_of_turn(connection, key, turn_id)
-                    return _replayed(connection, now, key, stored)
-            sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
-        last_seq, updated_at, turn_no = rows[0]
-        if type(last_seq) is not int or type(turn_no) is not int:
-            whole_number(key, "last_seq", last_seq)
-            whole_number(key, "last_turn_no", turn_no)
-        members: list[Message] = []
-        if seqs:
-            joining = {"key": key, "seqs": json.dumps([*seqs]), "turn_no": turn_no}
-            members = _join.run(connection, joining, payloads.decoder(connection, key))
-            members.sort(key=attrgetter("seq"))
-        added = 0
-        if members:
-            added, last_seq = members[-1].seq - members[0].seq + 1, members[-1].seq
-            if keeps_removed:  # not the copies of messages that were removed meanwhile: they are not part of the turn
-                joined = json.dumps([each.seq for each in members])
-                _join_copies.run_many(connection, [{"key": key, "seqs": joined, "turn_no": turn_no}])
-        bound |= {"now": updated_at, "turn_no": turn_no, "last_seq": last_seq, "added": added}
-        append_statements.insert_turn.run_many(connection, [bound])
-        if has_drafts:
-            drafts.delete_of_turn(connection, key, turn_id)
+    rows = _end_at_once[keeps_removed].run(connection, bound) if dialect.modifying_cte else []
+    if rows:
+        counters, stored = rows[0][:3], [row[3:] for row in rows if row[3] is not None]
+        members = payloads.decode_rows(connection, key, stored)
+    else:
+        with dialect.short_transaction(connection):
+            tries = sessions.MAX_TRIES
+            while not (rows := _end.run(connection, bound)):
+                tries -= 1
+                if turn := _find(connection, key, turn_id):
+                    is_ours = leases.release(connection, key, lease.token)
+                    if is_ours or set(seqs) <= {*range(turn.first_seq, turn.last_seq + 1)}:
+                        drafts.delete_of_turn(connection, key, turn_id)
+                        return _replayed(connection, now, key, turn)
+                sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
+            counters = rows[0]
+            members = _insert(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
+    last_seq, updated_at, turn_no = counters
     return Turn(
         turn_no=turn_no,
         id=turn_id,
-        first_seq=last_seq - added + 1,
-        last_seq=last_seq,
+        first_seq=members[0].seq if members else last_seq + 1,
+        last_seq=members[-1].seq if members else last_seq,
         usage={} if usage is None else decode_json(usage),
         metadata={} if metadata is None else decode_json(metadata),
         created_at=now or stored_time(key, "updated_at", updated_at),
@@ -163,6 +163,39 @@ def finish(
     )
 
 
+def _insert(
+    connection: AnyConnection,
+    key: str,
+    bound: dict[str, Any],
+    counters: Sequence[Any],
+    *,
+    has_drafts: bool,
+    keeps_removed: bool,
+) -> list[Message]:
+    """Insert a turn that was counted, and return its messages."""
+    last_seq, updated_at, turn_no = counters
+    if type(last_seq) is not int or type(turn_no) is not int:
+        whole_number(key, "last_seq", last_seq)
+        whole_number(key, "last_turn_no", turn_no)
+    bound |= {"now": updated_at, "turn_no": turn_no, "last_seq": last_seq, "added": 0}
+    members: list[Message] = []
+    if bound["seqs"] != "[]":
+        members = _join.run(connection, bound, payloads.decoder(connection, key))
+        members.sort(key=attrgetter("seq"))
+    if members:
+        bound |= {"last_seq": members[-1].seq, "added": members[-1].seq - members[0].seq + 1}
+        if keeps_removed:  # not the copies of messages that were removed meanwhile: they are not part of the turn
+            _join_copies.run_many(connection, [bound | {"seqs": json.dumps([each.seq for each in members])}])
+    append_statements.insert_turn.run_many(connection, [bound])
+    if has_drafts:
+        drafts.delete_of_turn(connection, key, bound["turn_id"])
+    return members
+
+
+_end: Final = Statement(append_statements.end_of_turn)
+
+
+_TURN_NO: Final = number("turn_no")
 _ONE_TURN: Final = {
     "seqs_added": 0,
     "messages_added": 0,
@@ -175,15 +208,48 @@ _ONE_TURN: Final = {
 }
 
 
-def _build_join(rows: sa.Table, dialect: Dialect) -> sa.Update:
+def _build_join(rows: sa.Table, seqs: sa.Select[tuple[int]], turn_no: sa.ColumnElement[int] = _TURN_NO) -> sa.Update:
     # Also matches rows that have the number, so that the statement is repeatable.
-    is_free = sa.or_(rows.c.turn_no.is_(None), rows.c.turn_no == number("turn_no"))
-    is_joining = (of_session(rows), rows.c.seq.in_(numbers_of_list(dialect, "seqs")), is_free)
-    return sa.update(rows).where(*is_joining).values(turn_no=number("turn_no"))
+    is_free = sa.or_(rows.c.turn_no.is_(None), rows.c.turn_no == turn_no)
+    return sa.update(rows).where(of_session(rows), rows.c.seq.in_(seqs), is_free).values(turn_no=turn_no)
 
 
-_join: Final = Statement(lambda dialect: _build_join(MESSAGE, dialect).returning(*MESSAGE_COLUMNS), repeatable=True)
-_join_copies: Final = Statement(lambda dialect: _build_join(REMOVED_MESSAGE, dialect))
+_join: Final = Statement(
+    lambda dialect: _build_join(MESSAGE, numbers_of_list(dialect, "seqs")).returning(*MESSAGE_COLUMNS), repeatable=True
+)
+_join_copies: Final = Statement(lambda dialect: _build_join(REMOVED_MESSAGE, numbers_of_list(dialect, "seqs")))
+
+
+def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executable:
+    """Build a statement that ends a turn and returns its counters and messages; nothing if it has to be done in steps.
+
+    While the statement waits for the session's lock, another writer may commit. The statement would not see what was
+    written, so it changes nothing unless the session's revision is the one that it sees.
+    """
+    seen = SESSION.alias("seen")
+    is_seen = SESSION.c.revision == sa.select(seen.c.revision).where(of_session(seen)).scalar_subquery()
+    session = append_statements.end_of_turn(dialect).where(is_seen).cte("session")
+    last_seq, updated_at, turn_no = session.c
+    joined = _build_join(MESSAGE, numbers_of_list(dialect, "seqs"), turn_no).returning(*MESSAGE_COLUMNS)
+    members = joined.cte("members")
+    first, last = (sa.select(each(members.c.seq)).scalar_subquery() for each in (sa.func.min, sa.func.max))
+    none, one = (sa.literal_column(each, sa.BigInteger()) for each in "01")
+    added = sa.func.coalesce(last - first + one, none)
+    row = append_statements.turn_row(turn_no, sa.func.coalesce(last, last_seq), now=updated_at, added=added)
+    turn = sa.insert(TURN).from_select(list(row), sa.select(*row.values()).select_from(session))
+    is_ended = sa.exists(sa.select(turn_no))
+    others: list[Any] = [sa.delete(DRAFT).where(of_session(DRAFT), DRAFT.c.turn_id == text("turn_id"), is_ended)]
+    if keeps_removed:
+        others.append(_build_join(REMOVED_MESSAGE, sa.select(members.c.seq), turn_no))
+    ctes = [each.cte(f"part_{number}") for number, each in enumerate([turn, *others])]
+    rows = sa.select(*session.c, *members.c).select_from(session.outerjoin(members, sa.true()))
+    return rows.order_by(members.c.seq).add_cte(*ctes)
+
+
+_end_at_once: Final = {
+    keeps_removed: Statement(functools.partial(_build_end_at_once, keeps_removed=keeps_removed))
+    for keeps_removed in (False, True)
+}
 
 
 def abandon(
