@@ -16,7 +16,7 @@ from lango_store import DatabaseUnavailable, Message, RunningTurn, Store, ToolCa
 HALF_A_MINUTE: Final = timedelta(seconds=30)
 AT_ONCE: Final = timedelta(0)
 LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
-"""The server's answer to a committed append or end of a turn: on a cluster it is a transaction of several statements."""
+"""The server's answer to an append, or to the end of a turn: on a cluster these are several statements."""
 
 
 @pytest.fixture
