@@ -421,12 +421,15 @@ def set_config(connection: sa.Connection, name: str, value: object, *, local: bo
 
 
 def end(driver: Any) -> None:
-    """Roll back a transaction that was not committed; close a connection with an interrupted pipeline."""
+    """Roll back a transaction that was not committed; close a connection with an interrupted pipeline.
+
+    A connection with an interrupted statement cannot roll back; the pool discards it.
+    """
     if driver.closed:
         return
     if driver.pgconn.pipeline_status:  # interrupted: answers are pending and cannot be matched to statements
         driver.pgconn.finish()
-    else:
+    elif driver.pgconn.transaction_status != _ACTIVE:
         driver.rollback()  # nothing to do after a commit
 
 

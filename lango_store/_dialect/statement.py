@@ -58,7 +58,7 @@ class Statement:
         Rows are decoded in groups, to avoid holding all rows and all decoded values in memory at once. With
         `max_chars`, reading stops once the rows hold that many characters of text.
         """
-        engine_dialect = connection.dialect
+        engine_dialect = connection.dialect  # the next two lines are those of `_compiled_for`, without its calls
         variant = vars(engine_dialect).get(DETECTED), engine_dialect.paramstyle, values.get("now") is not None
         compiled = self._compiled.get(variant) or self._compiled_for(connection, values)
         # This asks the pool's proxy for a cursor. With an async engine, the driver's connection is asynchronous, and

@@ -149,7 +149,7 @@ def finish(
                         return _replayed(connection, now, key, turn)
                 sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
             counters = rows[0]
-            members = _insert(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
+            members = _insert_turn(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
     last_seq, updated_at, turn_no = counters
     return Turn(
         turn_no=turn_no,
@@ -163,7 +163,7 @@ def finish(
     )
 
 
-def _insert(
+def _insert_turn(
     connection: AnyConnection,
     key: str,
     bound: dict[str, Any],
@@ -193,8 +193,6 @@ def _insert(
 
 
 _end: Final = Statement(append_statements.end_of_turn)
-
-
 _TURN_NO: Final = number("turn_no")
 _ONE_TURN: Final = {
     "seqs_added": 0,
@@ -224,14 +222,15 @@ def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executabl
     """Build a statement that ends a turn and returns its counters and messages; nothing if it has to be done in steps.
 
     While the statement waits for the session's lock, another writer may commit. The statement would not see what was
-    written, so it changes nothing unless the session's revision is the one that it sees.
+    written, so it changes nothing unless the session's revision is the one that it sees. It changes nothing either if
+    a message has payloads, which have to be read under the lock.
     """
-    seen = SESSION.alias("seen")
+    seen, seqs = SESSION.alias("seen"), numbers_of_list(dialect, "seqs")
     is_seen = SESSION.c.revision == sa.select(seen.c.revision).where(of_session(seen)).scalar_subquery()
-    session = append_statements.end_of_turn(dialect).where(is_seen).cte("session")
+    have_payloads = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq.in_(seqs), MESSAGE.c.payloads.is_not(None))
+    session = append_statements.end_of_turn(dialect).where(is_seen, ~have_payloads).cte("session")
     last_seq, updated_at, turn_no = session.c
-    joined = _build_join(MESSAGE, numbers_of_list(dialect, "seqs"), turn_no).returning(*MESSAGE_COLUMNS)
-    members = joined.cte("members")
+    members = _build_join(MESSAGE, seqs, turn_no).returning(*MESSAGE_COLUMNS).cte("members")
     first, last = (sa.select(each(members.c.seq)).scalar_subquery() for each in (sa.func.min, sa.func.max))
     none, one = (sa.literal_column(each, sa.BigInteger()) for each in "01")
     added = sa.func.coalesce(last - first + one, none)
