@@ -79,6 +79,16 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     return [each.model_copy(update={"seq": 0}) for each in waiting]
 
 
+_mark_taken: Final = Statement(
+    lambda dialect: (
+        sa.update(MESSAGE)
+        .where(of_session(MESSAGE), MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs")), MESSAGE.c.turn_no.is_(None))
+        .values(taken_by=text("turn_id"))
+    )
+)
+_delete_all: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX)))
+
+
 def take(
     connection: sa.Connection,
     now: datetime,
@@ -104,13 +114,3 @@ def take(
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
     _delete_all.run_many(connection, [{"key": key}])
     return taken
-
-
-_mark_taken: Final = Statement(
-    lambda dialect: (
-        sa.update(MESSAGE)
-        .where(of_session(MESSAGE), MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs")), MESSAGE.c.turn_no.is_(None))
-        .values(taken_by=text("turn_id"))
-    )
-)
-_delete_all: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX)))

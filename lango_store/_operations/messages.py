@@ -269,24 +269,21 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
     return payloads.decode_rows(connection, key, connection.execute(query).all())
 
 
-_last = {
-    role: Statement(lambda _, role=role: _build_last(role))  # type: ignore[misc]
-    for role in (None, *{role.canonical for role in MessageRole})
-}
-
-
-def _build_last(role: MessageRole | None) -> sa.Executable:
+def _build_last(_: Dialect, *, role: MessageRole | None) -> sa.Executable:
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), ~IN_SUMMARY, ~IS_RECORD)
     if role is not None:
-        names = [sa.literal_column(f"'{each}'", sa.Text()) for each in MessageRole if each.canonical is role]
+        names = [sa.literal_column(f"'{each}'", sa.Text()) for each in MessageRole if each.canonical is role.canonical]
         query = query.where(MESSAGE.c.role.in_(names))
     return query.order_by(MESSAGE.c.seq.desc()).limit(sa.literal_column("1"))
+
+
+_last = {role: Statement(functools.partial(_build_last, role=role)) for role in (None, *MessageRole)}
 
 
 def last_of(connection: AnyConnection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
     """Return a live session's last message or, with `role`, its last one of that role; skip summaries and records."""
     sessions.row_of(connection, now, key)
-    result = select(connection, _last[None if role is None else role.canonical], key)
+    result = select(connection, _last[role], key)
     return result[0] if result else None
 
 
