@@ -31,11 +31,12 @@ class SchemaGate:
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check the schema on first use. Later, check only that the file of a SQLite database was not replaced.
+        """Check the schema on first use.
 
         Returns:
-            The file, or None for a database without a file. Callers check it again once they hold
-            SQLite's lock, because the file may be replaced while they wait for the lock.
+            The file of a SQLite database, or None for a database without a file. Callers check that the
+            file was not replaced: a write, once it has SQLite's lock, because the file may be replaced
+            while it waits for the lock.
         """
         file: Any = self._passed.get(engine, _UNCHECKED)
         if file is _UNCHECKED:
@@ -44,8 +45,6 @@ class SchemaGate:
                     self._reject_closed()
                     self._migrate_and_check(engine)
                 file = self._passed.get(engine)
-        elif file is not None:
-            file.check()
         return file  # type: ignore[no-any-return]
 
     def check_connection(self, connection: sa.Connection) -> None:

@@ -29,6 +29,9 @@ from lango_store.errors import (
     UniqueViolation,
 )
 
+# READ COMMITTED is enough, because our statements lock rows and read them again. This text replaces the driver's own
+# BEGIN, which would wait for the server's answer in a pipeline.
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 READ_COMMITTED: Final = 2  # psycopg's number of the level
 REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
@@ -140,8 +143,7 @@ class PostgreSQL(Dialect):
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        # READ COMMITTED is enough, because our statements lock rows and read them again. A stricter level would make
-        # writers fail after they waited for a lock.
+        # A stricter level than READ COMMITTED would make writers fail after they waited for a lock.
         with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
             yield
 
@@ -185,6 +187,19 @@ class PostgreSQL(Dialect):
             driver.rollback()
         elif not driver.autocommit:
             driver.commit()
+
+    @contextmanager
+    def short_transaction(self, connection: AnyConnection) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        if not driver.autocommit or driver.pgconn.transaction_status:
+            yield
+            return
+        driver.execute(BEGIN)
+        try:
+            yield
+            driver.execute("COMMIT")
+        finally:
+            end(driver)
 
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
@@ -421,6 +436,19 @@ def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
     """Change a setting of the server for this transaction, or with `local=False` for the connection."""
     connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), local)))
+
+
+def end(driver: Any) -> None:
+    """Roll back a transaction that was not committed; close a connection with an interrupted pipeline.
+
+    A connection with an interrupted statement cannot roll back; the pool discards it.
+    """
+    if driver.closed:
+        return
+    if driver.pgconn.pipeline_status:  # interrupted: answers are pending and cannot be matched to statements
+        driver.pgconn.finish()
+    elif driver.pgconn.transaction_status != _ACTIVE:
+        driver.rollback()  # nothing to do after a commit
 
 
 # Positions in the write-ahead log

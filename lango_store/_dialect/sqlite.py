@@ -19,7 +19,6 @@ from lango_store._dialect.base import (
     AnyConnection,
     AppendMethod,
     Dialect,
-    Moment,
     TransientReason,
     ensure_transaction,
 )
@@ -59,8 +58,7 @@ class SQLite(Dialect):
     search_index = Fts5()
     select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
 
-    def time(self, moment: Moment) -> str | None:
-        return None if moment is None else encode_time_text(moment)
+    time = staticmethod(encode_time_text)
 
     def is_malformed_time(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         digits = "[0-9][0-9]"

@@ -58,6 +58,8 @@ def encode_id(text: str | None) -> str | None:
 
 def checked_key(key: str, kind: str = "session key") -> str:
     """Return a session key, scope or name, or raise `InvalidKey`."""
+    if type(key) is str and 0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and "\0" not in key:
+        return key  # fast path for most keys
     fault = _text_fault(key)
     if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
         fault = f"has {len(key)} characters"
@@ -187,9 +189,9 @@ def _described(stored: object) -> str:
 # Times
 
 
-def encode_time_text(moment: datetime) -> str:
-    """Encode a time as text for SQLite: in UTC and with six digits, so that the text sorts by time."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+def encode_time_text(moment: datetime | None) -> str | None:
+    """Encode a time as text for SQLite: in UTC and with six digits, so that the text sorts by time. None stays None."""
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def decode_time(stored: datetime | str) -> datetime:

@@ -56,13 +56,14 @@ class MessageRole(StrEnum):
     MODEL = "model"
     RECORD = "record"
 
-    @property
-    def canonical(self) -> MessageRole:
-        """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
-        return _CANONICAL.get(self, self)
+    canonical: MessageRole
+    """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
 
 
-_CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+# An attribute, because prompts read it several times for each message, and a property costs a call.
+_ALIASES: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+for _role in MessageRole:
+    _role.canonical = _ALIASES.get(_role, _role)
 
 
 class ToolCall(Value):

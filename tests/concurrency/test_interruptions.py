@@ -270,6 +270,9 @@ def test_exception_raised_by_a_signal_handler_during_a_statement_reaches_the_cal
             with engine.connect() as connection:
                 interrupted(call, store.using(connection))
             call(store)
+        begin: Callable[[Store], object] = lambda store: store.conversation("k").turn("t").begin()  # noqa: E731
+        interrupted(begin, store)
+        begin(store)
     finally:
         signal.signal(signal.SIGUSR1, before)
     for each in (holder, engine):

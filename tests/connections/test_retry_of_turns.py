@@ -16,7 +16,7 @@ from lango_store import DatabaseUnavailable, Message, RunningTurn, Store, ToolCa
 HALF_A_MINUTE: Final = timedelta(seconds=30)
 AT_ONCE: Final = timedelta(0)
 LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
-"""The server's answer to a committed append: on a cluster it is a transaction of several statements."""
+"""The server's answer to an append, or to the end of a turn: on a cluster these are several statements."""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_turn_is_saved_once_if_retry_repeats_the_save(url: sa.URL, relay: Relay)
         with conversation.turn("t") as turn:
             turn.append(message("answer", role="assistant"))
             turn.usage = {"tokens": 1}
-            relay.lose(b"COMMIT")
+            relay.lose(LANDED)
         assert turn.stored is not None
         assert contents(turn.stored.messages) == ["answer"]
         assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
@@ -136,7 +136,7 @@ def test_saved_turn_whose_commit_reply_was_lost_is_replayed_by_the_next_attempt(
         conversation = store.open("k")
         turn = conversation.turn("t").begin()
         turn.append(message("answer", role="assistant"))
-        relay.lose(b"COMMIT")
+        relay.lose(LANDED)
         with pytest.raises(DatabaseUnavailable):
             turn.__exit__(None, None, None)
         with conversation.turn("t") as again:

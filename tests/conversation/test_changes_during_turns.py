@@ -4,10 +4,20 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from support.databases import MakeDatabase
 from support.factories import contents, message, messages, seqs, summary
 from support.session_checks import assert_sound
 
-from lango_store import Conflict, Conversation, RunningTurn, SessionExpired, SessionNotFound, Store, Turn
+from lango_store import (
+    Conflict,
+    Conversation,
+    DamagedMessage,
+    RunningTurn,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    Turn,
+)
 from lango_store.testing import Clock
 
 
@@ -158,6 +168,22 @@ def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) ->
     (compaction,) = conversation.compactions()
     assert contents(compaction.summary) == ["summary"]
     assert contents(reread(conversation, turn).messages) == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["x'ff'", "CAST(x'ff' AS TEXT)"])
+def test_turn_with_a_damaged_message_is_not_saved(make_sqlite: MakeDatabase, text: str) -> None:
+    with Store(make_sqlite()) as store:
+        turn = store.open("k").turn("t").begin()
+        turn.append_messages([message("a"), message("b")])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_message SET text = {text} WHERE seq = 2")
+        with pytest.raises(DamagedMessage) as raised:
+            turn.save()
+        assert (raised.value.seq, raised.value.field) == (2, "text")
+        conversation = store.conversation("k")
+        assert (conversation.turns(), conversation.open_turn() is None) == ([], False)
+        conversation.delete_message(2)
+        assert contents(turn.save().messages) == ["a"]
 
 
 def test_turn_in_progress_is_replayed_if_save_turn_saves_the_same_id_first(store: Store) -> None:

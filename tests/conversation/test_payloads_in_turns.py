@@ -4,9 +4,11 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from support.databases import MakeDatabase
 from support.factories import contents, message
 from support.payloads import LARGE, bodies, large_message, row
 from support.session_checks import assert_sound
+from support.statements import watched
 
 from lango_store import Message, Store, ToolCall
 from lango_store._operations.binds import INBOX
@@ -113,3 +115,17 @@ def test_calls_lists_the_tool_name_of_a_call_with_large_arguments(store: Store) 
     conversation.append_message(Message.assistant(tool_calls=[call]))
     conversation.begin_call(1, 0)
     assert [each.name for each in conversation.calls()] == ["f"]
+
+
+def test_end_of_a_turn_reads_payloads_in_the_transaction_that_saves_the_turn(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres(), payloads=100) as store:
+        conversation = store.open("k")
+        with watched(store.engine) as statements:
+            with conversation.turn("t") as turn:
+                turn.append(message("x" * 200))
+                statements.clear()
+            assert turn.stored is not None
+            assert contents(turn.stored.messages) == ["x" * 200]
+        words = [each.split()[0] for each in statements]
+        (read,) = (position for position, each in enumerate(statements) if each.startswith("SELECT lango_payload"))
+        assert words.index("BEGIN") < read < words.index("COMMIT")

@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
+from support.own_calls import count_own_calls
 from support.statements import Counts, counted, watched
 
-from lango_store import Message, Store
+from lango_store import Conversation, Message, Store
 from lango_store.testing import Clock
 
 RECORD = message(role="record")
@@ -138,6 +139,52 @@ def test_load_of_a_session_is_two_round_trips(one_connection: sa.Engine, tmp_pat
         with counted(one_connection, tmp_path) as counts:
             store.get("k")
         assert counts == Counts(2, 2)
+
+
+def run_turn(conversation: Conversation, id: str | None = None) -> None:
+    with conversation.turn(id) as turn:
+        turn.append(message())
+
+
+@not_on_a_cluster("takes several statements on a cluster: test_distributed_store counts them")
+def test_turn_in_progress_is_one_statement_for_each_step(one_connection: sa.Engine, tmp_path: Path) -> None:
+    with Store(one_connection) as store:
+        conversation = store.open("k")
+        with counted(one_connection, tmp_path) as counts:
+            run_turn(conversation)
+        assert counts == Counts(3, 3)  # begin, append, end
+        with counted(one_connection, tmp_path) as counts:
+            run_turn(conversation, "t")
+        assert counts == Counts(7, 7)  # begins in a transaction, which looks for earlier attempts
+
+
+def test_turn_in_progress_is_three_short_transactions_on_sqlite(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        conversation = store.open("k")
+        with watched(store.engine) as statements:
+            run_turn(conversation)
+        words = [each.split()[0] for each in statements]
+        begin, append = ["BEGIN", "UPDATE", "COMMIT"], ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+        assert words == [*begin, *append, "BEGIN", "UPDATE", "UPDATE", "INSERT", "COMMIT"]
+
+
+OWN_CALLS: dict[str, tuple[Callable[[Conversation], object], int]] = {
+    "append_message": (lambda conversation: conversation.append_message(message()), 37),
+    "save_turn": (lambda conversation: conversation.save_turn([message()]), 52),
+    "turn": (run_turn, 118),
+    "get": (lambda conversation: conversation.get(), 42),
+    "history": (lambda conversation: conversation.history(), 72),
+}
+"""Frequent calls, and how many functions of the package each of them runs."""
+
+
+@pytest.mark.parametrize("name", OWN_CALLS)
+def test_frequent_call_runs_few_functions_of_the_package(make_sqlite: MakeDatabase, name: str) -> None:
+    """A change that adds a function to a frequent call has to change its number here."""
+    call, expected = OWN_CALLS[name]
+    with Store(make_sqlite()) as store:
+        loaded = store.open("k", messages=[message(role=role) for role in ("user", "assistant") * 10])
+        assert count_own_calls(lambda: call(loaded)) == expected
 
 
 def test_append_is_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
