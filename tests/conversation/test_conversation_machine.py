@@ -388,12 +388,8 @@ class Machine(StoreBesideModel):
             return message
 
         life = self.archived.latest(key)
-        if (
-            life is None
-            or not life.find(place)
-            or self.refusal(key) is SessionExpired
-            or (session and session.find(place))
-        ):
+        in_store = self.refusal(key) is SessionExpired or (session and session.find(place))
+        if life is None or not life.find(place) or in_store:
             self.act(key, call, model)
         else:
             assert call(self.handle(key)) == life.redact_message(place, "r")

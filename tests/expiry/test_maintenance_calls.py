@@ -159,10 +159,8 @@ def test_expire_command_purges_sessions(filled: str, tmp_path: Path) -> None:
     for key in ("chat:3", "nobody"):
         assert run("sessions", "restore", key, "--archive", str(cold), *at).returncode == 1
     archived = ("--url", f"sqlite:///{cold}")
-    assert [line.split("\t")[0] for line in run("sessions", "list", *archived).stdout.splitlines()] == [
-        "chat:2",
-        "chat:3",
-    ]
+    rows = run("sessions", "list", *archived).stdout.splitlines()
+    assert [row.split("\t")[0] for row in rows] == ["chat:3", "chat:2"]
     assert run("sessions", "delete", "--user", "u2", "--yes", *archived).stdout == "deleted 1 session\n"
     assert run("sessions", "restore", "x", "--archive", str(tmp_path / "none.db"), *at).returncode == 1
     for wrong in (("--older-than", "soon"), ("--created-before", "once"), ("--batch-size", "0"), ("--limit", "-1")):

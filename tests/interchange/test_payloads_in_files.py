@@ -14,7 +14,7 @@ from support.golden_backup import BACKUPS
 from support.payloads import LARGE, bodies, large_message
 from support.session_checks import assert_sound
 
-from lango_store import Message, Store
+from lango_store import DamagedMessage, Message, Store
 from lango_store.interchange import export, import_path, writable
 from lango_store.interchange.copying import copy
 
