@@ -350,7 +350,7 @@ def touch(
         print("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")
 
 
-@app.command(epilog=example("sessions restore telegram:42 --archive cold.db --url sqlite:///agent.db"))
+@app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))
 def restore(
     key: Annotated[str, typer.Argument(help="Session key.")],
     archive: Annotated[str, typer.Option(metavar="FILE|URL", help="Archive that `expire --archive` wrote.")],
