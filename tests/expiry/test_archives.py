@@ -165,21 +165,24 @@ def test_earlier_sessions_with_the_longest_keys_can_be_restored(store: Store, cl
     assert store.count() == 6
 
 
-def test_session_of_a_restored_backup_replaces_its_copy_with_the_new_key(store: Store, cold: Path) -> None:
-    backup = cold.with_name("backup.db")
-    for archive in (backup, cold):
-        store.open("k", messages=[message("old")]).child("a")
-        store.expire(created_before=ALL, archive=backup)
+def test_session_that_returns_from_a_backup_is_archived_once(store: Store, clock: Clock, tmp_path: Path) -> None:
+    cold, backup = tmp_path / "cold.db", tmp_path / "backup.db"
+
+    def purge(archive: Path) -> None:
+        store.expire(created_before=ALL, archive=archive)
+        clock.move(hours=1)
+
+    store.open("k", messages=[message("first")]).child("a")
+    purge(backup)
+    for content in ("second", "third"):
         store.restore(backup, "k", children=True)
-        store.expire(created_before=ALL, archive=cold)
-        if archive is backup:
-            store.create("k", messages=[message("new")])
-            store.expire(created_before=ALL, archive=cold)
-            store.restore(backup, "k", children=True)
-            store.expire(created_before=ALL, archive=cold)
+        purge(cold)
+        store.create("k", messages=[message(content)])
+        purge(cold)
     with opened(cold) as archived:
         contents = [m.content for info in archived.iter_sessions() for m in archived.messages(info.key)]
-    assert sorted(map(str, contents)) == ["new", "old", "old"]
+        assert archived.count() == 4
+    assert sorted(map(str, contents)) == ["first", "second", "third"]
 
 
 def test_purge_that_was_rolled_back_leaves_one_copy_in_the_archive(store: Store, archive: str) -> None:
