@@ -39,7 +39,7 @@ from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.turns import PendingCompaction
 from lango_store._rows.encoding import encode_id, encode_json, encode_role
-from lango_store._services import appending, effects, lifecycle, maintenance, searching, watching
+from lango_store._services import appending, archiving, effects, lifecycle, searching, watching
 from lango_store._services.effects import Effect
 from lango_store._values.events import Event
 from lango_store._values.model import (
@@ -487,9 +487,9 @@ class Conversation:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
                 messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
-            archive: An archive in which to redact the message too. If the store has the message, only the archived copy
-                of the same session is redacted. If it has not, the message is redacted only in the archive: of the
-                sessions with this key that have the message, in the one that was archived last.
+            archive: An archive in which to redact the message too, as in `Store.restore`. If the store has the message,
+                only the archived copy of the same session is redacted. If it has not, the message is redacted only in
+                the archive, in the session that has this key there.
 
         Returns:
             The redacted message.
@@ -498,9 +498,9 @@ class Conversation:
             SessionNotFound: The store has no such session, and the archive has no such message; nothing was changed.
             MessageNotFound: The session in the store has no such message, and neither has the archive; nothing was
                 changed.
-            InvalidFile: `archive` does not exist or is not an archive; nothing was changed.
+            InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
         """
-        message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
+        message = archiving.redact(self._context, self.key, seq_or_id, reason, archive)
         searching.drain(self._context)
         return message
 

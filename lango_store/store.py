@@ -25,7 +25,7 @@ from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.usage_report import Prices
 from lango_store._rows.encoding import aware, checked_key, encode_json
-from lango_store._services import appending, lifecycle, maintenance, searching
+from lango_store._services import appending, archiving, lifecycle, maintenance, searching
 from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
@@ -672,8 +672,9 @@ class Store:
             key_prefix: Purge only sessions whose key starts with this text.
             batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
             limit: The maximum number of sessions to purge. None (default) purges all.
-            archive: A SQLite file to copy the sessions to. It is created if necessary. Each batch is deleted only after
-                its copy is on disk.
+            archive: A database to copy the sessions to: the path of a SQLite file, which is created if necessary, or
+                the URL of a database with the schema of lango_store. Each batch is deleted only after its copy is on
+                disk.
             on_batch: A function that is called after each batch with the report so far.
             dry_run: Purge nothing, and report what would be purged. False by default.
             children: Also purge all descendants of each purged session, live or expired, in the same transaction. The
@@ -684,8 +685,9 @@ class Store:
 
         Raises:
             InvalidFile: `archive` is a SQLite database of another application; nothing was deleted.
-            DatabaseUnavailable: The database cannot be reached, or `archive` is not a SQLite file or cannot be written;
-                the current batch was not deleted.
+            ValueError: `archive` is the database of the store; nothing was deleted.
+            DatabaseUnavailable: The database or the archive cannot be reached, or `archive` is not a SQLite file or
+                cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=children)
@@ -743,15 +745,11 @@ class Store:
     ) -> Session:
         """Restore a session from an archive. The archive keeps its copy.
 
-        If the archive has several purged sessions with this key, the one that was purged last is restored.
-
         Args:
-            archive: The SQLite file that `expire(archive=…)` wrote.
+            archive: The path or URL that was passed to `expire(archive=…)`.
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
             children: Also restore the descendants of the session, with the same TTL, in the same transaction.
-                If the archive has an earlier session with this key too, descendants that were purged no later than that
-                session are left out.
 
         Returns:
             The restored session with its window.
@@ -760,11 +758,12 @@ class Store:
             SessionNotFound: The archive has no session with this key.
             SessionExists: The store has a session with this key or a restored descendant's key, live or expired;
                 nothing was written.
-            InvalidFile: The file does not exist, is a SQLite file but not an archive, or has a damaged row of the
-                session; nothing was written.
-            DatabaseUnavailable: The database cannot be reached, or the file is not a SQLite file; nothing was written.
+            InvalidFile: The file does not exist, or is a SQLite database of another application; nothing was written.
+            DamagedMessage: A row of the session is damaged in the archive; nothing was written.
+            DatabaseUnavailable: The database or the archive cannot be reached, or the file is not a SQLite file;
+                nothing was written.
         """
-        return maintenance.restore(self._context, archive, key, ttl, children=children)
+        return archiving.restore(self._context, archive, key, ttl, children=children)
 
     # Transactions and snapshots
 

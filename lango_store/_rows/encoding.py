@@ -90,13 +90,6 @@ def encode_content(content: Any) -> tuple[str | None, str | None]:
     return None, encode_json(content, "content")
 
 
-def json_of_content(text: str | None, content: str | None) -> str | None:
-    """Return the columns `text` and `content` as one JSON text; None for a message without content."""
-    if text is not None:
-        return json.dumps(text, ensure_ascii=False)
-    return None if content == NO_CONTENT else content
-
-
 def content_fault(text: object, content: object) -> tuple[str, str] | None:
     """Return which of the columns `text` and `content` is damaged, and why; None if both are sound."""
     if text is None:

@@ -1,4 +1,4 @@
-"""`lango-store sessions`: list, show, delete and revive sessions."""
+"""`lango-store sessions`: list, show, delete, revive and restore sessions."""
 
 import json
 import sys
@@ -48,7 +48,7 @@ from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
 
 app = typer.Typer(
-    help="List, show, revive and delete sessions.",
+    help="List, show, revive, restore and delete sessions.",
     epilog=example("sessions list --url sqlite:///agent.db"),
     no_args_is_help=True,
 )
@@ -348,3 +348,24 @@ def touch(
         print_json(info)
     else:
         print("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")
+
+
+@app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))
+def restore(
+    key: Annotated[str, typer.Argument(help="Session key.")],
+    archive: Annotated[str, typer.Option(metavar="FILE|URL", help="Archive that `expire --archive` wrote.")],
+    url: UrlOption = None,
+    ttl: Annotated[
+        Any,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="TTL of the restored session, such as 30d. Default: never expires.",
+        ),
+    ] = None,
+    children: ChildrenOption = False,
+) -> None:
+    """Restore a session from an archive, which keeps its copy."""
+    with open_store(url, "restoring on") as store:
+        session = store.restore(archive, key, ttl=ttl, children=children)
+    print(f"restored {quantity(session.message_count, 'message')}")

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from support.factories import message, messages
 from support.paths import DATA
 from support.session_checks import assert_sound
 
-from lango_store import InvalidFile, SessionExpired, Store
+from lango_store import SessionExpired, Store
 from lango_store._operations.sessions import MAX_TTL
 from lango_store.interchange import export, import_path
 from lango_store.interchange.backup_reading import load
@@ -331,51 +330,6 @@ def test_backup_reports_and_omits_session_that_cannot_be_imported(
     assert "600 characters" in str(done["z" * 600])
     (report,) = import_path(target, tmp_path / "out")
     assert report.keys == ["sound"]
-
-
-CHANGES = [
-    ("sessions", "settings", "[1]"),
-    ("sessions", "settings", '{"a": [NaN]}'),
-    ("sessions", "settings", '{"a": [-Infinity]}'),
-    ("sessions", "created_at", "yesterday"),
-    ("sessions", "title", b"\xff"),
-    ("turns", "kind", None),
-    ("turns", "usage", "[]"),
-    ("messages", "role", "nobody"),
-    ("messages", "seq", "x"),
-    ("messages", "content", "{"),
-    ("messages", "content", b"\xff"),
-    ("messages", "tool_calls", "[1]"),
-]
-
-
-@pytest.mark.parametrize(("table", "column", "value"), CHANGES)
-def test_unreadable_session_of_archive_is_not_restored(
-    target: Store, tmp_path: Path, table: str, column: str, value: Any
-) -> None:
-    cold = tmp_path / "cold.db"
-    cold.write_bytes((BACKUPS / f"{SCHEMA_REVISION}.db").read_bytes())
-    with sqlite3.connect(cold) as connection:
-        its = "key = 'turns'" if table == "sessions" else "session_id = (SELECT id FROM sessions WHERE key = 'turns')"
-        last = f"SELECT max(rowid) FROM {table} WHERE {its}"
-        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ({last})", [value])
-    connection.close()
-    with pytest.raises(InvalidFile, match=f"{column}.*nothing was restored"):
-        target.restore(cold, "turns")
-    assert target.count(expired=None) == 0
-
-
-def test_restore_recounts_wrong_counters_of_archive(target: Store, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    cold.write_bytes((BACKUPS / f"{SCHEMA_REVISION}.db").read_bytes())
-    with sqlite3.connect(cold) as connection:
-        connection.execute("UPDATE sessions SET message_count = 99, last_seq = 0, summary_turn = NULL, turn_count = 0")
-    connection.close()
-    target.create("other", messages=messages(1))
-    before = target.info("other")
-    target.restore(cold, "turns")
-    assert target.info("other") == before
-    every_method_works(target)
 
 
 def test_deepest_storable_values_are_accepted(target: Store) -> None:

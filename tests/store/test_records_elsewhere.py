@@ -11,7 +11,6 @@ from support.recorded import noted, record
 from support.session_checks import assert_sound
 
 from lango_store import MessageRole, Store, ToolCall, interchange, window
-from lango_store.archive import Archive
 from lango_store.testing import Clock
 
 # Lists of messages
@@ -74,8 +73,6 @@ def test_records_are_kept_by_export_import_archive_and_restore(
         assert_sound(other)
         clock.move(hours=2)
         assert store.expire(archive=tmp_path / "cold.db").messages == 2
-        with Archive(tmp_path / "cold.db") as archive:
-            assert [each["key"] for each in archive.search("attachment")] == ["k"]
         store.restore(tmp_path / "cold.db", "k")
         assert store.conversation("k").all_messages() == log
         assert_sound(store)

@@ -1,10 +1,7 @@
 """`Store.usage`: the usage of turns by groups."""
 
 import asyncio
-import shutil
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from support.json_values import json_values
 from support.session_checks import assert_sound
 
 from lango_store import AsyncStore, InvalidValue, LangoStoreError, Store, UsageRow
-from lango_store.archive import Archive
 from lango_store.interchange import export, import_path
 from lango_store.tables import SCHEMA_REVISION
 from lango_store.testing import Clock
@@ -158,16 +154,10 @@ def test_usage_of_files_of_earlier_releases_does_not_count_copied_turns(
     lines = (tmp_path / "new.jsonl").read_text().replace(',"copied_from":"a"', "").replace(SCHEMA_REVISION, "0106")
     (tmp_path / "old.jsonl").write_text("\n".join(sealed(lines.splitlines())) + "\n")
     fork.update(activity=True)
-    cold, old = tmp_path / "cold.db", tmp_path / "old.db"
+    cold = tmp_path / "cold.db"
     store.expire(older_than=timedelta(0), archive=cold)
-    shutil.copy(cold, old)
-    with closing(sqlite3.connect(old)) as connection:
-        connection.execute("ALTER TABLE turns DROP COLUMN copied_from")
-    upgraded = tmp_path / "upgraded.db"
-    shutil.copy(old, upgraded)
-    Archive(upgraded, create=True).close()
-    for file in (cold, old, upgraded, tmp_path / "old.jsonl", tmp_path / "new.jsonl"):
-        if file.suffix == ".db":
+    for file in (cold, tmp_path / "old.jsonl", tmp_path / "new.jsonl"):
+        if file is cold:
             for key in ("a", "b"):
                 store.restore(file, key)
         else:

@@ -1,7 +1,5 @@
-"""`PYTHONPATH=.:tests python tests/support/golden_backup.py` writes a backup and an archive into `tests/data`."""
+"""`PYTHONPATH=.:tests python tests/support/golden_backup.py` writes a backup into `tests/data`."""
 
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
@@ -74,14 +72,13 @@ def large_messages() -> list[Message]:
 
 
 def main() -> None:
-    """Write both files."""
-    moment = BEGAN
+    """Write the file."""
     with (
         TemporaryDirectory() as folder,
         Store(
             f"sqlite:///{folder}/s.db",
             migrate=True,
-            clock=lambda: moment,
+            clock=lambda: BEGAN,
             payloads=64,
             keep_removed=timedelta(days=1),
         ) as store,
@@ -89,12 +86,6 @@ def main() -> None:
         fill(store)
         written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
         assert [each.error for each in written if each.error] == []
-        moment += timedelta(hours=4)
-        archive = BACKUPS / f"{SCHEMA_REVISION}.db"
-        archive.unlink(missing_ok=True)
-        store.expire(archive=archive)
-    with closing(sqlite3.connect(archive)) as connection:
-        connection.executescript("PRAGMA page_size = 512; VACUUM")
 
 
 if __name__ == "__main__":
