@@ -17,8 +17,10 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
+from lango_store import _groups
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
+from lango_store._groups import PendingCompaction
 from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
@@ -41,8 +43,16 @@ _UNTRACED: Final = {
 }
 _APPENDS: Final = {
     *("append_message", "append_messages", "save_turn"),
-    *("turn.append", "turn.append_messages", "turn.inbox", "turn.interrupt"),
+    *("turn.append", "turn.append_messages", "turn.take_inbox", "turn.interrupt"),
 }
+_TRACED: Final[dict[type, str]] = {
+    Store: "",
+    Conversation: "",
+    RunningTurn: "turn.",
+    PendingCompaction: "compaction.",
+    **{kind: f"{kind.__name__.removeprefix('Store').lower()}." for kind in _groups.ALL},
+}
+"""The classes whose calls are recorded, with the prefix of the names of their spans."""
 
 
 def instrument(
@@ -149,8 +159,7 @@ class _Telemetry(Telemetry):
 
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
     """Return a method that has a span and runs on an untraced copy of the object, so that inner calls have no spans."""
-    is_turn = issubclass(plain, RunningTurn)
-    operation = f"turn.{name}" if is_turn else name
+    operation = _TRACED[_base(plain)] + name
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -172,21 +181,28 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
 
 
 def _trace(result: Any) -> Any:
-    """Trace the calls of a conversation or a turn that a call returned; return any other result unchanged."""
-    if isinstance(result, Conversation | RunningTurn) and not hasattr(result, "_untraced"):
+    """Trace the calls of a conversation, turn or group that a call returned; return any other result unchanged."""
+    if isinstance(result, tuple(_TRACED)) and not isinstance(result, Store) and not hasattr(result, "_untraced"):
         plain: Any = type(result)
         result.__class__ = _traced_class(plain)
     return result
 
 
+def _base(plain: type) -> type:
+    return next(each for each in _TRACED if issubclass(plain, each))
+
+
 @functools.cache
 def _traced_class(plain: type) -> type:
     """Return a subclass that traces the methods of the package, also where the application overrides them."""
-    base = next(each for each in (Store, Conversation, RunningTurn) if issubclass(plain, each))
-    methods = {
+    base = _base(plain)
+    methods: dict[str, Any] = {
         name: _traced(name, getattr(plain, name), plain)
         for name, method in vars(base).items()
         if inspect.isfunction(method) and not name.startswith("_") and name not in _UNTRACED
     }
+    for name, group in vars(base).items():
+        if isinstance(group, property) and not name.startswith("_"):
+            methods[name] = property(lambda self, group=group: _trace(group.fget(self)), group.fset, doc=group.__doc__)
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
     return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

@@ -11,7 +11,6 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Decode, Statement
 from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
-    IN_SUMMARY,
     IS_RECORD,
     LIVE_SESSION,
     MESSAGE,
@@ -23,7 +22,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
 from lango_store._rows.encoding import checked_key, encode_id
-from lango_store._values.model import Message, MessageRole
+from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import DatabaseBusy, quoted
 
@@ -248,17 +247,6 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
     """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return payloads.decode_rows(connection, key, connection.execute(query).all())
-
-
-def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return a live session's last message or, with `role`, its last one of that role; skip summaries and records."""
-    sessions.row_of(connection, now, key)
-    conditions = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
-    if role is not None:
-        conditions.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
-    query = sa.select(*MESSAGE_COLUMNS).where(*conditions).order_by(MESSAGE.c.seq.desc()).limit(1)
-    result = payloads.decode_rows(connection, key, connection.execute(query).all())
-    return result[0] if result else None
 
 
 # The end of a window

@@ -89,7 +89,7 @@ def test_store_opens_no_new_connection_to_a_backup_that_replaced_its_file(file: 
             store.get("k")
     engine.dispose()
     with Store(f"sqlite:///{file}") as store:
-        assert store.info("k").message_count == 2
+        assert store.conversation("k").info().message_count == 2
 
 
 @pytest.mark.parametrize("method", ["append", "truncate"])

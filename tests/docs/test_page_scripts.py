@@ -73,17 +73,17 @@ def test_restored_dump_is_complete_and_searchable(make_postgres: MakeDatabase, p
         store.create(
             "k", messages=[Message.user("Weather in Oslo? \x00\ud800", id="1"), *messages(3)], ttl=timedelta(1)
         )
-        store.set_values("k", {"step": 1})
+        store.conversation("k").values.set({"step": 1})
         store.conversation("k").save_turn(messages(2), {"tokens": 3}, id="turn")
         schema.enable_search(store.engine)
-        before = store.get("k"), store.values("k"), store.conversation("k").turns()
+        before = store.get("k"), store.conversation("k").values.get(), store.conversation("k").turns.list()
     (script,) = (each for each in blocks("docs/howto/backups.md", "sh") if "pg_dump" in each)
     script = script.replace("postgresql://agents_owner@db/agents", f"'{libpq_url(url)}'")
     script = script.replace("postgresql://agents_owner@other/agents", f"'{libpq_url(other)}'")
     restored = script.partition("lango-store doctor")[0]  # doctor would report that the test server has no fsync
     wait_for(start_shell(restored, path=path, folder=tmp_path))
     with Store(other) as store:
-        assert (store.get("k"), store.values("k"), store.conversation("k").turns()) == before
+        assert (store.get("k"), store.conversation("k").values.get(), store.conversation("k").turns.list()) == before
         assert [hit.seq for hit in store.search("oslo").items] == [1]
         store.append_message("k", Message.user("And in Bergen?"))
         assert [hit.seq for hit in store.search("bergen").items] == [7]

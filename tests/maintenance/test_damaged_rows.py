@@ -122,7 +122,7 @@ def test_seq_that_is_not_an_integer_is_reported_as_damage(damaged_file: Path, tm
 def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
     said(f"UPDATE lango_turn SET {change} WHERE session_key = 'telegram:1'", damaged_file)
     with opened(damaged_file) as store, pytest.raises(DamagedMessage, match=r"turn \d+") as raised:
-        store.conversation("telegram:1").turns()
+        store.conversation("telegram:1").turns.list()
     assert (raised.value.key, raised.value.seq) == ("telegram:1", 0)
 
 
@@ -151,4 +151,4 @@ def test_delete_message_counts_tokens_that_are_not_a_number_as_zero(damaged_file
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)
         store.conversation("k").delete_message(1)
-        assert store.info("k").token_count == 8
+        assert store.conversation("k").info().token_count == 8

@@ -97,14 +97,14 @@ def test_close_waits_for_running_calls(url: str) -> None:
     async def work() -> list[object]:
         store = AsyncStore(url)
         await store.create("k")
-        tasks = [asyncio.create_task(store.append_messages("k", messages(50))) for _ in range(5)]
+        tasks = [asyncio.create_task(store.conversation("k").append_messages(messages(50))) for _ in range(5)]
         await asyncio.sleep(0)
         await store.close()
         return await asyncio.gather(*tasks)
 
     asyncio.run(work())
     with Store(url) as store:
-        assert store.info("k").message_count == 250
+        assert store.conversation("k").info().message_count == 250
 
 
 def test_closed_async_store_raises(url: str) -> None:
@@ -129,7 +129,7 @@ if os.fork() == 0:
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 asyncio.run(store.append_message("k", Message(role="user", content="parent")))
-print([m.content for m in asyncio.run(store.messages("k"))])
+print([m.content for m in asyncio.run(store.conversation("k").messages())])
 asyncio.run(store.close())
 """
     completed = run_program(program, url)
@@ -138,7 +138,7 @@ asyncio.run(store.close())
 
 def test_run_sync_runs_a_function_in_a_thread(url: str) -> None:
     def count(store: Store, key: str, *, more: int) -> tuple[int, str]:
-        return len(store.messages(key)) + more, threading.current_thread().name
+        return len(store.conversation(key).messages()) + more, threading.current_thread().name
 
     async def main() -> None:
         async with AsyncStore(url) as store:

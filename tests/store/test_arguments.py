@@ -49,9 +49,9 @@ def test_invalid_seq_or_revision_is_refused(store: Store, seq: Any) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.append_message("k", message(), after=seq),
         lambda: store.append_message("k", message(), expect=seq),
-        lambda: store.append_messages("k", messages(2), replace_after=seq),
+        lambda: store.conversation("k").append_messages(messages(2), replace_after=seq),
         lambda: conversation.save_turn(messages(2), after=seq),
-        lambda: store.update("k", title="new", expect=seq),
+        lambda: store.conversation("k").update(title="new", expect=seq),
         lambda: conversation.truncate(after=seq),
         lambda: conversation.fork("fork", upto=seq),
         lambda: store.delete("k", expect=seq),
@@ -77,10 +77,10 @@ def test_text_instead_of_messages_is_refused(store: Store) -> None:
     store.create("k")
     text: Any = "hello"
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
-        store.append_messages("k", text)
+        store.conversation("k").append_messages(text)
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
         store.create("new", messages=text)
-    assert store.messages("k") == []
+    assert store.conversation("k").messages() == []
     assert not store.exists("new")
 
 
@@ -163,7 +163,7 @@ def test_number_that_is_not_an_int_is_refused_by_name(
     clock.move(hours=1)
     with pytest.raises(ValueError, match=re.escape(f"{name}={value!r} ")):
         call(store, value)
-    assert store.info("k").message_count == 2
+    assert store.conversation("k").info().message_count == 2
 
 
 @pytest.mark.parametrize("copying", [copy.deepcopy, pickle.dumps])

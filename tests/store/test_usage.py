@@ -141,7 +141,7 @@ def test_usage_does_not_count_copied_turns_that_a_compaction_of_a_fork_discards(
         for _ in range(2):
             fork.compact(lambda _: summary(), discard=True)
             assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
-        for step in (fork.undo, fork.undo, fork.redo, fork.redo):
+        for step in (fork.versions.undo, fork.versions.undo, fork.versions.redo, fork.versions.redo):
             step()
             assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
         assert_sound(store)
@@ -207,7 +207,7 @@ def test_usage_is_unchanged_by_compaction(store: Store, discard: bool) -> None:
 
 def test_usage_excludes_turns_that_are_cut_or_deleted(filled: Store) -> None:
     filled.conversation("a").truncate(after=1)
-    assert only(filled.usage(key_prefix="a", children=False)).input_tokens == 1
+    assert only(filled.usage(key_prefix="a", top_level=True)).input_tokens == 1
     filled.conversation("b").clear()
     filled.delete("c")
     assert [(row.key, row.input_tokens) for row in filled.usage(["key"])] == [("a", 1), ("a/child", 10)]

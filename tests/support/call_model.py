@@ -10,7 +10,7 @@ from typing import Any
 from support.turn_model import ModelAttempt, ModelSessionWithTurns
 
 from lango_store import (
-    AlreadyResumed,
+    AlreadyAnswered,
     BegunCall,
     CallInProgress,
     CallUnknown,
@@ -201,7 +201,7 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
             raise SuspensionNotFound
         found = self.suspensions[id]
         if found.answered_at is not None:
-            raise AlreadyResumed(self.key, id, found.answer, found.answered_at)
+            raise AlreadyAnswered(self.key, id, found.answer, found.answered_at)
         if found.due_at is not None and found.due_at <= now:
             raise SuspensionExpired(self.key, found.due_at)
         self.suspensions[id] = found.model_copy(update={"answer": answer, "answered_at": now})

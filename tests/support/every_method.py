@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from support.factories import message, messages
+from support.turns import messages_of
 
 from lango_store import AsyncConversation, AsyncStore, Conversation, Message, Payload, Store, ToolCall, Turn
 from lango_store._operations.lists import cursor_after
@@ -38,20 +39,20 @@ def prepare(store: Store, cold: Path) -> None:
             pass  # without an output, so that the call is unknown
     given_up.write("half of an ans")
     given_up.abandon()
-    k.enqueue(message(id="waiting"))
-    k.suspend([(asking.seq, 1)], reason="May it run?")
+    k.inbox.put(message(id="waiting"))
+    k.suspensions.create([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
     changed = Store(store.engine, clock=store.context.clock_time, keep_removed=timedelta(days=1)).open("changed")
     changed.append_messages(messages(3))
     for seq in (1, 2):
         changed.update_message(seq, message("edited"))
-    changed.undo()
+    changed.versions.undo()
 
 
 def run_turn(conversation: Conversation) -> Turn | None:
     """Run a turn that calls each of its methods."""
     with conversation.turn("running") as turn:
-        turn.inbox()
+        turn.take_inbox()
         turn.append(message(id="asked"))
         turn.write("half of an ans")
         turn.flush()
@@ -66,13 +67,13 @@ def run_turn(conversation: Conversation) -> Turn | None:
 def calls_of(store: Store, cold: Path) -> Calls:
     """Return the calls by class and method; none of them depends on another one."""
     k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
-    (turn,) = k.turns()
-    (draft,) = k.drafts()
+    (turn,) = k.turns.list()
+    (draft,) = k.drafts.list()
     (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
     pending = k.begin_compaction()
     asking = k.find_message("asking")
     assert asking is not None
-    (suspension,) = k.suspensions()
+    (suspension,) = k.suspensions.list()
     assert pending is not None
     calls: Calls = {
         Store: {
@@ -82,31 +83,31 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "at": [lambda: store.at(None)],
             "create": [store.create, lambda: store.create("new", messages=[message()])],
             "get": [lambda: store.get("k")],
-            "get_or_create": [lambda: store.get_or_create("k"), lambda: store.get_or_create("new")],
+            "get_or_create": [lambda: store.open("k").get(), lambda: store.open("new").get()],
             "open": [lambda: store.open("k"), store.open],
-            "info": [lambda: store.info("k")],
+            "info": [lambda: store.conversation("k").info()],
             "exists": [lambda: store.exists("k")],
-            "update": [lambda: store.update("k", title="new")],
+            "update": [lambda: store.conversation("k").update(title="new")],
             "touch": [lambda: store.touch("k")],
-            "delete": [lambda: store.delete("k"), lambda: store.delete("k", children=True)],
+            "delete": [lambda: store.delete("k"), lambda: store.delete("k", descendants=True)],
             "append_message": [
                 lambda: store.append_message("k", message()),
                 lambda: store.append_message("new", message(), create=True),
             ],
             "append_messages": [
-                lambda: store.append_messages("k", messages(2)),
-                lambda: store.append_messages("k", messages(2), replace_after=1),
-                lambda: store.append_messages("k", [message(id="one"), message(id="two")]),
+                lambda: store.conversation("k").append_messages(messages(2)),
+                lambda: store.conversation("k").append_messages(messages(2), replace_after=1),
+                lambda: store.conversation("k").append_messages([message(id="one"), message(id="two")]),
             ],
-            "messages": [lambda: store.messages("k")],
-            "tail": [lambda: list(store.tail("k", follow=False))],
+            "messages": [lambda: store.conversation("k").messages()],
+            "tail": [lambda: list(store.conversation("k").tail(follow=False))],
             "iter_sessions": [lambda: list(store.iter_sessions())],
-            "values": [lambda: store.values("k")],
-            "set_values": [lambda: store.set_values("k", {"a": 1})],
-            "drop_values": [lambda: store.drop_values("k", ["a"])],
-            "shared_values": [lambda: store.shared_values("app")],
-            "set_shared_values": [lambda: store.set_shared_values("app", {"a": 1})],
-            "drop_shared_values": [lambda: store.drop_shared_values("app")],
+            "values": [lambda: store.conversation("k").values.get()],
+            "set_values": [lambda: store.conversation("k").values.set({"a": 1})],
+            "drop_values": [lambda: store.conversation("k").values.drop(["a"])],
+            "shared_values": [lambda: store.shared_values("app").get()],
+            "set_shared_values": [lambda: store.shared_values("app").set({"a": 1})],
+            "drop_shared_values": [lambda: store.shared_values("app").drop()],
             "list_sessions": [store.list_sessions],
             "count": [store.count],
             "search": [lambda: store.search("hello")],
@@ -120,19 +121,19 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "expire": [
                 lambda: store.expire(older_than=timedelta(0)),
                 lambda: store.expire(dry_run=True),
-                lambda: store.expire(older_than=timedelta(0), children=True),
-                lambda: store.expire(dry_run=True, children=True),
+                lambda: store.expire(older_than=timedelta(0), descendants=True),
+                lambda: store.expire(dry_run=True, descendants=True),
             ],
             "delete_where": [
                 lambda: store.delete_where(key_prefix="k"),
-                lambda: store.delete_where(key_prefix="k", children=True),
+                lambda: store.delete_where(key_prefix="k", descendants=True),
             ],
-            "restore": [lambda: store.restore(cold, "old", children=True)],
+            "restore": [lambda: store.restore(cold, "old", descendants=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],
-            "open_turns": [store.open_turns],
-            "unknown_calls": [store.unknown_calls],
-            "suspensions": [store.suspensions, lambda: store.suspensions(user_id="ann", cursor=FIRST_CURSOR)],
-            "resume": [lambda: store.resume(str(k.suspend().token), 1)],
+            "open_turns": [store.turns.in_progress],
+            "unknown_calls": [store.calls.unknown],
+            "suspensions": [store.suspensions.list, lambda: store.suspensions.list(user_id="ann", cursor=FIRST_CURSOR)],
+            "resume": [lambda: store.suspensions.answer(str(k.suspensions.create().token), 1)],
         },
         Conversation: {
             "get": [k.get, lambda: changed.get(as_of=3)],
@@ -160,47 +161,47 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "truncate": [lambda: k.truncate(after=1)],
             "clear": [k.clear],
             "save_turn": [lambda: k.save_turn([message()]), lambda: k.save_turn([message()], id="another")],
-            "turns": [k.turns],
-            "find_turn": [lambda: k.find_turn("turn")],
-            "messages_of": [lambda: k.messages_of(turn)],
+            "turns": [k.turns.list],
+            "find_turn": [lambda: k.turns.find("turn")],
+            "messages_of": [lambda: messages_of(k, turn)],
             "event_count": [k.event_count],
-            "total_usage": [k.total_usage, lambda: k.total_usage(children=True)],
+            "total_usage": [k.total_usage, lambda: k.total_usage(descendants=True)],
             "turn": [lambda: run_turn(k)],
-            "open_turn": [k.open_turn, busy.open_turn],
-            "release_turn": [busy.release_turn],
-            "drafts": [k.drafts],
-            "keep_draft": [lambda: k.keep_draft(draft.id)],
-            "drop_draft": [lambda: k.drop_draft(draft.id)],
-            "enqueue": [lambda: k.enqueue(message()), lambda: k.enqueue(message(id="new"))],
-            "inbox": [k.inbox],
+            "open_turn": [k.turns.in_progress, busy.turns.in_progress],
+            "release_turn": [busy.turns.release],
+            "drafts": [k.drafts.list],
+            "keep_draft": [lambda: k.drafts.keep(draft.id)],
+            "drop_draft": [lambda: k.drafts.drop(draft.id)],
+            "enqueue": [lambda: k.inbox.put(message()), lambda: k.inbox.put(message(id="new"))],
+            "inbox": [k.inbox.list],
             "begin_call": [
-                lambda: k.begin_call(asking.seq, 2, idempotent=True),
-                lambda: k.begin_call(asking.seq, 3),
+                lambda: k.calls.begin(asking.seq, 2, idempotent=True),
+                lambda: k.calls.begin(asking.seq, 3),
             ],
-            "finish_call": [lambda: k.finish_call(k.begin_call(asking.seq, 4), "done")],
-            "calls": [k.calls],
+            "finish_call": [lambda: k.calls.finish(k.calls.begin(asking.seq, 4), "done")],
+            "calls": [k.calls.list],
             "resolve_call": [
-                lambda: k.resolve_call(asking.seq, 0, output="done"),
-                lambda: k.resolve_call(asking.seq, 1, retry=True),
+                lambda: k.calls.resolve(asking.seq, 0, output="done"),
+                lambda: k.calls.resolve(asking.seq, 1, retry=True),
             ],
-            "suspend": [lambda: k.suspend([(asking.seq, 1)], state={"a": 1})],
-            "suspensions": [k.suspensions],
-            "resume": [lambda: k.resume(suspension.id, True)],
-            "delete_suspension": [lambda: k.delete_suspension(suspension.id)],
-            "values": [k.values],
-            "set_values": [lambda: k.set_values({"a": 1})],
-            "drop_values": [k.drop_values],
+            "suspend": [lambda: k.suspensions.create([(asking.seq, 1)], state={"a": 1})],
+            "suspensions": [k.suspensions.list],
+            "resume": [lambda: k.suspensions.answer_by_id(suspension.id, True)],
+            "delete_suspension": [lambda: k.suspensions.delete(suspension.id)],
+            "values": [k.values.get],
+            "set_values": [lambda: k.values.set({"a": 1})],
+            "drop_values": [k.values.drop],
             "child": [lambda: k.child("new"), lambda: k.child("child")],
             "children": [k.children],
             "fork": [k.fork, lambda: changed.fork(as_of=3)],
             "compactions": [k.compactions],
-            "changes": [changed.changes],
-            "undo": [changed.undo],
-            "redo": [changed.redo],
-            "diff": [lambda: changed.diff(3, 4)],
+            "changes": [changed.versions.changes],
+            "undo": [changed.versions.undo],
+            "redo": [changed.versions.redo],
+            "diff": [lambda: changed.versions.diff(3, 4)],
             "history": [k.history, lambda: k.history(max_tokens=1)],
             "begin_compaction": [k.begin_compaction],
-            "finish_compaction": [lambda: k.finish_compaction(pending, message("summary"))],
+            "finish_compaction": [lambda: pending.finish(message("summary"))],
             "compact": [lambda: k.compact(lambda window: message("summary"))],
         },
     }

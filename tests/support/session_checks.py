@@ -16,7 +16,7 @@ def assert_alike(found: Conversation, session: ModelSession) -> None:
     counters(found, session)
     turns_and_summaries(found, session)
     what_a_model_sees(found, session)
-    assert found.values() == session.values
+    assert found.values.get() == session.values
 
 
 def log_and_window(found: Conversation, session: ModelSession) -> None:
@@ -51,8 +51,8 @@ def counters(found: Conversation, session: ModelSession) -> None:
 
 
 def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
-    assert found.turns() == session.turns
-    assert found.event_count() == len(session.turns)
+    assert found.turns.list() == session.turns
+    assert found.info().turn_count == len(session.turns)
     assert found.total_usage() == session.usage
     assert found.compactions() == session.compactions
 

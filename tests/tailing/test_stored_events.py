@@ -30,7 +30,7 @@ def store(either_store: Store) -> Store:
 
 
 def stored(store: Store, key: str = "k", after: int | str = 0) -> list[Event]:
-    return list(store.tail(key, after=after, follow=False))
+    return list(store.conversation(key).tail(after=after, follow=False))
 
 
 def test_tail_yields_stored_messages_and_records(store: Store) -> None:
@@ -160,17 +160,17 @@ def test_tail_with_the_cursor_of_an_expired_session_yields_ended(store: Store, c
 @pytest.mark.parametrize("after", ["", "x", "-1", "1-", "1-x", "1.2-00000000", "9999999999999999999", "1-0000000g"])
 def test_text_that_is_not_a_cursor_raises_invalid_cursor(store: Store, after: str) -> None:
     with pytest.raises(InvalidCursor):
-        store.tail("k", after=after)
+        store.conversation("k").tail(after=after)
 
 
 def test_tail_after_a_negative_seq_raises_value_error(store: Store) -> None:
     with pytest.raises(ValueError, match="after=-1"):
-        store.tail("k", after=-1)
+        store.conversation("k").tail(after=-1)
 
 
 def test_tail_with_empty_key_raises_invalid_key(store: Store) -> None:
     with pytest.raises(InvalidKey):
-        store.tail("")
+        store.conversation("").tail()
 
 
 def test_tail_accepts_seq_as_text(store: Store) -> None:
@@ -191,11 +191,11 @@ def test_tail_raises_damaged_message_for_a_damaged_message(store: Store) -> None
 def test_tail_in_a_transaction_yields_uncommitted_writes_but_cannot_follow(url: str) -> None:
     with Store(url) as store, store.transaction() as tx:
         tx.create("k", messages=messages(2))
-        (event,) = tx.tail("k", follow=False)
+        (event,) = tx.conversation("k").tail(follow=False)
         assert isinstance(event, Appended)
         assert len(event.messages) == 2
         with pytest.raises(LangoStoreError, match="follow=False"):
-            tx.tail("k")
+            tx.conversation("k").tail()
 
 
 def test_events_are_equal_after_a_round_trip_through_json(url: str) -> None:
