@@ -220,7 +220,7 @@ ended.set()
 for each in threads:
     each.join()
 assert set(codes) <= {{0, 2}}, codes
-assert store.info("k").message_count == sum(counts) + codes.count(0)
+assert store.conversation("k").info().message_count == sum(counts) + codes.count(0)
 print("done")
 store.close()
 """
@@ -245,7 +245,7 @@ def connect(driver, _):
         connected.set()
         ended.wait()
 {IN_A_CHILD}
-first = threading.Thread(target=store.info, args=["k"])
+first = threading.Thread(target=store.conversation("k").info)
 first.start()
 connected.wait()
 print(in_a_child())

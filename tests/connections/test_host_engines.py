@@ -232,7 +232,7 @@ def test_row_level_security_separates_tenants(tenants_url: sa.URL, make: Any, mo
         assert len(store.get(f"key of {tenant}").messages) == 4
         assert store.stats().sessions == 4
         assert not store.exists(f"key of {other}")
-        for create in (store.create, store.get_or_create):
+        for create in (store.create, store.open):
             with pytest.raises(NotPermitted, match=f"'key of {other}'") as hidden:
                 create(f"key of {other}", user_id=tenant)
             assert "expired" not in str(hidden.value)

@@ -190,12 +190,12 @@ def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line_of_
                 lines.append(frame.f_lineno)
             return trace
 
-        for method in (store.info, store.using(connection).info):
+        for each in (store, store.using(connection)):
             lines: list[int] = []
             before = sys.gettrace()
             sys.settrace(trace)
             try:
-                assert method("k").key == "k"
+                assert each.conversation("k").info().key == "k"
             finally:
                 sys.settrace(before)
             assert len(lines) > 5

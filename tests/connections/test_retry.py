@@ -21,7 +21,6 @@ from support.relay import Relay
 from lango_store import (
     AsyncStore,
     Conflict,
-    Conversation,
     DatabaseBusy,
     DatabaseUnavailable,
     SessionExists,
@@ -72,10 +71,11 @@ WITHOUT: Final = {
 
 
 @pytest.mark.parametrize(
-    "method", sorted((every_method.methods_of(Store) | every_method.methods_of(Conversation)) - WITHOUT.keys())
+    ("kind", "method"),
+    [(kind, name) for kind in every_method.KINDS for name in sorted(every_method.methods_of(kind) - WITHOUT.keys())],
 )
 def test_store_with_retry_waits_for_an_unreachable_server(
-    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type, method: str
 ) -> None:
     if method == "search":
         if CITUS:
@@ -85,7 +85,7 @@ def test_store_with_retry_waits_for_an_unreachable_server(
     with Store(url, retry=HALF_A_MINUTE) as store:
         every_method.prepare(store, tmp_path / "archive.db")
         calls = every_method.calls_of(store, tmp_path / "archive.db")
-        for call in (calls[Conversation] | calls[Store])[method]:
+        for call in calls[kind][method]:
             caplog.clear()
             pauses.count = 0
             relay.refuse()

@@ -54,7 +54,7 @@ def test_compaction_of_one_session_hides_no_message_of_another_session(store: St
     assert {turn.turn_no for turn in conversation.turns.list()} == {
         turn.turn_no for turn in store.open("other").turns.list()
     }
-    assert conversation.last_message() == conversation.all_messages()[-1]
+    assert conversation.messages(last=1) == conversation.all_messages()[-1:]
 
 
 def test_one_of_two_concurrent_compactions_raises_conflict(store: Store) -> None:

@@ -82,7 +82,7 @@ class Machine(StoreBesideModel):
             self.consolidate(key, 2)
             self.set_values(key, {"a": 1, "b": "\0"})
 
-    @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
+    @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open"]),
           renew=st.booleans(), drawn=batches)  # fmt: skip
     def open(self, key: str, ttl: timedelta | None, how: str, renew: bool, drawn: Any) -> None:
         self.clock.move(milliseconds=1)

@@ -162,7 +162,7 @@ def test_stored_turn_is_replayed_while_another_turn_runs(either_store: Store) ->
     assert [each.id for each in conversation.turns.list()] == ["t1", "t2"]
 
 
-@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "inbox"])
+@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "take_inbox"])
 def test_replayed_turn_refuses_writes(either_store: Store, method: str) -> None:
     conversation = either_store.open("k")
     conversation.save_turn([message("a")], id="t")
@@ -178,7 +178,7 @@ def test_replayed_turn_refuses_writes(either_store: Store, method: str) -> None:
     assert conversation.info().message_count == 1
 
 
-@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "inbox"])
+@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "take_inbox"])
 def test_turn_refuses_writes_outside_of_its_block(either_store: Store, method: str) -> None:
     conversation = either_store.open("k")
     arguments: dict[str, list[Any]] = {

@@ -78,7 +78,7 @@ def every_method_works(store: Store) -> None:
         assert conversation.get().messages == conversation.messages()
         conversation.history(last=2)
         conversation.history(from_consolidated=True)
-        conversation.last_message()
+        conversation.messages(last=1)
         assert len(conversation.turns.list()) == conversation.info().turn_count
         conversation.total_usage()
         conversation.compactions()

@@ -297,7 +297,7 @@ def test_policies_on_the_search_index_let_tenants_index_and_search_only_their_ow
 
 CREATIONS: list[Callable[[Store, str], Any]] = [
     Store.create,
-    Store.get_or_create,
+    Store.open,
     lambda store, key: store.create(key, messages=messages(2)),
     lambda store, key: store.append_message(key, message(), create=True),
 ]

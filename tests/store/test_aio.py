@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from support.awaiting import Awaiting, awaiting
 from support.databases import MakeDatabase
-from support.every_method import calls_of, methods_of, prepare
+from support.every_method import KINDS, calls_of, methods_of, prepare, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
@@ -32,7 +32,7 @@ from lango_store.aio import StoreOptions
 from lango_store.testing import Clock
 
 SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
-REWRITTEN = {"begin_call", "close", "compact"}
+REWRITTEN = {"begin", "begin_compaction", "close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
 
@@ -40,8 +40,9 @@ def public_members(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(("sync_kind", "async_kind"), [(Store, AsyncStore), (Conversation, AsyncConversation)])
-def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type, async_kind: type) -> None:
+@pytest.mark.parametrize("sync_kind", KINDS)
+def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type) -> None:
+    async_kind = twin_of(sync_kind)
     assert set(public_members(sync_kind)) - SYNC_ONLY == set(public_members(async_kind)) - ASYNC_ONLY
     for name, value in public_members(async_kind).items():
         if name not in ASYNC_ONLY and inspect.iscoroutinefunction(value):
@@ -156,7 +157,7 @@ def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeData
         prepare(plain, cold)
     database, saved = str(sa.make_url(url).database), tmp_path / "saved.db"
     copy_database(database, saved)
-    methods = [(owner, method) for owner in (Store, Conversation) for method in sorted(methods_of(owner))]
+    methods = [(owner, method) for owner in KINDS for method in sorted(methods_of(owner))]
     results = []
     with Store(url, clock=clock) as plain, awaiting(AsyncStore(url, clock=clock)) as awaited:
         for store in (plain, awaited):

@@ -64,7 +64,7 @@ def test_invalid_seq_or_revision_is_refused(store: Store, seq: Any) -> None:
 
 
 def test_ttl_given_as_a_number_is_refused(store: Store) -> None:
-    for call in (store.create, store.open, store.get_or_create):
+    for call in (store.create, store.open):
         with pytest.raises(TypeError, match=r"ttl is int: give a timedelta, such as timedelta\(minutes=30\)"):
             call("k", ttl=INT)
     assert not store.exists("k")
@@ -108,7 +108,6 @@ LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
     "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),
     "field": lambda store: store.create("new", **{"f" * 100_000: INT}),
     "search role": lambda store: store.search("word", role="r" * 100_000),
-    "last_message role": lambda store: store.conversation("s").last_message("r" * 100_000),
     "revision": lambda store: store.delete("s", expect=[1] * 100_000),  # type: ignore[arg-type]
 }
 
@@ -128,10 +127,10 @@ def test_error_shortens_a_long_argument(store: Store, argument: str) -> None:
         lambda store: store.search("oslo", offset=True),
         lambda store: store.search("oslo", limit=True),
         lambda store: store.list_sessions(limit=1.5),
-        lambda store: store.messages("k", last=True),
-        lambda store: store.messages("k", last="2"),
-        lambda store: next(store.tail("k", after=None)),
-        lambda store: next(store.tail("k", after=True)),
+        lambda store: store.conversation("k").messages(last=True),
+        lambda store: store.conversation("k").messages(last="2"),
+        lambda store: next(store.conversation("k").tail(after=None)),
+        lambda store: next(store.conversation("k").tail(after=True)),
     ],
     ids=["offset", "limit of search", "limit of a list", "last", "last of text", "tail None", "tail True"],
 )

@@ -91,7 +91,7 @@ def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurre
         ):
             assert seqs(read) == [1, 2, 3, 4]
         assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
-        assert getattr(conversation.last_message(), "seq", 0) == 4
+        assert seqs(conversation.messages(last=1)) == [4]
         to_delete.append(3)  # between two statements of a load
         assert seqs(conversation.get().messages) == [1, 2, 4]
 
@@ -208,22 +208,6 @@ def test_iter_messages_sees_messages_appended_during_iteration(store: Store) -> 
         if each.seq < 6:
             store.append_message("k", message())
     assert seqs_read[:6] == [1, 2, 3, 4, 5, 6]
-
-
-def test_last_message_returns_last_message_of_a_role(store: Store) -> None:
-    conversation = store.open("k")
-    assert conversation.last_message() is conversation.last_message("user") is None
-    store.open("other", messages=[message("other", role="tool")])
-    roles = ["system", "user", "user", "model", "assistant", "tool", "user"]
-    conversation.append_messages([message(f"{role} {number}", role=role) for number, role in enumerate(roles)])
-    last = {role: conversation.last_message(role) for role in (None, "system", "user", "assistant", "model", "tool")}
-    assert {role: each and each.seq for role, each in last.items()} == {
-        None: 7, "system": 1, "user": 7, "assistant": 5, "model": 5, "tool": 6
-    }  # fmt: skip
-    conversation.pop_message()
-    conversation.compact(lambda window: [message("summary", role="assistant")])
-    assert [getattr(conversation.last_message(role), "seq", None) for role in (None, "assistant", "user")] == [6, 5, 3]
-    assert conversation.last_message("developer") is None
 
 
 def test_result_of_a_write_is_unchanged_when_an_argument_changes_later(store: Store) -> None:

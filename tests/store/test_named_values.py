@@ -62,11 +62,11 @@ def test_values_are_sorted_by_name_and_filtered_by_prefix(store: Store) -> None:
     values = {name: n for n, name in enumerate(["b.2", "a", "b", "\U0001f600", "b.1", "é", "B"])}
     store.conversation("k").values.set(values)
     store.shared_values("s").set(values)
-    for read, owner in ((store.values, "k"), (store.shared_values, "s")):
-        assert list(read(owner)) == list(read(owner, "")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
-        assert list(read(owner, "b.")) == ["b.1", "b.2"]
-        assert list(read(owner, "b")) == ["b", "b.1", "b.2"]
-        assert list(read(owner, "none")) == []
+    for named in (store.conversation("k").values, store.shared_values("s")):
+        assert list(named.get()) == list(named.get("")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
+        assert list(named.get("b.")) == ["b.1", "b.2"]
+        assert list(named.get("b")) == ["b", "b.1", "b.2"]
+        assert list(named.get("none")) == []
 
 
 def test_values_are_sorted_without_an_index_scan(undistributed: str) -> None:
@@ -242,19 +242,20 @@ def test_longest_scope_and_name_are_stored_and_longer_ones_refused(store: Store)
         store.conversation(scope).values.set({name: 1})
         store.shared_values(scope).set({name: 1})
         assert store.conversation(scope).values.get() == store.shared_values(scope).get() == {name: 1}
-    store.create("\U0001f601" * 512)
-    for write in (store.set_values, store.set_shared_values):
+    longest = "\U0001f601" * 512
+    store.create(longest)
+    for values in (store.conversation(longest).values, store.shared_values(longest)):
         with pytest.raises(InvalidKey, match="4,096 bytes together"):
-            write("\U0001f601" * 512, {"\U0001f601" * 512: 1})
+            values.set({longest: 1})
 
 
 @pytest.mark.parametrize("value", [{1}, float("nan"), {1: 2}, {"a": (1,)}, b"bytes"], ids=repr)
 def test_error_for_a_value_that_is_not_json_contains_its_name(store: Store, value: Any) -> None:
     store.create("k")
     before = store.get("k")
-    for write in (store.set_values, store.set_shared_values):
+    for values in (store.conversation("k").values, store.shared_values("k")):
         with pytest.raises(InvalidValue, match=r"^values\['wrong'\]") as raised:
-            write("k", {"fine": 1, "wrong": value})
+            values.set({"fine": 1, "wrong": value})
         assert raised.value.field == "values['wrong']"
     assert (store.get("k"), value_names(store), store.shared_values("k").get()) == (before, [], {})
 
@@ -285,7 +286,7 @@ def test_drop_shared_values_locks_rows_in_the_order_of_names(undistributed: str)
         with engine.connect() as holder:
             query = "SELECT FROM lango_shared_value WHERE scope = 'app' AND name = '{}' FOR UPDATE {}"
             holder.exec_driver_sql(query.format("a", ""))
-            dropped = pool.submit(store.drop_shared_values, "app")
+            dropped = pool.submit(store.shared_values("app").drop)
             until_one_waits(store.engine)
             holder.exec_driver_sql(query.format("b", "NOWAIT"))
         assert dropped.result() == 2

@@ -35,10 +35,6 @@ def test_record_is_in_the_log_but_not_in_the_window(store: Store) -> None:
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},
     ]
-    last = conversation.last_message()
-    assert last is not None
-    assert last.content == "hi"
-    assert conversation.last_message(MessageRole.RECORD) is None
     (turn,) = conversation.turns.list()
     assert contents(messages_of(conversation, turn)) == ["hello", "cost", "hi"]
 
@@ -82,7 +78,6 @@ def test_session_with_only_records_has_an_empty_window(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.messages() == conversation.get().messages == conversation.messages(last=3) == []
     assert conversation.history() == []
-    assert conversation.last_message() is None
     assert conversation.compact(lambda shown: pytest.fail("nothing to sum up")) is None
     assert seqs(conversation.all_messages()) == [1, 2]
     assert_sound(store)

@@ -93,7 +93,6 @@ def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> Non
         lambda: store.conversation("missing").delete_message("x"),
         lambda: store.conversation("missing").redact_message(1),
         lambda: store.conversation("missing").truncate(after=0),
-        lambda: store.conversation("missing").last_message(),
         lambda: store.conversation("missing").compactions(),
         lambda: store.conversation("missing").fork("f"),
     ):
@@ -194,7 +193,7 @@ def test_any_text_of_up_to_512_characters_is_a_key(store: Store, key: str) -> No
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b", "a\ud800", 5, b"k"])
 def test_invalid_key_is_refused_by_every_call(store: Store, key: str) -> None:
-    for call in (store.create, store.get, store.info, store.exists, store.delete, store.messages, store.touch):
+    for call in (store.create, store.get, store.open, store.conversation, store.exists, store.delete, store.touch):
         with pytest.raises(InvalidKey):
             call(key)
     for new in ([], [message()], [message(id="new")], [message(id="twice"), message(id="twice")]):
@@ -256,7 +255,7 @@ def test_creating_a_conversation_object_needs_no_database() -> None:
 
 def test_unknown_field_is_refused(store: Store) -> None:
     unknown: dict[str, Any] = {"titel": "misspelt"}
-    for call in (store.create, store.get_or_create, store.open):
+    for call in (store.create, store.open):
         with pytest.raises(TypeError, match=r"'titel': give agent_id, user_id, title"):
             call("k", **unknown)
     assert not store.exists("k")

@@ -29,14 +29,25 @@ from support.paths import ROOT
 from lango_store import (
     AsyncStore,
     CallInProgress,
+    Calls,
     Conversation,
+    Drafts,
+    Inbox,
     LangoStoreError,
     Message,
+    PendingCompaction,
     SessionInfo,
     SessionNotFound,
     Store,
+    StoreCalls,
+    StoreSuspensions,
+    StoreTurns,
+    Suspensions,
     ToolCall,
     TurnInProgress,
+    Turns,
+    Values,
+    Versions,
     create_engine,
     schema,
 )
@@ -48,12 +59,27 @@ OPERATION: Final = "db.operation.name"
 HANDLES: Final = {"at", "in_turn"}
 """Methods that make no database call: what is called on the returned store has a span."""
 
+PREFIXES: Final = {
+    StoreTurns: "turns.",
+    Turns: "turns.",
+    StoreCalls: "calls.",
+    Calls: "calls.",
+    StoreSuspensions: "suspensions.",
+    Suspensions: "suspensions.",
+    Drafts: "drafts.",
+    Inbox: "inbox.",
+    Versions: "versions.",
+    Values: "values.",
+    PendingCompaction: "compaction.",
+}
+"""How the names of the spans of a class begin."""
+
 SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
-    (Store, "resume"): ["suspend", "resume"],
-    (Conversation, "finish_call"): ["begin_call", "finish_call"],
+    (StoreSuspensions, "answer"): ["suspensions.create", "suspensions.answer"],
+    (Calls, "finish"): ["calls.begin", "calls.finish"],
     (Conversation, "turn"): [
-        *("turn", "turn.inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
+        *("turn", "turn.take_inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
         *("turn.begin_call", "turn.end_call", "turn.flush", "turn.interrupt", "turn.save"),
     ],
 }
@@ -158,7 +184,7 @@ def test_each_method_call_has_one_span(
             with telemetry.request() as request:
                 call()
             *spans, _ = telemetry.spans()
-            expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [name])
+            expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [PREFIXES.get(kind, "") + name])
             assert [attribute(span, OPERATION) for span in spans] == expected, name
             outermost = spans[-1:] if name == "transact" else spans
             assert {parent_id(span) for span in outermost} <= {id_of(request)}, name
@@ -248,7 +274,6 @@ def test_span_of_an_iteration_is_not_current_while_the_consumer_runs(either: Sto
         (either.iter_sessions(page_size=2), 3),
         (either.conversation("a").iter_messages(page_size=2), 3),
         (either.conversation("a").tail(follow=False), 1),
-        (either.conversation("a").tail(follow=False), 1),
     ):
         with telemetry.request() as request:
             for _ in iteration:
@@ -317,7 +342,7 @@ def test_begin_call_and_turn_have_one_span_even_if_they_wait(either: Store, tele
         with pytest.raises(TurnInProgress):
             talk.turn(wait=wait).__enter__()
         spans = telemetry.spans()
-    assert [attribute(span, OPERATION) for span in spans] == ["begin_call", "turn"]
+    assert [attribute(span, OPERATION) for span in spans] == ["calls.begin", "turn"]
     assert [attribute(span, "error.type") for span in spans] == ["CallInProgress", "TurnInProgress"]
 
 
@@ -471,7 +496,7 @@ def test_metrics_include_the_time_spent_waiting_for_a_connection(url: str, telem
         assert telemetry.metric("db.client.connection.wait_time") is None
         with ThreadPoolExecutor(1) as pool:
             with engine.connect():
-                waiting = pool.submit(store.info, "k")
+                waiting = pool.submit(store.conversation("k").info)
                 wait_for_waiters(engine, 1)
             waiting.result()
         point = telemetry.metric("db.client.connection.wait_time")

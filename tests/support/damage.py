@@ -180,7 +180,6 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "all_messages with damage", lambda: store.conversation(key).all_messages(damaged="return")
     yield "find_message", lambda: store.conversation(key).find_message("m-3")
     conversation = store._at(key)
-    yield "last_message", lambda: conversation.last_message()
     yield "turns", lambda: conversation.turns.list()
     yield "total_usage", lambda: conversation.total_usage()
     yield "compactions", lambda: conversation.compactions()
