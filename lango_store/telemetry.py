@@ -192,6 +192,11 @@ def _base(plain: type) -> type:
     return next(each for each in _TRACED if issubclass(plain, each))
 
 
+def _traced_group(group: property) -> property:
+    get: Any = group.fget
+    return property(lambda self: _trace(get(self)), doc=group.__doc__)
+
+
 @functools.cache
 def _traced_class(plain: type) -> type:
     """Return a subclass that traces the methods of the package, also where the application overrides them."""
@@ -203,6 +208,6 @@ def _traced_class(plain: type) -> type:
     }
     for name, group in vars(base).items():
         if isinstance(group, property) and not name.startswith("_"):
-            methods[name] = property(lambda self, group=group: _trace(group.fget(self)), group.fset, doc=group.__doc__)
+            methods[name] = _traced_group(group)
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
     return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

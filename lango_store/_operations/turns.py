@@ -131,8 +131,11 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
 
 def find(connection: sa.Connection, key: str, turn_no_or_id: int | str) -> Turn | None:
     """Return the turn with this number or id and its messages, or None."""
-    is_number = type(turn_no_or_id) is int
-    is_wanted = TURN.c.turn_no == turn_no_or_id if is_number else TURN.c.id == encode_id(turn_no_or_id)  # type: ignore[arg-type]
+    is_wanted: sa.ColumnElement[bool]
+    if isinstance(turn_no_or_id, int):
+        is_wanted = TURN.c.turn_no == min(max(int(turn_no_or_id), 0), messages.MAX_SEQ)
+    else:
+        is_wanted = TURN.c.id == str(encode_id(turn_no_or_id))
     for turn in read(connection, key, is_wanted):
         return turn.model_copy(update={"messages": messages_of(connection, key, turn)})
     return None

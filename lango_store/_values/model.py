@@ -480,8 +480,8 @@ class SessionInfo(Value):
         metadata: Your own additional fields, a dict of JSON.
         tools: The definitions of the tools, a list of JSON.
         created_at: The time at which the session was created.
-        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo, `inbox.put`,
-            or `update(activity=True)`. By default, lists are sorted by this time.
+        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo,
+            `inbox.put`, or `update(activity=True)`. By default, lists are sorted by this time.
         expires_at: The time at which the session expires; None for a session that never expires.
         ttl_seconds: The TTL in seconds; None for a session that never expires. An append sets `expires_at` to the time
             when this TTL has passed, but never moves it to an earlier time.
@@ -602,7 +602,8 @@ class BegunCall(Value):
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
         state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
-            without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run again.
+            without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run
+            again.
         begun_at: The time at which the call was last begun, in UTC.
         until: The time limit of the call, in UTC.
         result_seq: The `seq` of the message with the result, or None.
@@ -632,8 +633,8 @@ class Suspension(Value):
         due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
         answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
         answered_at: The time of the answer, in UTC; None without an answer.
-        token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of `Conversation.suspensions.create` has
-            it, because the database stores only a digest; otherwise None.
+        token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of
+            `Conversation.suspensions.create` has it, because the database stores only a digest; otherwise None.
     """
 
     key: str

@@ -90,7 +90,6 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
         lambda store: store.conversation("k").find_message("one"),
     ),
     "create": (lambda store: store.create("other"), lambda store: store.exists("other")),
-    "get_or_create": (lambda store: store.open("other").get(), lambda store: store.exists("other")),
     "open": (
         lambda store: store.open("other", messages=[message()]),
         lambda store: store.conversation("other").messages(),
@@ -289,7 +288,7 @@ def test_turn_that_is_cancelled_a_second_time_while_ending_still_stores_its_draf
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("method", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
+@pytest.mark.parametrize("method", ["get", "open", "history", "iter_messages", "iter_sessions", "compact"])
 def test_call_that_is_cancelled_while_it_reads_ends_at_once_and_writes_nothing(url: str, method: str) -> None:
     gate, blocked = Gate(), threading.Event()
 
@@ -305,7 +304,7 @@ def test_call_that_is_cancelled_while_it_reads_ends_at_once_and_writes_nothing(u
         async with opened(url, clock=clock) as store:
             calls: dict[str, Callable[[], Awaitable[object]]] = {
                 "get": lambda: store.get("k"),
-                "get_or_create": lambda: store.open("other").get(),
+                "open": lambda: store.open("other"),
                 "history": lambda: store.conversation("k").history(),
                 "iter_messages": lambda: collect(store.conversation("k").iter_messages()),
                 "iter_sessions": lambda: collect(store.iter_sessions()),
