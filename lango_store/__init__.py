@@ -219,6 +219,6 @@ __all__ = [
     "read_only_engine",
 ]
 
-for _name in __all__:  # so that tracebacks, pickles and `repr` show the public name
-    if isinstance(_public := globals()[_name], type):
+for _name in __all__:  # tracebacks and pickles show the public name; that of an exception is `lango_store.errors`
+    if isinstance(_public := globals()[_name], type) and not issubclass(_public, LangoStoreError):
         _public.__module__ = __name__

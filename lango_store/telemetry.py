@@ -35,11 +35,11 @@ SEMANTIC_CONVENTIONS: Final = "https://opentelemetry.io/schemas/1.43.0"
 
 _NAME: Final = "lango_store"
 _ITERATORS: Final = {"tail", "iter_messages", "iter_sessions"}
-_HANDLES: Final = {"conversation", "turn"}
+_HANDLES: Final = {"conversation", "shared_values", "turn"}
 _UNTRACED: Final = {
     *("close", "using", "at", "in_turn"),  # make no database call
-    *("begin", "write", "collect", "call"),  # call other methods
-    *("transact", "transaction", "snapshot", "tries"),  # record their own spans
+    *("turn.begin", "turn.write", "turn.collect", "turn.call"),  # call other methods
+    *("transact", "transaction", "snapshot", "turn.tries"),  # record their own spans
 }
 _APPENDS: Final = {
     *("append_message", "append_messages", "save_turn"),
@@ -204,7 +204,7 @@ def _traced_class(plain: type) -> type:
     methods: dict[str, Any] = {
         name: _traced(name, getattr(plain, name), plain)
         for name, method in vars(base).items()
-        if inspect.isfunction(method) and not name.startswith("_") and name not in _UNTRACED
+        if inspect.isfunction(method) and not name.startswith("_") and _TRACED[base] + name not in _UNTRACED
     }
     for name, group in vars(base).items():
         if isinstance(group, property) and not name.startswith("_"):

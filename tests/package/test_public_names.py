@@ -25,6 +25,8 @@ CONTEXT = (  # excluded by the stability page
     "Conversation.__init__",
     "RunningTurn.__init__",
     "AsyncRunningTurn.__init__",
+    "PendingCompaction.__init__",
+    "Values.__init__",
     "Effect.__init__",
 )
 MODULES = [importlib.import_module(name) for name in sorted(PROMISED - {ADAPTERS})]

@@ -22,16 +22,16 @@ from support.factories import message, messages
 from support.processes import run_program
 
 from lango_store import (
-    AsyncConversation,
     AsyncStore,
     Conversation,
     LangoStoreError,
+    PendingCompaction,
     Store,
 )
-from lango_store.aio import StoreOptions
+from lango_store.aio import AsyncPart, StoreOptions
 from lango_store.testing import Clock
 
-SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
+SYNC_ONLY = {"context", "key", "snapshot", "transaction", "using"}
 REWRITTEN = {"begin", "begin_compaction", "close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
@@ -46,7 +46,9 @@ def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type) -> None:
     assert set(public_members(sync_kind)) - SYNC_ONLY == set(public_members(async_kind)) - ASYNC_ONLY
     for name, value in public_members(async_kind).items():
         if name not in ASYNC_ONLY and inspect.iscoroutinefunction(value):
-            async_signature, sync_signature = inspect.signature(value), inspect.signature(getattr(sync_kind, name))
+            async_signature, sync_signature = (
+                inspect.signature(each, eval_str=True) for each in (value, getattr(sync_kind, name))
+            )
             assert async_signature.parameters == sync_signature.parameters
             assert name in REWRITTEN or (async_signature, value.__doc__) == (
                 sync_signature,
@@ -179,7 +181,7 @@ def copy_database(source: str | Path, target: str | Path) -> None:
 
 def stable_repr(result: object) -> str:
     """Return the `repr` of a result without random parts: keys, ids, revisions, handles, cursors and positions."""
-    if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncConversation):
+    if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncPart | PendingCompaction):
         return "handle"
     text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+|cursor='[^']+'", "…", repr(result))
     return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|[0-9a-f]{16,}|'[0-9A-F]+/[0-9A-F]+'|bytes\w*=\d+", "…", text)
