@@ -120,8 +120,8 @@ class AsyncPart(Generic[S]):
     """An asynchronous object whose calls run in threads."""
 
     def __init__(self, threads: Threads, twin: S) -> None:
+        self._twin = twin  # first, so that pickle refuses it with the advice of `Context`
         self._threads = threads
-        self._twin = twin
 
     def __repr__(self) -> str:
         return f"Async{self._twin!r}"

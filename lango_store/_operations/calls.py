@@ -180,7 +180,7 @@ def resolve(
     row = _row(connection, place)
     if row is None:
         asked(connection, place)
-        raise CallNotFound(f"{place} was never begun: begin_call() runs it")
+        raise CallNotFound(f"{place} was never begun: calls.begin() runs it")
     if _result(connection, place, row) is not None:
         raise CallFinished(f"{place} already has a result: message {row.result_seq}")
     if row.token is not None:

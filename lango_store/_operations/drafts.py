@@ -79,7 +79,7 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Ca
             answer = Message.assistant(draft.text, id=message_id, extra=INTERRUPTED)
             delete(connection, key, DRAFT.c.token == token)
             return appends.append(connection, now, key, encode(answer))[0]
-    raise DraftNotFound(f"session {quoted(key)} has no draft {quoted(id)}: drafts() lists its drafts")
+    raise DraftNotFound(f"session {quoted(key)} has no draft {quoted(id)}: drafts.list() lists its drafts")
 
 
 def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:

@@ -315,7 +315,7 @@ def test_released_turn_gets_lease_lost_even_if_no_other_turn_began(store: Store)
     conversation = store.open("k")
     turn = begun(conversation)
     conversation.turns.release()
-    with pytest.raises(LeaseLost, match="release_turn"):
+    with pytest.raises(LeaseLost, match=r"turns\.release"):
         turn.append(message())
     assert conversation.messages() == []
 

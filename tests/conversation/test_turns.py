@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.databases import MakeDatabase
-from support.factories import message, messages
+from support.factories import contents, message, messages
 from support.turns import messages_of
 
 from lango_store import Conflict, InvalidMessage, InvalidValue, SessionNotFound, Store
@@ -91,22 +91,23 @@ def test_repeated_save_turn_of_appended_messages_counts_the_usage_once(store: St
     assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
 
 
-def test_method_find_turn_returns_a_saved_turn_and_messages_of_returns_its_messages(store: Store) -> None:
+def test_find_returns_a_turn_with_its_messages_by_its_id_or_number(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
     bare = conversation.save_turn([], {"tokens": 2}, id="bare")
     conversation.append_message(message("after"))
     compaction = conversation.compact(lambda window: [message("summary")])
-    turn = conversation.turns.find("t")
-    assert turn == saved.model_copy(update={"messages": []})
-    assert turn is not None
-    assert messages_of(conversation, turn) == saved.messages
-    assert messages_of(conversation, bare) == []
+    assert conversation.turns.find("t") == conversation.turns.find(saved.turn_no) == saved
+    assert conversation.turns.find("bare") == bare
     assert compaction is not None
-    assert messages_of(conversation, conversation.turns.list()[-1]) == compaction.summary
+    found = conversation.turns.find(compaction.turn_no)
+    assert found is not None
+    assert (found.kind, found.messages) == ("compaction", compaction.summary)
+    assert [each.messages for each in conversation.turns.list()] == [[], [], []]
     conversation.truncate(after=2)
-    assert [m.content for m in messages_of(conversation, turn)] == ["a"]
-    assert (conversation.turns.find("bare"), conversation.turns.find("unknown")) == (None, None)
+    assert contents(messages_of(conversation, saved)) == ["a"]
+    for unknown in ("bare", "unknown", 2, 0, -1, 2**70):
+        assert conversation.turns.find(unknown) is None
 
 
 def test_save_turn_raises_conflict_if_the_argument_after_is_not_the_last_seq(store: Store) -> None:
@@ -304,10 +305,3 @@ def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_an
     turn = conversation.save_turn([question, message("a", id="a", role="assistant")])
     assert turn.first_seq == turn.last_seq == turn.messages[1].seq
     assert conversation.find_message("q") == before
-
-
-@pytest.mark.parametrize("turn", ["t1", 1, None])
-def test_messages_of_something_other_than_a_turn_is_refused(store: Store, turn: Any) -> None:
-    store.create("k")
-    with pytest.raises(TypeError, match="give a Turn"):
-        messages_of(store.conversation("k"), turn)

@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
             generated = [each.id for each in got or self.session.inbox]
             return self.session.take_inbox(self.clock.time, attempt, generated)
 
-        self.compare(turn.inbox, model)
+        self.compare(turn.take_inbox, model)
 
     @precondition(is_running)
     @rule(number=processes, usage=usages)

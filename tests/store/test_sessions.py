@@ -64,7 +64,7 @@ def test_create_without_key_uses_a_sortable_uuid7(store: Store, clock: Clock) ->
 
 def test_create_with_existing_key_raises_and_changes_nothing(store: Store) -> None:
     created = store.create("k", title="first", messages=[message()])
-    with pytest.raises(SessionExists, match="get_or_create") as raised:
+    with pytest.raises(SessionExists, match=r"use open\(\)") as raised:
         store.create("k", title="second", messages=messages(2))
     assert (raised.value.key, raised.value.expired) == ("k", False)
     assert store.get("k") == created

@@ -105,7 +105,7 @@ def test_usage_is_filtered_by_user_id_agent_id_key_prefix_and_time(filled: Store
     assert total(user_id="ann") == 20_011
     assert total(agent_id="writer") == 20_101
     assert total(key_prefix="a/") == 10
-    assert total(children=False) == 21_101
+    assert total(top_level=True) == 21_101
     assert total(since=datetime(2026, 12, 1, tzinfo=UTC)) == 20_000
     assert total(until=datetime(2026, 12, 1, tzinfo=UTC)) == 1111
     assert total(since=datetime(2026, 11, 30, 12, tzinfo=UTC), until=datetime(2026, 12, 1, 12, tzinfo=UTC)) == 1111

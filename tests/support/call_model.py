@@ -12,10 +12,11 @@ from support.turn_model import ModelAttempt, ModelSessionWithTurns
 from lango_store import (
     AlreadyAnswered,
     BegunCall,
+    CallFinished,
     CallInProgress,
+    CallNotFound,
     CallUnknown,
     Conflict,
-    LangoStoreError,
     Message,
     MessageRole,
     Suspension,
@@ -64,10 +65,12 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
         seq, position = place
         message = self.find(seq)
         if message is None or position >= len(message.tool_calls):
-            raise LangoStoreError
+            raise CallNotFound
         call = message.tool_calls[position]
-        if message.role.canonical is not MessageRole.ASSISTANT or call.answered:
-            raise LangoStoreError
+        if message.role.canonical is not MessageRole.ASSISTANT:
+            raise CallNotFound
+        if call.answered:
+            raise CallFinished
         return call
 
     def call_or_empty(self, place: Place) -> ToolCall:
@@ -156,8 +159,11 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
 
     def resolve_call(self, now: datetime, place: Place, result: Message | None) -> Message | None:
         call = self.calls.get(place)
-        if call is None or self.result(call) is not None:
-            raise LangoStoreError
+        if call is None:
+            self.asked(place)
+            raise CallNotFound
+        if self.result(call) is not None:
+            raise CallFinished
         self.check_not_running(now, place)
         call.token = None
         if result is not None:
