@@ -50,20 +50,11 @@ from lango_store._values.reports import (
 )
 from lango_store._values.session import Session
 from lango_store.aio import (
-    AsyncCalls,
     AsyncConversation,
-    AsyncDrafts,
-    AsyncInbox,
     AsyncPendingCompaction,
     AsyncRunningTurn,
     AsyncStore,
-    AsyncStoreCalls,
-    AsyncStoreSuspensions,
-    AsyncStoreTurns,
-    AsyncSuspensions,
-    AsyncTurns,
     AsyncValues,
-    AsyncVersions,
 )
 from lango_store.conversation import Conversation
 from lango_store.errors import (
@@ -115,20 +106,11 @@ __all__ = [
     "UNSET",
     "AlreadyAnswered",
     "Appended",
-    "AsyncCalls",
     "AsyncConversation",
-    "AsyncDrafts",
-    "AsyncInbox",
     "AsyncPendingCompaction",
     "AsyncRunningTurn",
     "AsyncStore",
-    "AsyncStoreCalls",
-    "AsyncStoreSuspensions",
-    "AsyncStoreTurns",
-    "AsyncSuspensions",
-    "AsyncTurns",
     "AsyncValues",
-    "AsyncVersions",
     "BegunCall",
     "CallFinished",
     "CallInProgress",

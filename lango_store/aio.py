@@ -18,25 +18,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDi
 
 import sqlalchemy as sa
 
+from lango_store import _groups
 from lango_store._connections.cancellation import pauses
 from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
-from lango_store._groups import (
-    Calls,
-    Drafts,
-    Inbox,
-    PendingCompaction,
-    SessionPart,
-    StoreCalls,
-    StoreSuspensions,
-    StoreTurns,
-    Suspensions,
-    Turns,
-    Values,
-    Versions,
-)
 from lango_store._operations.lists import Filter, Filters
 from lango_store._operations.sessions import check_duration
 from lango_store._services import watching
@@ -54,7 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
-Part = TypeVar("Part", bound=SessionPart)
+Part = TypeVar("Part", bound=_groups.SessionPart)
 
 
 class _Twin(Protocol[S_co]):
@@ -98,10 +85,9 @@ def _steps(twin: Part, name: str) -> Iterator[Part]:
         yield getattr(twin, "_untraced", type(twin))(twin._context, twin.key)
 
 
-def _group(kind: Callable[[Threads, Any], R], group: Any) -> R:
-    """Turn a property of a synchronous object that returns a group into one that returns the asynchronous group."""
-    name = group.fget.__name__
-    return cast(R, property(lambda part: kind(part._threads, getattr(part._twin, name)), doc=group.__doc__))
+def _group(name: str, kind: Callable[[Threads, Any], R]) -> R:
+    """Create a property that returns the asynchronous twin of a group of methods."""
+    return cast(R, property(lambda part: kind(part._threads, getattr(part._twin, name))))
 
 
 def _attribute(name: str) -> Any:
@@ -129,22 +115,22 @@ class AsyncPart(Generic[S]):
     key: str = _attribute("key")
 
 
-class AsyncTurns(AsyncPart[Turns]):
+class AsyncTurns(AsyncPart[_groups.Turns]):
     """The methods of `Turns` as coroutines."""
 
-    find = awaited(Turns.find)
-    in_progress = awaited(Turns.in_progress)
-    release = awaited(Turns.release)
-    list = awaited(Turns.list)
+    find = awaited(_groups.Turns.find)
+    in_progress = awaited(_groups.Turns.in_progress)
+    release = awaited(_groups.Turns.release)
+    list = awaited(_groups.Turns.list)
 
 
-class AsyncStoreTurns(AsyncPart[StoreTurns]):
+class AsyncStoreTurns(AsyncPart[_groups.StoreTurns]):
     """The methods of `StoreTurns` as coroutines."""
 
-    in_progress = awaited(StoreTurns.in_progress)
+    in_progress = awaited(_groups.StoreTurns.in_progress)
 
 
-class AsyncCalls(AsyncPart[Calls]):
+class AsyncCalls(AsyncPart[_groups.Calls]):
     """The methods of `Calls` as coroutines."""
 
     async def begin(
@@ -187,66 +173,66 @@ class AsyncCalls(AsyncPart[Calls]):
                         raise
                 await asyncio.sleep(pause)
 
-    finish = awaited(Calls.finish)
-    resolve = awaited(Calls.resolve)
-    list = awaited(Calls.list)
+    finish = awaited(_groups.Calls.finish)
+    resolve = awaited(_groups.Calls.resolve)
+    list = awaited(_groups.Calls.list)
 
 
-class AsyncStoreCalls(AsyncPart[StoreCalls]):
+class AsyncStoreCalls(AsyncPart[_groups.StoreCalls]):
     """The methods of `StoreCalls` as coroutines."""
 
-    unknown = awaited(StoreCalls.unknown)
+    unknown = awaited(_groups.StoreCalls.unknown)
 
 
-class AsyncSuspensions(AsyncPart[Suspensions]):
+class AsyncSuspensions(AsyncPart[_groups.Suspensions]):
     """The methods of `Suspensions` as coroutines."""
 
-    create = awaited(Suspensions.create)
-    answer_by_id = awaited(Suspensions.answer_by_id)
-    delete = awaited(Suspensions.delete)
-    list = awaited(Suspensions.list)
+    create = awaited(_groups.Suspensions.create)
+    answer_by_id = awaited(_groups.Suspensions.answer_by_id)
+    delete = awaited(_groups.Suspensions.delete)
+    list = awaited(_groups.Suspensions.list)
 
 
-class AsyncStoreSuspensions(AsyncPart[StoreSuspensions]):
+class AsyncStoreSuspensions(AsyncPart[_groups.StoreSuspensions]):
     """The methods of `StoreSuspensions` as coroutines."""
 
-    answer = awaited(StoreSuspensions.answer)
-    list = awaited(StoreSuspensions.list)
+    answer = awaited(_groups.StoreSuspensions.answer)
+    list = awaited(_groups.StoreSuspensions.list)
 
 
-class AsyncDrafts(AsyncPart[Drafts]):
+class AsyncDrafts(AsyncPart[_groups.Drafts]):
     """The methods of `Drafts` as coroutines."""
 
-    keep = awaited(Drafts.keep)
-    drop = awaited(Drafts.drop)
-    list = awaited(Drafts.list)
+    keep = awaited(_groups.Drafts.keep)
+    drop = awaited(_groups.Drafts.drop)
+    list = awaited(_groups.Drafts.list)
 
 
-class AsyncInbox(AsyncPart[Inbox]):
+class AsyncInbox(AsyncPart[_groups.Inbox]):
     """The methods of `Inbox` as coroutines."""
 
-    put = awaited(Inbox.put)
-    list = awaited(Inbox.list)
+    put = awaited(_groups.Inbox.put)
+    list = awaited(_groups.Inbox.list)
 
 
-class AsyncVersions(AsyncPart[Versions]):
+class AsyncVersions(AsyncPart[_groups.Versions]):
     """The methods of `Versions` as coroutines."""
 
-    changes = awaited(Versions.changes)
-    undo = awaited(Versions.undo)
-    redo = awaited(Versions.redo)
-    diff = awaited(Versions.diff)
+    changes = awaited(_groups.Versions.changes)
+    undo = awaited(_groups.Versions.undo)
+    redo = awaited(_groups.Versions.redo)
+    diff = awaited(_groups.Versions.diff)
 
 
-class AsyncValues(AsyncPart[Values]):
+class AsyncValues(AsyncPart[_groups.Values]):
     """The methods of `Values` as coroutines."""
 
-    get = awaited(Values.get)
-    set = awaited(Values.set)
-    drop = awaited(Values.drop)
+    get = awaited(_groups.Values.get)
+    set = awaited(_groups.Values.set)
+    drop = awaited(_groups.Values.drop)
 
 
-class AsyncPendingCompaction(AsyncPart[PendingCompaction]):
+class AsyncPendingCompaction(AsyncPart[_groups.PendingCompaction]):
     """A window that waits for its summary: the result of `AsyncConversation.begin_compaction`.
 
     Attributes:
@@ -257,7 +243,7 @@ class AsyncPendingCompaction(AsyncPart[PendingCompaction]):
 
     session: Session = _attribute("session")
     window: list[Message] = _attribute("window")
-    finish = awaited(PendingCompaction.finish)
+    finish = awaited(_groups.PendingCompaction.finish)
 
 
 class StoreOptions(TypedDict, total=False):
@@ -423,9 +409,9 @@ class AsyncStore:
 
     append_message = awaited(Store.append_message)
 
-    turns = _group(AsyncStoreTurns, Store.turns)
-    calls = _group(AsyncStoreCalls, Store.calls)
-    suspensions = _group(AsyncStoreSuspensions, Store.suspensions)
+    turns = _group("turns", AsyncStoreTurns)
+    calls = _group("calls", AsyncStoreCalls)
+    suspensions = _group("suspensions", AsyncStoreSuspensions)
 
     def shared_values(self, scope: str) -> AsyncValues:
         """Return the shared values of a scope, without accessing the database. This method is not a coroutine.
@@ -494,13 +480,13 @@ class AsyncConversation(AsyncPart[Conversation]):
         key: The session's key.
     """
 
-    turns = _group(AsyncTurns, Conversation.turns)
-    calls = _group(AsyncCalls, Conversation.calls)
-    suspensions = _group(AsyncSuspensions, Conversation.suspensions)
-    drafts = _group(AsyncDrafts, Conversation.drafts)
-    inbox = _group(AsyncInbox, Conversation.inbox)
-    versions = _group(AsyncVersions, Conversation.versions)
-    values = _group(AsyncValues, Conversation.values)
+    turns = _group("turns", AsyncTurns)
+    calls = _group("calls", AsyncCalls)
+    suspensions = _group("suspensions", AsyncSuspensions)
+    drafts = _group("drafts", AsyncDrafts)
+    inbox = _group("inbox", AsyncInbox)
+    versions = _group("versions", AsyncVersions)
+    values = _group("values", AsyncValues)
 
     get = awaited(Conversation.get)
     info = awaited(Conversation.info)

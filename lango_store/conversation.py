@@ -10,20 +10,9 @@ from typing import Any, Literal, Unpack, overload
 
 import sqlalchemy as sa
 
-from lango_store import window
+from lango_store import _groups, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._groups import (
-    Calls,
-    Drafts,
-    Inbox,
-    PendingCompaction,
-    SessionPart,
-    Suspensions,
-    Turns,
-    Values,
-    Versions,
-)
 from lango_store._operations import edits, history, levels, lists, payloads, prompts, removals, sessions, turns
 from lango_store._operations import messages as log
 from lango_store._operations.lists import Filter
@@ -52,7 +41,7 @@ from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, 
 from lango_store.running_turn import RunningTurn
 
 
-class Conversation(SessionPart):
+class Conversation(_groups.SessionPart):
     """A handle for one session.
 
     Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `versions` and `values`.
@@ -85,41 +74,20 @@ class Conversation(SessionPart):
 
     # Groups of methods
 
-    @property
-    def turns(self) -> Turns:
-        """The turns of the session: list and find them, and look at the turn in progress."""
-        return Turns(self._context, self.key)
-
-    @property
-    def calls(self) -> Calls:
-        """The tool calls of the session: run each of them once."""
-        return Calls(self._context, self.key)
-
-    @property
-    def suspensions(self) -> Suspensions:
-        """The suspensions of the session: questions that wait for an answer from outside the program."""
-        return Suspensions(self._context, self.key)
-
-    @property
-    def drafts(self) -> Drafts:
-        """The drafts of the session: text that turns have streamed and not appended."""
-        return Drafts(self._context, self.key)
-
-    @property
-    def inbox(self) -> Inbox:
-        """The inbox of the session: messages that wait for a turn."""
-        return Inbox(self._context, self.key)
-
-    @property
-    def versions(self) -> Versions:
-        """The versions of the log: list changes and take them back."""
-        return Versions(self._context, self.key)
-
-    @property
-    def values(self) -> Values:
-        """The values of the session: JSON by name."""
-        return Values(self._context, self.key)
-
+    turns = _groups.of_session(_groups.Turns)
+    """The turns of the session: list and find them, and look at the turn in progress."""
+    calls = _groups.of_session(_groups.Calls)
+    """The tool calls of the session: run each of them once."""
+    suspensions = _groups.of_session(_groups.Suspensions)
+    """The suspensions of the session: questions that wait for an answer from outside the program."""
+    drafts = _groups.of_session(_groups.Drafts)
+    """The drafts of the session: text that turns have streamed and not appended."""
+    inbox = _groups.of_session(_groups.Inbox)
+    """The inbox of the session: messages that wait for a turn."""
+    versions = _groups.of_session(_groups.Versions)
+    """The versions of the log: list changes and take them back."""
+    values = _groups.of_session(_groups.Values)
+    """The values of the session: JSON by name."""
     # The session
 
     def get(self, *, expired: bool = False, records: bool = False, as_of: int | datetime | None = None) -> Session:
@@ -811,7 +779,7 @@ class Conversation(SessionPart):
             return None
         return pending.finish(summarize(summarizer, pending.window), discard=discard)
 
-    def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
+    def begin_compaction(self, *, records: bool = False) -> _groups.PendingCompaction | None:
         """Read the window for a compaction in two steps, if a single function call cannot produce the summary.
 
         Args:
@@ -822,7 +790,7 @@ class Conversation(SessionPart):
             empty.
         """
         read = self._context.on_primary().read(turns.read_window, self.key, records=records)
-        return PendingCompaction(self._context, read) if read.session.messages else None
+        return _groups.PendingCompaction(self._context, read) if read.session.messages else None
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, oldest first, with their summaries."""

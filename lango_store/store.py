@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._groups import StoreCalls, StoreSuspensions, StoreTurns, Values
+from lango_store._groups import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store
 from lango_store._operations import lists, removed, sessions, stats, usage_report
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.expiry import Policy
@@ -208,7 +208,7 @@ class Store:
         if key is None:
             lifecycle.create(self._context, new, first, own_key=True)
         else:
-            lifecycle.find_or_create(self._context, new, first, sessions.row_of, renew=renew)
+            lifecycle.find_or_create(self._context, new, first, renew=renew)
         return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:
@@ -390,20 +390,12 @@ class Store:
 
     # Groups of methods
 
-    @property
-    def turns(self) -> StoreTurns:
-        """The turns of all sessions: list those in progress."""
-        return StoreTurns(self._context)
-
-    @property
-    def calls(self) -> StoreCalls:
-        """The tool calls of all sessions: list the unknown ones."""
-        return StoreCalls(self._context)
-
-    @property
-    def suspensions(self) -> StoreSuspensions:
-        """The suspensions of all sessions: list and answer them."""
-        return StoreSuspensions(self._context)
+    turns = of_store(StoreTurns)
+    """The turns of all sessions: list those in progress."""
+    calls = of_store(StoreCalls)
+    """The tool calls of all sessions: list the unknown ones."""
+    suspensions = of_store(StoreSuspensions)
+    """The suspensions of all sessions: list and answer them."""
 
     def shared_values(self, scope: str) -> Values:
         """Return the shared values of a scope, without accessing the database.

@@ -20,7 +20,6 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from lango_store import _groups
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
-from lango_store._groups import PendingCompaction
 from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
@@ -49,8 +48,14 @@ _TRACED: Final[dict[type, str]] = {
     Store: "",
     Conversation: "",
     RunningTurn: "turn.",
-    PendingCompaction: "compaction.",
-    **{kind: f"{kind.__name__.removeprefix('Store').lower()}." for kind in _groups.ALL},
+    _groups.PendingCompaction: "compaction.",
+    **dict.fromkeys((_groups.StoreTurns, _groups.Turns), "turns."),
+    **dict.fromkeys((_groups.StoreCalls, _groups.Calls), "calls."),
+    **dict.fromkeys((_groups.StoreSuspensions, _groups.Suspensions), "suspensions."),
+    _groups.Drafts: "drafts.",
+    _groups.Inbox: "inbox.",
+    _groups.Versions: "versions.",
+    _groups.Values: "values.",
 }
 """The classes whose calls are recorded, with the prefix of the names of their spans."""
 

@@ -4,33 +4,11 @@ A group is a small class with one subject. It holds the context and, for one ses
 `_operations`.
 """
 
-from typing import Final
-
-from lango_store._groups.base import SessionPart
-from lango_store._groups.calls import Calls, StoreCalls
-from lango_store._groups.compaction import PendingCompaction
-from lango_store._groups.drafts import Drafts
-from lango_store._groups.inbox import Inbox
-from lango_store._groups.suspensions import StoreSuspensions, Suspensions
-from lango_store._groups.turns import StoreTurns, Turns
+from lango_store._groups.base import SessionPart, of_session, of_store
+from lango_store._groups.calls import Calls, StoreCalls, StoreSuspensions, Suspensions
+from lango_store._groups.turns import Drafts, Inbox, StoreTurns, Turns
 from lango_store._groups.values import Values
-from lango_store._groups.versions import Versions
+from lango_store._groups.versions import PendingCompaction, Versions
 
-ALL: Final = (Calls, Drafts, Inbox, StoreCalls, StoreSuspensions, StoreTurns, Suspensions, Turns, Values, Versions)
-"""The classes of the groups."""
-
-__all__ = [
-    "ALL",
-    "Calls",
-    "Drafts",
-    "Inbox",
-    "PendingCompaction",
-    "SessionPart",
-    "StoreCalls",
-    "StoreSuspensions",
-    "StoreTurns",
-    "Suspensions",
-    "Turns",
-    "Values",
-    "Versions",
-]
+__all__ = ["Calls", "Drafts", "Inbox", "PendingCompaction", "SessionPart", "StoreCalls", "StoreSuspensions"]
+__all__ += ["StoreTurns", "Suspensions", "Turns", "Values", "Versions", "of_session", "of_store"]

@@ -1,15 +1,10 @@
-"""The base class of conversations and of the groups of their methods."""
+"""The base classes of conversations and of groups of methods, and the properties that return groups."""
 
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
-
-import sqlalchemy as sa
+from typing import TypeVar, cast
 
 from lango_store._connections.context import Context
-from lango_store._dialect import Moment
-from lango_store._operations import sessions
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -25,22 +20,19 @@ class SessionPart:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
 
-    def _read_part(
-        self, operation: Callable[Concatenate[sa.Connection, str, P], R], *args: P.args, **options: P.kwargs
-    ) -> R:
-        """Run an operation that reads a part of the session; raise an error if the session is not live."""
-
-        def read(connection: sa.Connection, now: Moment) -> R:
-            sessions.row_of(connection, now, self.key)
-            return operation(connection, self.key, *args, **options)
-
-        return self._context.read_together(read)
-
 
 class StorePart:
     """An object whose methods work on all sessions of a store."""
 
-    __slots__ = ("_context",)
-
     def __init__(self, context: Context) -> None:
         self._context = context
+
+
+def of_session(kind: Callable[[Context, str], R]) -> R:
+    """Create a property of a conversation that returns a group of methods."""
+    return cast(R, property(lambda part: kind(part._context, part.key)))
+
+
+def of_store(kind: Callable[[Context], R]) -> R:
+    """Create a property of a store that returns a group of methods."""
+    return cast(R, property(lambda store: kind(store._context)))

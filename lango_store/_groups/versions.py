@@ -1,10 +1,14 @@
-"""Changes of the log, and how to take them back: `Conversation.versions`."""
+"""Changes of the log and how to take them back, and a compaction in two steps."""
 
 from datetime import datetime
 
+from lango_store._connections.context import Context
 from lango_store._groups.base import SessionPart
-from lango_store._operations import history
-from lango_store._values.model import Change, Diff, Undone
+from lango_store._operations import history, turns
+from lango_store._operations.turns import ReadWindow
+from lango_store._services import appending
+from lango_store._values.model import Change, Compaction, Diff, Message, Undone
+from lango_store._values.summarizer import Summary
 
 
 class Versions(SessionPart):
@@ -13,8 +17,6 @@ class Versions(SessionPart):
     Attributes:
         key: The session's key.
     """
-
-    __slots__ = ()
 
     def changes(self, *, after: int = 0) -> list[Change]:
         """List the changes of the log, oldest first: cuts, edits, compactions, undos and redos.
@@ -67,3 +69,45 @@ class Versions(SessionPart):
                 not kept.
         """
         return self._context.read_together(history.diff, self.key, a, b)
+
+
+class PendingCompaction:
+    """A window that waits for its summary: the result of `Conversation.begin_compaction`.
+
+    Attributes:
+        key: The session's key.
+        session: The session with the window, as they were read.
+    """
+
+    __slots__ = ("_context", "_read", "key", "session")
+
+    def __init__(self, context: Context, read: ReadWindow) -> None:
+        self._context = context
+        self._read = read
+        self.key = read.session.key
+        self.session = read.session
+
+    @property
+    def window(self) -> list[Message]:
+        """The messages to summarize."""
+        return list(self.session.messages)
+
+    def finish(self, summary: Summary, *, discard: bool = False) -> Compaction:
+        """Replace the window with a summary.
+
+        Messages that were appended since the window was read stay in the window, after the summary.
+
+        Args:
+            summary: A `Message`, or a list of messages.
+            discard: Delete the replaced messages from the log, as in `Conversation.compact`.
+
+        Returns:
+            The compaction.
+
+        Raises:
+            Conflict: The session was compacted, or messages were edited or removed, since the window was read; nothing
+                was changed.
+            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
+        """
+        new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
+        return self._context.transact(turns.finish_compaction, self._read, new, discard=discard)

@@ -129,8 +129,15 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
     return [decode_turn(key, row) for row in connection.execute(query)]
 
 
-def find(connection: sa.Connection, key: str, turn_no_or_id: int | str) -> Turn | None:
-    """Return the turn with this number or id and its messages, or None."""
+def read_all(connection: sa.Connection, now: Moment, key: str) -> list[Turn]:
+    """Read the turns of a live session without their messages."""
+    sessions.row_of(connection, now, key)
+    return read(connection, key)
+
+
+def find(connection: sa.Connection, now: Moment, key: str, turn_no_or_id: int | str) -> Turn | None:
+    """Return the turn of a live session with this number or id and its messages, or None."""
+    sessions.row_of(connection, now, key)
     is_wanted: sa.ColumnElement[bool]
     if isinstance(turn_no_or_id, int):
         is_wanted = TURN.c.turn_no == min(max(int(turn_no_or_id), 0), messages.MAX_SEQ)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from support.factories import message, messages
 
-import lango_store
 from lango_store import (
     Calls,
     Conversation,
@@ -26,6 +25,7 @@ from lango_store import (
     Turns,
     Values,
     Versions,
+    aio,
 )
 from lango_store._operations.lists import cursor_after
 
@@ -42,7 +42,7 @@ KINDS = (
 
 def twin_of(kind: type) -> type:
     """Return the asynchronous class of a class."""
-    twin: type = getattr(lango_store, f"Async{kind.__name__}")
+    twin: type = getattr(aio, f"Async{kind.__name__}")
     return twin
 
 
