@@ -208,7 +208,7 @@ class Store:
         if key is None:
             lifecycle.create(self._context, new, first, own_key=True)
         else:
-            lifecycle.find_or_create(self._context, new, first, renew=renew)
+            lifecycle.find_or_create(self._context, new, first, sessions.row_of, renew=renew)
         return self._at(new.key)
 
     def conversation(self, key: str) -> Conversation:

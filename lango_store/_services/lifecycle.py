@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,6 +27,9 @@ from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, S
 
 _SHOWN: Final = 10
 _MAX_HELD: Final = 10_000  # the key of each protected session is a parameter of the next batch
+
+R = TypeVar("R")
+Find = Callable[[AnyConnection, Moment, str], R]
 
 
 # Create and fork
@@ -73,16 +76,17 @@ def fork(
     context.trying(run)
 
 
-def find_or_create(context: Context, new: New, first: Batch, *, renew: bool, parent: str | None = None) -> None:
+def find_or_create(
+    context: Context, new: New, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
+) -> Session | R:
     """Find a live session, or create it with its first messages; with `renew`, replace an expired session.
 
     A `parent` is locked before the session is created, so that it is not deleted at the same time.
     """
 
-    def run() -> None:
+    def run() -> Session | R:
         try:
-            context.on_primary().read_once(context.single_read, sessions.row_of, new.key)
-            return
+            return context.on_primary().read_once(context.single_read, find, new.key)
         except SessionExpired:
             if not renew:
                 raise
@@ -94,9 +98,9 @@ def find_or_create(context: Context, new: New, first: Batch, *, renew: bool, par
                 sessions.lock(connection, now, parent)
             if renew:
                 sessions.delete_expired(connection, now, new.key)
-            _insert_or_find(connection, now, new, first)
+            return _insert_or_find(connection, now, new, first, find)
 
-    context.trying(run)
+    return context.trying(run)
 
 
 def open_child(
@@ -108,7 +112,7 @@ def open_child(
     if ttl is UNSET:
         ttl = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
     new = appending.new_session(context, key, ttl, SessionFields(**{"user_id": info.user_id, **fields}))
-    find_or_create(context, new, Batch([]), renew=renew, parent=parent)
+    find_or_create(context, new, Batch([]), sessions.row_of, renew=renew, parent=parent)
     return key
 
 
@@ -117,14 +121,13 @@ def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
     raise error if isinstance(error, SessionExists) else SessionNotFound(key)
 
 
-def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch) -> None:
+def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch, find: Find[R]) -> Session | R:
     """Create a session, or find the session that has its key; raise `NotPermitted` if a policy hides that session."""
     for _ in range(sessions.MAX_TRIES):
-        if _insert(connection, now, new, first) is not None:
-            return
+        if (session := _insert(connection, now, new, first)) is not None:
+            return session
         try:
-            sessions.row_of(connection, now, new.key)
-            return
+            return find(connection, now, new.key)
         except SessionExpired:
             raise
         except SessionNotFound:  # deleted after our insert was refused, or hidden by a policy
