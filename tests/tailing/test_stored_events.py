@@ -1,6 +1,7 @@
 """`tail(follow=False)`: the stored events after a seq or a cursor."""
 
 from datetime import timedelta
+from typing import assert_never
 
 import pytest
 import sqlalchemy as sa
@@ -208,3 +209,22 @@ def test_events_are_equal_after_a_round_trip_through_json(url: str) -> None:
     for event in events:
         assert type(event).model_validate_json(event.model_dump_json()) == event
         assert "\n" not in event.data
+
+
+def described(event: Event) -> str:
+    """Describe an event; type checkers know its class from the field `event`, and that no kind is missing."""
+    if event.event == "appended":
+        return f"{len(event.messages)} messages"
+    if event.event == "changed":
+        return f"{event.kind} after {event.after_seq}"
+    if event.event == "piece":
+        return event.text
+    if event.event == "ended":
+        return event.reason
+    assert_never(event)
+
+
+def test_class_of_an_event_follows_from_its_field_event(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.truncate(after=1)
+    assert [described(each) for each in stored(store)][:2] == ["1 messages", "truncate after 1"]
