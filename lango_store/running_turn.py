@@ -22,7 +22,7 @@ from lango_store._rows.encoding import encode_id
 from lango_store._services import appending, effects
 from lango_store._services.effects import Effect
 from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
-from lango_store.errors import LangoStoreError, TurnInProgress, UniqueViolation, quoted
+from lango_store.errors import InvalidState, LangoStoreError, TurnInProgress, UniqueViolation, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class RunningTurn:
     saves the turn with all messages that were appended in it, and releases the lease. If the block raises an exception,
     the turn is not saved: its messages stay in the log, text that was streamed and not appended stays a draft, and the
     turn can be begun again at once. A turn has lost its lease if the lease ended and another turn began, or if
-    `Conversation.release_turn` was called.
+    `Conversation.turns.release` was called.
 
-    Use a turn in one thread at a time. Outside of the block, the methods that write raise `LangoStoreError`.
+    Use a turn in one thread at a time. Outside of the block, the methods that write raise `InvalidState`.
 
     Attributes:
         id: The id of the turn.
@@ -51,7 +51,7 @@ class RunningTurn:
         self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta
     ) -> None:
         if context.in_callers_transaction:
-            raise LangoStoreError(
+            raise InvalidState(
                 "a turn needs its own transactions, because its lease must be visible to other processes at once: "
                 "call turn() on the store, not on store.using() or in store.transact()"
             )
@@ -98,7 +98,7 @@ class RunningTurn:
     def tries(self) -> Iterator[float]:
         """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
         if self._has_begun:
-            raise LangoStoreError(f"turn {quoted(self.id)} can be entered only once: call turn() again")
+            raise InvalidState(f"turn {quoted(self.id)} can be entered only once: call turn() again")
         pauses, pause = None, None
         with self._context.telemetry.span("turn", self.key, is_current=False):
             while True:
@@ -128,7 +128,7 @@ class RunningTurn:
 
         Raises:
             TurnInProgress: Another turn has the lease.
-            LangoStoreError: The turn was entered before.
+            InvalidState: The turn was entered before.
         """
         for seconds in self.tries():
             cancellation.pause(seconds)
@@ -189,7 +189,7 @@ class RunningTurn:
         self._add(stored)
         return stored
 
-    def inbox(self) -> list[Message]:
+    def take_inbox(self) -> list[Message]:
         """Move the messages of the session's inbox to the log, as part of the turn.
 
         Returns:
@@ -292,8 +292,8 @@ class RunningTurn:
             CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
                 still be running; nothing was written.
             LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
-            LangoStoreError: On entering the block: the session has no such call, or the message does not ask for it,
-                such as a stored result; nothing was written.
+            CallNotFound: On entering the block: the session has no such call, or the message does not ask for it, such
+                as a stored result; nothing was written.
             Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
                 was not stored.
             InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
@@ -399,9 +399,9 @@ class RunningTurn:
     def _check_running(self) -> None:
         if not self._is_running:
             reason = "is already stored" if self.replayed else "is not running"
-            raise LangoStoreError(f"turn {quoted(self.id)} {reason}: write only inside of its block")
+            raise InvalidState(f"turn {quoted(self.id)} {reason}: write only inside of its block")
         if self._process != os.getpid():  # it would give its messages the ids of the parent's
-            raise LangoStoreError(
+            raise InvalidState(
                 f"turn {quoted(self.id)} belongs to the process that this one was forked from: write there, or fork "
                 "before the turn begins"
             )

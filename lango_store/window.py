@@ -278,7 +278,7 @@ def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
     """Return the calls of results, for `close_calls` and `without_orphans`.
 
     Args:
-        calls: The calls that were begun, such as `conversation.calls()`.
+        calls: The calls that were begun, such as `conversation.calls.list()`.
     """
     return {call.result_seq: (call.seq, call.position) for call in calls if call.result_seq is not None}
 

@@ -20,7 +20,7 @@ from lango_store._dialect import DETECTED, AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
 from lango_store._dialect.statement import OBSERVER, SINGLE_OPERATION, Observer
 from lango_store._engine import checkpoints, pool
-from lango_store.errors import LangoStoreError
+from lango_store.errors import InvalidState
 
 
 class Connections(Protocol):
@@ -151,7 +151,7 @@ class Callers:
 
     def _reject_snapshot(self) -> None:
         if self._read_only:
-            raise LangoStoreError("a snapshot is for reads: write with the store itself, or in store.transaction()")
+            raise InvalidState("a snapshot is for reads: write with the store itself, or in store.transaction()")
 
     @contextmanager
     def _open(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:

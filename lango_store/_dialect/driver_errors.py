@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from lango_store._dialect import Dialect, dialect_of
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DamagedDatabase, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         ours.driver_error = error
         raise ours from None
     if isinstance(error, OverflowError):
-        raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
+        raise DamagedDatabase(f"a number is larger than the database holds: {error}; run `doctor`") from error
 
 
 def translated(error: BaseException, dialect: Dialect) -> LangoStoreError:

@@ -24,9 +24,11 @@ from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     LangoStoreError,
+    MigrationRefused,
     NotPermitted,
     SessionHeld,
     UniqueViolation,
+    UnsupportedDatabase,
 )
 
 # READ COMMITTED is enough, because our statements lock rows and read them again. This text replaces the driver's own
@@ -102,7 +104,7 @@ class PostgreSQL(Dialect):
             "LEFT JOIN pg_dist_node n ON n.groupid = 0 WHERE l.groupid <> 0"
         )
         if coordinator := connection.exec_driver_sql(query).scalar():
-            raise LangoStoreError(
+            raise MigrationRefused(
                 "this server is a worker of a Citus cluster, and schemas are changed on the coordinator: "
                 f"give the URL of {coordinator}"
             )
@@ -139,7 +141,7 @@ class PostgreSQL(Dialect):
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.dbapi_connection
         if driver.autocommit:
-            raise LangoStoreError(NO_TRANSACTION)
+            raise UnsupportedDatabase(NO_TRANSACTION)
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
@@ -163,7 +165,7 @@ class PostgreSQL(Dialect):
                 except sa.exc.DBAPIError as error:
                     if getattr(error.orig, "sqlstate", None) != "25001":
                         raise
-                    raise LangoStoreError(
+                    raise UnsupportedDatabase(
                         "a listener of this engine (connect, checkout or engine_connect) runs a query and leaves its "
                         "transaction open, so that several reads cannot see one moment: commit it in the listener, "
                         "or set what is needed in a listener for `begin`"
@@ -274,7 +276,7 @@ class PostgreSQL(Dialect):
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         before = connection.exec_driver_sql("SHOW search_path").scalar()
         if self.schema(connection) is None:
-            raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
+            raise MigrationRefused(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
         yield  # an error rolls back the transaction or savepoint, which restores the setting
         set_config(connection, "search_path", before)

@@ -27,7 +27,15 @@ from lango_store._engine.engine import LOG_LIMIT, NO_SHARED_MEMORY
 from lango_store._engine.sqlite_library import REMEDY, is_affected, library_version
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
+from lango_store.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    MigrationRefused,
+    SessionHeld,
+    UniqueViolation,
+    UnsupportedDatabase,
+)
 from lango_store.tables import Base
 
 _SYNC_CHECKPOINTS: Final = 1  # PRAGMA synchronous = NORMAL: with a WAL, only checkpoints wait for the disk
@@ -107,7 +115,7 @@ class SQLite(Dialect):
         options = connection.get_execution_options()
         begins_none = driver.isolation_level is None and not driver.in_transaction
         if options.get("isolation_level") == "AUTOCOMMIT" or begins_none or getattr(driver, "autocommit", None) is True:
-            raise LangoStoreError(NO_TRANSACTION)
+            raise UnsupportedDatabase(NO_TRANSACTION)
         _begin_immediate(connection)
 
     @contextmanager
@@ -214,7 +222,7 @@ class SQLite(Dialect):
         (still_on,) = cursor.fetchone()
         cursor.close()
         if still_on:
-            raise LangoStoreError(
+            raise MigrationRefused(
                 "the connection has foreign keys on and has begun a transaction, and batch operations would delete the "
                 "rows of child tables: call schema.upgrade_in_env(context) before you write"
             )
@@ -224,7 +232,7 @@ class SQLite(Dialect):
         # Foreign keys cannot be switched off inside a transaction, so a migration that recreates a table is refused.
         def guard(_: object, __: object, statement: str, *___: object) -> None:
             if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and _children_have_rows(connection):
-                raise LangoStoreError(
+                raise MigrationRefused(
                     "this revision recreates lango_session, which with foreign keys on would delete its messages: "
                     "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
                 )
@@ -378,7 +386,7 @@ def _reject_orphans(connection: sa.Connection) -> None:
         if sa.inspect(connection).has_table(table):
             orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
             if orphans:
-                raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
+                raise MigrationRefused(f"the migration would leave rows without their session: {orphans[:3]}")
 
 
 def _log_size(file: str | None) -> int:

@@ -22,7 +22,7 @@ from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
-from lango_store.errors import CallInProgress, CallUnknown, Conflict, LangoStoreError, LeaseLost, quoted
+from lango_store.errors import CallFinished, CallInProgress, CallNotFound, CallUnknown, Conflict, LeaseLost, quoted
 
 _LISTED: Final = 1_000
 
@@ -63,13 +63,13 @@ def asked(connection: sa.Connection, place: Place) -> ToolCall:
     """
     message = _message(connection, place)
     if message is None:
-        raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+        raise CallNotFound(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
     if message.role.canonical is not MessageRole.ASSISTANT:
         fact = f"message {place.seq} of session {quoted(place.key)} has the role {message.role} and asks for no call"
-        raise LangoStoreError(f"{fact}: give the seq of the assistant message that asks for the call")
+        raise CallNotFound(f"{fact}: give the seq of the assistant message that asks for the call")
     call = message.tool_calls[place.position]
     if call.answered:
-        raise LangoStoreError(f"{place} already has an output in its message: use that output, and do not run the tool")
+        raise CallFinished(f"{place} already has an output in its message: use that output, and do not run the tool")
     return call
 
 
@@ -196,9 +196,9 @@ def resolve(
     row = _row(connection, place)
     if row is None:
         asked(connection, place)
-        raise LangoStoreError(f"{place} was never begun: begin_call() runs it")
+        raise CallNotFound(f"{place} was never begun: calls.begin() runs it")
     if _result(connection, place, row) is not None:
-        raise LangoStoreError(f"{place} already has a result: message {row.result_seq}")
+        raise CallFinished(f"{place} already has a result: message {row.result_seq}")
     if row.token is not None:
         _check_ended(place, row, now)
     _write(connection, place, _forget_attempt, {})

@@ -16,7 +16,7 @@ from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_json
 from lango_store._values.model import Draft, Message
-from lango_store.errors import DamagedMessage, LangoStoreError, TurnInProgress, quoted
+from lango_store.errors import DamagedMessage, DraftNotFound, TurnInProgress, quoted
 
 INTERRUPTED: Final = {"interrupted": True}
 """The `extra` of an answer that was not streamed to its end."""
@@ -79,7 +79,7 @@ def keep(connection: sa.Connection, now: datetime, key: str, id: str, encode: Ca
             answer = Message.assistant(draft.text, id=message_id, extra=INTERRUPTED)
             delete(connection, key, token)
             return appends.append(connection, now, key, encode(answer))[0]
-    raise LangoStoreError(f"session {quoted(key)} has no draft {quoted(id)}: drafts() lists its drafts")
+    raise DraftNotFound(f"session {quoted(key)} has no draft {quoted(id)}: drafts.list() lists its drafts")
 
 
 def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:

@@ -12,7 +12,6 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Decode, Statement
 from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
-    IN_SUMMARY,
     IS_RECORD,
     LIVE_SESSION,
     MESSAGE,
@@ -24,7 +23,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
 from lango_store._rows.encoding import checked_key, encode_id
-from lango_store._values.model import Message, MessageRole
+from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import DatabaseBusy, quoted
 
@@ -267,24 +266,6 @@ def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]
     """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return payloads.decode_rows(connection, key, connection.execute(query).all())
-
-
-def _build_last(_: Dialect, *, role: MessageRole | None) -> sa.Executable:
-    query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), ~IN_SUMMARY, ~IS_RECORD)
-    if role is not None:
-        names = [sa.literal_column(f"'{each}'", sa.Text()) for each in MessageRole if each.canonical is role.canonical]
-        query = query.where(MESSAGE.c.role.in_(names))
-    return query.order_by(MESSAGE.c.seq.desc()).limit(sa.literal_column("1"))
-
-
-_last = {role: Statement(functools.partial(_build_last, role=role)) for role in (None, *MessageRole)}
-
-
-def last_of(connection: AnyConnection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return a live session's last message or, with `role`, its last one of that role; skip summaries and records."""
-    sessions.row_of(connection, now, key)
-    result = select(connection, _last[role], key)
-    return result[0] if result else None
 
 
 # The end of a window

@@ -10,7 +10,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations import payloads
 from lango_store._operations.binds import NOW, SESSION, time
 from lango_store._values.reports import AgentStats, Stats
-from lango_store.errors import LangoStoreError
+from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at
 
 _SPANS: Final = {
@@ -60,7 +60,7 @@ def _number(stored: Any) -> int:
     try:
         return int(stored)
     except (ValueError, TypeError, OverflowError):
-        raise LangoStoreError(
+        raise DamagedDatabase(
             "the sessions' counters cannot be summed up: `lango-store doctor` says which are wrong"
         ) from None
 

@@ -86,7 +86,7 @@ def expire(
         "user_id": user,
         "key_prefix": prefix,
         "limit": limit,
-        "children": children,
+        "descendants": children,
     }
     announcement = None if json_ else "looking at" if dry_run else "purging on"
     has_bar = sys.stderr.isatty() and not json_

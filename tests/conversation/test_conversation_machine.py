@@ -81,7 +81,7 @@ class Machine(StoreBesideModel):
             self.consolidate(key, 2)
             self.set_values(key, {"a": 1, "b": "\0"})
 
-    @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open", "get_or_create"]),
+    @rule(key=keys, ttl=st.sampled_from([None, None, TTL]), how=st.sampled_from(["create", "open"]),
           renew=st.booleans(), drawn=batches)  # fmt: skip
     def open(self, key: str, ttl: timedelta | None, how: str, renew: bool, drawn: Any) -> None:
         self.clock.move(milliseconds=1)
@@ -155,11 +155,11 @@ class Machine(StoreBesideModel):
 
     @rule(key=keys, values=values_by_name)
     def set_values(self, key: str, values: dict[str, Any]) -> None:
-        self.act(key, lambda c: c.set_values(values), lambda s: s.values.update(values))
+        self.act(key, lambda c: c.values.set(values), lambda s: s.values.update(values))
 
     @rule(key=keys, names=st.one_of(st.none(), st.lists(names, max_size=2)))
     def drop_values(self, key: str, names: list[str] | None) -> None:
-        self.act(key, lambda c: c.drop_values(names), lambda s: s.drop_values(names))
+        self.act(key, lambda c: c.values.drop(names), lambda s: s.drop_values(names))
 
     @rule(key=keys, drawn=batches, usage=st.one_of(st.none(), usages), ttl=st.sampled_from([None, TTL]))
     def append_or_create(self, key: str, drawn: Any, usage: Any, ttl: timedelta | None) -> None:

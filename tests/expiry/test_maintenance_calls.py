@@ -28,7 +28,7 @@ def filled(url: str) -> str:
         for n, ttl in enumerate((None, timedelta(days=90), timedelta(days=1), timedelta(days=2))):
             time[0] = NOW - timedelta(days=40 - n)
             store.create(f"chat:{n}", agent_id=f"a{n % 2}", user_id=f"u{n}", title=f"Title {n}", ttl=ttl)
-            store.append_messages(f"chat:{n}", [message("Weather?", tokens=3), message("one\n" * 30)])
+            store.conversation(f"chat:{n}").append_messages([message("Weather?", tokens=3), message("one\n" * 30)])
             store.append_message(
                 f"chat:{n}", message(None, role=MessageRole.ASSISTANT, author="planner", tool_calls=[call])
             )

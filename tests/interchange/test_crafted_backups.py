@@ -77,19 +77,19 @@ def every_method_works(store: Store) -> None:
         assert conversation.get().messages == conversation.messages()
         conversation.history(last=2)
         conversation.history(from_consolidated=True)
-        conversation.last_message()
-        assert len(conversation.turns()) == conversation.event_count()
+        conversation.messages(last=1)
+        assert len(conversation.turns.list()) == conversation.info().turn_count
         conversation.total_usage()
         conversation.compactions()
         conversation.update(title="new")
         assert conversation.append_message(message("next")).seq > info.last_seq
         conversation.save_turn(messages(2), {"tokens": 1})
         conversation.compact(lambda window: [message("summary")])
-        waiting, drafts = conversation.inbox(), conversation.drafts()
+        waiting, drafts = conversation.inbox.list(), conversation.drafts.list()
         with conversation.turn() as turn:
             turn.write("half of an ans")
-            assert len(turn.inbox()) == len(waiting)
-        assert [conversation.keep_draft(draft.id).content for draft in drafts] == [draft.text for draft in drafts]
+            assert len(turn.take_inbox()) == len(waiting)
+        assert [conversation.drafts.keep(draft.id).content for draft in drafts] == [draft.text for draft in drafts]
         store.touch(info.key)
     assert_sound(store)
 
@@ -273,7 +273,7 @@ def test_import_accepts_the_longest_ttl_and_any_iso_8601_form_of_a_time(target: 
     infos = list(target.iter_sessions(expired=None))
     assert longest in [info.ttl_seconds for info in infos]
     moments = [info.created_at for info in infos]
-    moments += [turn.created_at for turn in target.conversation("turns").turns()]
+    moments += [turn.created_at for turn in target.conversation("turns").turns.list()]
     moments += [each.created_at for each in target.conversation("turns").all_messages() if each.created_at]
     assert {*moments} == {datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)}
     every_method_works(target)
@@ -285,14 +285,14 @@ def test_last_compaction_stays_current_if_turn_lines_of_a_backup_are_swapped(tar
         conversation.compact(lambda _: [message("summary")])
         conversation.append_message(message())
     conversation.save_turn([message()], {}, metadata={"original_message_count": "many", "discarded": 7})
-    before = conversation.messages(), conversation.turns()
+    before = conversation.messages(), conversation.turns.list()
     export(target, tmp_path / "k.jsonl", "jsonl", everything=True)
     target.delete("k")
     lines = (tmp_path / "k.jsonl").read_text().splitlines()
     _, second, third, _ = (number for number, line in enumerate(lines) if line.startswith('{"turn"'))
     lines[second], lines[third] = lines[third], lines[second]
     assert landed(target, sealed(lines), tmp_path / "again.jsonl")
-    assert (conversation.messages(), conversation.turns()) == before
+    assert (conversation.messages(), conversation.turns.list()) == before
 
 
 def test_import_accepts_a_turn_without_messages_and_an_empty_compaction(target: Store, tmp_path: Path) -> None:
@@ -303,11 +303,11 @@ def test_import_accepts_a_turn_without_messages_and_an_empty_compaction(target: 
     with target.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_turn SET kind = 'compaction' WHERE turn_no = 2")
         connection.exec_driver_sql("UPDATE lango_session SET summary_turn = 2")
-    before = conversation.turns()
+    before = conversation.turns.list()
     export(target, tmp_path / "k.jsonl", "jsonl", everything=True)
     target.delete("k")
     assert landed(target, (tmp_path / "k.jsonl").read_text().splitlines(), tmp_path / "again.jsonl")
-    assert target.conversation("k").turns() == before
+    assert target.conversation("k").turns.list() == before
     every_method_works(target)
 
 

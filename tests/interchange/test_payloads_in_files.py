@@ -47,10 +47,10 @@ def test_backup_has_each_payload_once_and_restores_it(store: Store, target: Stor
     assert (text.count(LARGE), text.count(OTHER)) == (1, 2)
     assert '"payloads":2' in text
     (report,) = import_path(target, tmp_path / "backup.jsonl")
-    assert (report.error, target.messages("k"), target.messages("other")) == (
+    assert (report.error, target.conversation("k").messages(), target.conversation("other").messages()) == (
         None,
-        store.messages("k"),
-        store.messages("other"),
+        store.conversation("k").messages(),
+        store.conversation("other").messages(),
     )
     assert (bodies(target), bodies(target, "other")) == ([LARGE, OTHER], [OTHER])
     assert_sound(target)
@@ -61,7 +61,7 @@ def test_copy_transfers_all_payloads(store: Store, target: Store) -> None:
     for expected in ((2, 0), (0, 2)):
         report = copy(store, target)
         assert (report.copied, report.already_there, report.failed) == (*expected, [])
-    assert (bodies(target), target.messages("k")) == ([LARGE, OTHER], store.messages("k"))
+    assert (bodies(target), target.conversation("k").messages()) == ([LARGE, OTHER], store.conversation("k").messages())
     assert_sound(target)
 
 
@@ -104,7 +104,7 @@ def test_files_in_other_formats_contain_the_full_text_of_payloads(
     with Store(target.engine) as importing:
         reports = import_path(importing, folder, format=format)
         (key,) = [key for report in reports for key in report.keys]
-        log = importing.messages(key)
+        log = importing.conversation(key).messages()
         assert [text in str(each.content) for text, each in zip((LARGE, OTHER, "short"), log, strict=True)] == [
             True
         ] * 3
@@ -122,11 +122,11 @@ def part_of(text: str) -> bytes:
 
 def test_archived_payloads_are_restored(store: Store, tmp_path: Path) -> None:
     fill(store)
-    before = store.messages("k")
+    before = store.conversation("k").messages()
     store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
     assert store.stats().payload_bytes == 0
     restored = store.restore(tmp_path / "cold.db", "k")
-    assert restored.messages == store.messages("k") == before
+    assert restored.messages == store.conversation("k").messages() == before
     assert (bodies(store), bodies(store, "other")) == ([LARGE, OTHER], [])
     assert_sound(store)
 

@@ -49,19 +49,19 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
     )
     assert [m.content for m in plain.messages] == ["Weather in Oslo?", None]
     assert plain.messages[1].tool_calls[0].output == {"celsius": -3}
-    assert target.info("expiring").ttl_seconds == 3600
+    assert target.conversation("expiring").info().ttl_seconds == 3600
     if revision >= "0103":
-        (draft,) = target.conversation("plain").drafts()
-        (waiting,) = target.conversation("plain").inbox()
+        (draft,) = target.conversation("plain").drafts.list()
+        (waiting,) = target.conversation("plain").inbox.list()
         assert (draft.turn_id, draft.text) == ("t-0", DRAFT)
         assert (waiting.id, waiting.content, waiting.sent, waiting.extra) == ("m-2", INBOX, ["in Rome?"], {"x": 1})
     if revision >= "0104":
         calls = target.conversation("unfinished")
-        assert [(each.position, each.state, each.result_seq) for each in calls.calls()] == [
+        assert [(each.position, each.state, each.result_seq) for each in calls.calls.list()] == [
             (0, "finished", 2),
             (1, "unknown", None),
         ]
-        answered, open_one = sorted(calls.suspensions(), key=lambda each: each.answered_at is None)
+        answered, open_one = sorted(calls.suspensions.list(), key=lambda each: each.answered_at is None)
         assert (answered.calls, answered.state, answered.reason) == ([(1, 1)], CONTENTS, "Pay 40 €?")
         assert (answered.answer, answered.due_at) == (CONTENTS, BEGAN + timedelta(hours=1))
         assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
@@ -72,7 +72,7 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
 
 
 def _payloads_are_back(target: Store) -> None:
-    stored = target.messages("payloads")
+    stored = target.conversation("payloads").messages()
     assert [each.model_copy(update={"seq": 0, "created_at": None}) for each in stored] == large_messages()
     assert target.stats().payload_bytes == len(LONG) + len(IMAGE)
 

@@ -37,11 +37,11 @@ def test_append_is_one_statement_and_one_round_trip(
     with Store(one_connection) as store:
         store.create("k")
         store.create("other")
-        store.append_messages("other", messages(len(batch)))
+        store.conversation("other").append_messages(messages(len(batch)))
         with counted(one_connection, tmp_path) as counts:
-            store.append_messages("k", batch, after=after)
+            store.conversation("k").append_messages(batch, after=after)
         assert counts == Counts(1, 1)
-        assert store.info("k").last_seq == len(batch)
+        assert store.conversation("k").info().last_seq == len(batch)
 
 
 @not_on_a_cluster("a cluster needs one more query, for how the tables are distributed")
@@ -56,10 +56,12 @@ def test_schema_check_of_a_new_store_is_seven_plain_statements(undistributed: st
 
 
 CHANGES: dict[str, Callable[[Store], object]] = {
-    "update": lambda store: store.update("k", title="new"),
-    "update of several": lambda store: store.update("k", settings={"a": 1}, last_consolidated=2, user_id=None),
-    "update of nothing": lambda store: store.update("k"),
-    "update that is activity": lambda store: store.update("k", metadata={"read": True}, activity=True),
+    "update": lambda store: store.conversation("k").update(title="new"),
+    "update of several": lambda store: store.conversation("k").update(
+        settings={"a": 1}, last_consolidated=2, user_id=None
+    ),
+    "update of nothing": lambda store: store.conversation("k").update(),
+    "update that is activity": lambda store: store.conversation("k").update(metadata={"read": True}, activity=True),
     "touch": lambda store: store.touch("k"),
     "touch with a TTL": lambda store: store.touch("k", ttl=timedelta(days=1)),
     "touch without a TTL": lambda store: store.touch("k", ttl=None),
@@ -72,14 +74,16 @@ WRITES: dict[str, Callable[[Store], object]] = DELETES | {
     "append with create": lambda store: store.append_message("k", message(), create=True, title="T"),
     "append that creates": lambda store: store.append_message("new", message(), create=True, title="T"),
     "append with an id that creates": lambda store: store.append_message("new", message(id="i"), create=True),
-    "append of many that creates": lambda store: store.append_messages("new", messages(20), create=True, ttl=None),
+    "append of many that creates": lambda store: store.conversation("new").append_messages(
+        messages(20), create=True, ttl=None
+    ),
     "turn": lambda store: store.conversation("k").save_turn([message()], {"tokens": 1}, after=3),
     "turn without messages": lambda store: store.conversation("k").save_turn([], {"tokens": 1}, id="t"),
     "large turn": lambda store: store.conversation("k").save_turn(messages(1_000), {"tokens": 1}, id="t"),
     "turn that creates": lambda store: store.conversation("new").save_turn(messages(3), {"n": 1}, create=True),
-    "set_values": lambda store: store.set_values("k", {"a": 1, "b": [2]}),
-    "set_shared_values": lambda store: store.set_shared_values("app", {"a": 1, "b": [2]}),
-    "shared_values": lambda store: store.shared_values("app"),
+    "set_values": lambda store: store.conversation("k").values.set({"a": 1, "b": [2]}),
+    "set_shared_values": lambda store: store.shared_values("app").set({"a": 1, "b": [2]}),
+    "shared_values": lambda store: store.shared_values("app").get(),
 }
 
 

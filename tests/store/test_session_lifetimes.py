@@ -27,12 +27,12 @@ def test_every_way_to_create_a_session_assigns_a_unique_incarnation(
     store: Store, make_database: MakeDatabase, clock: Clock, tmp_path: Path
 ) -> None:
     store.create("created")
-    store.get_or_create("got")
+    store.open("got")
     store.open("opened", messages=messages(1)).fork("forked")
     store.create("k", ttl=HOUR)
     incarnations = {incarnation(store, key) for key in ("created", "got", "opened", "forked", "k")}
     clock.move(hours=1)
-    store.get_or_create("k", ttl=HOUR, renew=True)
+    store.open("k", ttl=HOUR, renew=True)
     incarnations.add(incarnation(store))
     clock.move(hours=1)
     store.expire(archive=tmp_path / "cold.db")
@@ -57,7 +57,7 @@ def test_compaction_conflicts_if_the_session_was_recreated(store: Store) -> None
     for discard in (False, True):
         with pytest.raises(Conflict, match="compact again"):
             conversation.compact(summarize, discard=discard)
-        assert [m.content for m in store.messages("k")] == ["new session"] * 3
+        assert [m.content for m in store.conversation("k").messages()] == ["new session"] * 3
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_usage_is_filtered_by_user_id_agent_id_key_prefix_and_time(filled: Store
     assert total(user_id="ann") == 20_011
     assert total(agent_id="writer") == 20_101
     assert total(key_prefix="a/") == 10
-    assert total(children=False) == 21_101
+    assert total(top_level=True) == 21_101
     assert total(since=datetime(2026, 12, 1, tzinfo=UTC)) == 20_000
     assert total(until=datetime(2026, 12, 1, tzinfo=UTC)) == 1111
     assert total(since=datetime(2026, 11, 30, 12, tzinfo=UTC), until=datetime(2026, 12, 1, 12, tzinfo=UTC)) == 1111
@@ -137,7 +137,7 @@ def test_usage_does_not_count_copied_turns_that_a_compaction_of_a_fork_discards(
         for _ in range(2):
             fork.compact(lambda _: summary(), discard=True)
             assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
-        for step in (fork.undo, fork.undo, fork.redo, fork.redo):
+        for step in (fork.versions.undo, fork.versions.undo, fork.versions.redo, fork.versions.redo):
             step()
             assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
         assert_sound(store)
@@ -197,7 +197,7 @@ def test_usage_is_unchanged_by_compaction(store: Store, discard: bool) -> None:
 
 def test_usage_excludes_turns_that_are_cut_or_deleted(filled: Store) -> None:
     filled.conversation("a").truncate(after=1)
-    assert only(filled.usage(key_prefix="a", children=False)).input_tokens == 1
+    assert only(filled.usage(key_prefix="a", top_level=True)).input_tokens == 1
     filled.conversation("b").clear()
     filled.delete("c")
     assert [(row.key, row.input_tokens) for row in filled.usage(["key"])] == [("a", 1), ("a/child", 10)]

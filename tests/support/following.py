@@ -28,7 +28,7 @@ class Follower:
 
     def _follow(self, store: Store, key: str, after: int | str) -> None:
         try:
-            self.events.extend(iter(store.tail(key, after=after)))
+            self.events.extend(iter(store.conversation(key).tail(after=after)))
         except Exception as error:
             self.error = error
 
