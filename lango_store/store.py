@@ -27,6 +27,8 @@ from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, maintenance, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
 from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, UsageRow
+from lango_store._values.session import Session
+from lango_store.conversation import Conversation
 from lango_store.errors import InvalidState, SessionHeld, quoted
 from lango_store.running_turn import RunningTurn
 
