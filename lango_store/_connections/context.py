@@ -45,6 +45,10 @@ DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
 TokenCounter = Callable[[Message], int]
 
 
+utc_now = functools.partial(datetime.now, UTC)
+"""Returns the current time in UTC as an aware datetime."""
+
+
 class Telemetry:
     """The interface to record calls of several steps. It records nothing until `telemetry.instrument` replaces it."""
 
@@ -146,7 +150,7 @@ class Context:
             return self.clock_time()
         dialect = dialect_of(connection)
         if not dialect.tells_time:
-            return datetime.now(UTC)
+            return utc_now()
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
@@ -157,7 +161,7 @@ class Context:
     def clock_time(self) -> datetime:
         """Return the time of the store's `clock`, by default of this machine's clock."""
         if self._clock is None:
-            return datetime.now(UTC)
+            return utc_now()
         moment = self._clock()
         if moment.tzinfo is None:
             raise ValueError("the store's clock returned a time without a time zone: use datetime.now(UTC)")
