@@ -125,7 +125,7 @@ class SessionRow(Base, table=True):
         return live_at(now)
 
     def to_info(self) -> SessionInfo:
-        """Convert the row to the value that `Store.info` returns."""
+        """Convert the row to the value that `Conversation.info` returns."""
         return SessionInfo.model_validate(_values(self, SessionInfo))
 
 

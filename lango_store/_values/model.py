@@ -594,7 +594,7 @@ class Draft(Value):
 
 
 class BegunCall(Value):
-    """A tool call that was begun, as `Conversation.calls` returns it.
+    """A tool call that was begun, as `Conversation.calls.list` returns it.
 
     Attributes:
         key: The key of the session.
