@@ -34,10 +34,10 @@ SINGLE_OPERATION: Final = "lango_store_alone"
 
 
 class Statement:
-    """A statement that is built for each dialect by a function and compiled once per dialect."""
+    """A statement that is compiled once per dialect. If dialects need different SQL, pass a function that builds it."""
 
-    def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[Dialect], sa.Executable] | sa.Executable) -> None:
+        self._write = (lambda _: write) if isinstance(write, sa.Executable) else write
         self._compiled: dict[tuple[Dialect, str, bool], _Compiled] = {}
 
     def run(
