@@ -15,7 +15,13 @@ from lango_store._operations import append_statements as statements
 from lango_store._operations import leases, log_changes, messages, payloads, removals, sessions
 from lango_store._operations.binds import MESSAGE, number, of_session
 from lango_store._operations.messages import check_seq
-from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
+from lango_store._operations.rows import (
+    MESSAGE_INPUT_FIELDS,
+    PAYLOAD_JSON,
+    encode_message,
+    stored_time,
+    whole_number,
+)
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import move
@@ -57,7 +63,7 @@ class Batch:
         for position, message in enumerate(self.messages):
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
-            if least is not None and (moved := move(row, least)):
+            if least is not None and (moved := move(row, least, PAYLOAD_JSON)):
                 row["moved"] = moved
             if "moved" in row:
                 self.bodies |= row["moved"]

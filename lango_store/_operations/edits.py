@@ -29,6 +29,7 @@ from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
+    PAYLOAD_JSON,
     encode_message,
     whole_number,
 )
@@ -41,7 +42,10 @@ from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
 
-_REDACTED: Final = ("text", "content", "sent", "tool_calls", "extra", "payloads")
+_KEPT: Final = ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at")
+_REDACTED: Final = tuple(name for name in MESSAGE_INPUT_FIELDS if name not in _KEPT)
+"""The columns that a redaction replaces: all that come from the caller, except those that identify the message."""
+
 _REDACTED_CONTENT: Final = "(redacted)"
 
 
@@ -123,7 +127,7 @@ def update(
     if may_differ and edit.has_begun_calls() and message.tool_calls != edit.message().tool_calls:
         raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
     if least is not None:
-        payloads.insert(connection, key, move(new, least))
+        payloads.insert(connection, key, move(new, least, PAYLOAD_JSON))
     with edit.change("update") as change:
         edit.replace(change, new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
         change.moves_consolidated = change.messages != 0
@@ -131,7 +135,7 @@ def update(
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
-    """Remove `content`, `sent`, `tool_calls` and `extra` of a message; store the reason in `extra`.
+    """Remove all fields of a message that do not identify it, such as `content`; store the reason in `extra`.
 
     The content becomes the text `(redacted)`; that of a record becomes None.
 
@@ -279,7 +283,7 @@ class _Edit:
 
     def message(self) -> Message:
         """Return the chosen message, with the edits so far."""
-        return payloads.decode_rows(self._connection, self._key, [list(self.row.values())])[0]
+        return payloads.decode_rows(self._connection, self._key, [[self.row[name] for name in MESSAGE_FIELDS]])[0]
 
     def last_seq_of_log(self) -> int | None:
         """Return the seq of the last row of the log, or None."""
