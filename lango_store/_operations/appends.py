@@ -17,7 +17,6 @@ from lango_store._operations.binds import MESSAGE, number, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import (
     MESSAGE_INPUT_FIELDS,
-    PAYLOAD_JSON,
     encode_message,
     stored_time,
     whole_number,
@@ -63,7 +62,7 @@ class Batch:
         for position, message in enumerate(self.messages):
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
-            if least is not None and (moved := move(row, least, PAYLOAD_JSON)):
+            if least is not None and (moved := move(row, least)):
                 row["moved"] = moved
             if "moved" in row:
                 self.bodies |= row["moved"]

@@ -29,7 +29,6 @@ from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
-    PAYLOAD_JSON,
     encode_message,
     whole_number,
 )
@@ -127,7 +126,7 @@ def update(
     if may_differ and edit.has_begun_calls() and message.tool_calls != edit.message().tool_calls:
         raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
     if least is not None:
-        payloads.insert(connection, key, move(new, least, PAYLOAD_JSON))
+        payloads.insert(connection, key, move(new, least))
     with edit.change("update") as change:
         edit.replace(change, new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
         change.moves_consolidated = change.messages != 0

@@ -29,9 +29,10 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.levels import chunks
-from lango_store._operations.rows import LISTING, PAYLOAD_JSON, decode_messages
+from lango_store._operations.rows import LISTING, decode_messages
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
+from lango_store._rows.payloads import COLUMNS as STRINGS
 from lango_store._rows.payloads import FAULTS, move, put_back, references
 from lango_store._values.model import Message
 from lango_store.errors import PayloadNotFound
@@ -179,8 +180,7 @@ def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
 
 # Move
 
-_STRINGS: Final = ("text", *PAYLOAD_JSON)
-_NAMES: Final = (*_STRINGS, "payloads")
+_NAMES: Final = (*STRINGS, "payloads")
 _COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in _NAMES]
 _POSITION: Final = (MESSAGE.c.session_key, MESSAGE.c.seq)
 
@@ -200,7 +200,7 @@ _update: Final = Statement(
 def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, least: int | None) -> list[Position]:
     """Return the next messages to move: long ones without payloads or, if `least` is None, those with payloads."""
     size: sa.ColumnElement[int] = sa.literal_column("0")
-    for name in _STRINGS:
+    for name in STRINGS:
         size += sa.func.coalesce(sa.func.length(as_stored(MESSAGE.c[name])), sa.literal_column("0"))
     is_chosen = _HAS_PAYLOADS if least is None else sa.and_(~_HAS_PAYLOADS, size >= least)
     query = sa.select(*_POSITION).where(sa.tuple_(*_POSITION) > after, is_chosen).order_by(*_POSITION)
@@ -234,7 +234,7 @@ def move_row(connection: sa.Connection, key: str, seq: int, least: int | None, *
             filled = dict.fromkeys(digests, "") if fills_missing else {}
             put_back(row, decode_json(row["payloads"]), filled | read(connection, key, digests))
             row["payloads"] = None
-        elif bodies := move(row, least, PAYLOAD_JSON):
+        elif bodies := move(row, least):
             insert(connection, key, bodies)
         else:
             return False

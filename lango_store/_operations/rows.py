@@ -137,9 +137,6 @@ LISTING: Final = MESSAGE_FIELDS.index("payloads")
 """The position of the column `payloads` in a row of `MESSAGE_COLUMNS`."""
 
 _JSON: Final = [each.name for each in MESSAGE.c if isinstance(each.type, JsonColumn) and each.name != "payloads"]
-PAYLOAD_JSON: Final = tuple(name for name in _JSON if name != "sent")
-"""The JSON columns of a message whose large strings become payloads, like a long `text`."""
-
 _DECODED: Final = ("seq", "role", "text", "content", "created_at", "payloads")
 _decoded: Final = itemgetter(*map(MESSAGE_FIELDS.index, _DECODED))
 _OTHERS: Final = [(name, position) for position, name in enumerate(MESSAGE_FIELDS) if name not in _DECODED]

@@ -8,13 +8,17 @@ contains can be mistaken for a reference.
 
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
 from lango_store._rows.encoding import decode_json, encode_json, encode_text
-from lango_store._values.model import Payload
+from lango_store._values.model import CONTAINERS, Payload
 from lango_store.errors import InvalidValue
+
+_JSON: Final = tuple(name for name in CONTAINERS if name != "sent")  # `drop_sent` removes it without reading it
+COLUMNS: Final = ("text", *_JSON)
+"""The columns of a message whose large strings become payloads."""
 
 _DATA_URI: Final = re.compile(r"data:([\w.+-]{1,99}/[\w.+-]{1,99})[;,]", re.ASCII)
 _STAYS: Final = ("id", "name")  # of a tool call: short, and read by queries
@@ -34,13 +38,11 @@ def reference_to(body: str) -> list[Any]:
     return [digest_of(body), len(body.encode()), *([media_type[1]] if media_type else [])]
 
 
-def move(row: dict[str, Any], least: int, json: Sequence[str]) -> dict[str, str]:
+def move(row: dict[str, Any], least: int) -> dict[str, str]:
     """Move the strings with at least this many characters out of an encoded message; return them by digest.
 
-    `json` has the names of the JSON columns that may have such strings, besides `text`.
-
     The id and the name of a tool call stay, and so do strings that a database cannot store as text. A column with
-    almost 200 levels is not changed.
+    almost 200 levels is not changed, and neither is `sent`.
     """
     moved: dict[str, str] = {}
     listing: list[str] = []
@@ -49,7 +51,7 @@ def move(row: dict[str, Any], least: int, json: Sequence[str]) -> dict[str, str]
         reference = reference_to(text)
         row["text"], moved[reference[0]] = "", text
         listing.append(f'"text":{encode_json(reference, "payloads")}')
-    for name in json:
+    for name in _JSON:
         if row[name] is None or not _may_have_string_of(least, row[name]):
             continue
         value = decode_json(row[name])
@@ -115,6 +117,8 @@ def fill(fields: dict[str, Any], listing: Listing, bodies: Mapping[str, str] | N
     Raises `KeyError` with the digest of a missing payload, and other errors if the listing does not match the message.
     """
     for name, places in listing.items():
+        if name not in COLUMNS:
+            raise ValueError(f"{name} has no payloads")
         field = "content" if name == "text" else name
         fields[field] = _filled(fields[field], places, bodies)
     return fields

@@ -293,7 +293,7 @@ class Message(Value):
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
         values["seq"], values["turn_no"], values["replayed"] = seq, turn_no, False
-        for name in _CONTAINERS:
+        for name in CONTAINERS:
             value = values[name]
             if value and value.__class__ is not str:
                 values[name] = [each.copied() for each in value] if name == "tool_calls" else copied(value)
@@ -365,7 +365,7 @@ class Message(Value):
 
 
 _SCALARS: Final = ("role", "author", "name", "tool_call_id", "tokens", "id", "created_at", "seq", "turn_no", "replayed")
-_CONTAINERS: Final = tuple(name for name in Message.model_fields if name not in _SCALARS)
+CONTAINERS: Final = tuple(name for name in Message.model_fields if name not in _SCALARS)
 """The fields that may hold lists and dicts."""
 
 
