@@ -25,6 +25,7 @@ from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TUR
 from lango_store._operations.expiry import MAX_BATCH
 from lango_store._operations.portable_rows import RowEncoder, decode_row
 from lango_store._operations.rows import MESSAGE_FIELDS, decode_messages
+from lango_store._operations.session_tables import TABLES
 from lango_store._rows.encoding import (
     NO_CONTENT,
     decode_json,
@@ -421,7 +422,7 @@ class Archive:
     def _restore_row(
         self, connection: sa.Connection, encoder: RowEncoder, table: sa.Table, archived: dict[str, Any], label: str
     ) -> None:
-        row = {column.name: archived.get(column.name) for column in transfer.COLUMNS[table.name]}
+        row = {column.name: archived.get(column.name) for column in TABLES[table].columns}
         if table is MESSAGE:
             row |= {"text": None, "content": row["content"] or NO_CONTENT}
         try:
@@ -466,7 +467,7 @@ def _our_errors(path: str | Path) -> Iterator[None]:
 
 
 def _columns(table: sa.Table) -> dict[str, type]:
-    columns = transfer.COLUMNS[table.name]
+    columns = TABLES[table].columns
     return {column.name: _kind(column.type) for column in columns if column.name != "session_key"}
 
 

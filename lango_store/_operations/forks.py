@@ -12,9 +12,7 @@ from lango_store._operations.binds import (
     CHANGE,
     MESSAGE,
     OF_ITS_TURN,
-    PAYLOAD,
     TURN,
-    VALUE,
     column,
     number,
     of_session,
@@ -22,6 +20,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.log_changes import log_change
 from lango_store._operations.messages import check_seq
+from lango_store._operations.session_tables import CHILDREN
 from lango_store._values.model import UNSET, SessionFields, Unset
 
 _COPIED_FIELDS: Final = tuple(SessionFields.__annotations__)
@@ -103,7 +102,7 @@ def _copying(table: sa.Table, *conditions: sa.ColumnElement[bool], part: sa.Tabl
 
 
 # Values have no history: the fork gets the current ones.
-_WHOLE: Final = {table: _copying(table) for table in (MESSAGE, TURN, CHANGE, PAYLOAD, VALUE)}
+_WHOLE: Final = {each.table: _copying(each.table) for each in CHILDREN if each.stored.in_forks}
 _COPIES: Final = {
     "whole": [*_WHOLE.values()],
     "upto": [_copying(table, _UPTO[table]) if table in _UPTO else copy for table, copy in _WHOLE.items()],

@@ -10,6 +10,7 @@ from lango_store import DamagedMessage, Store
 from lango_store._operations import transfer
 from lango_store._operations.binds import DRAFT, INBOX, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.portable_rows import Fields, decode_row
+from lango_store._operations.session_tables import TABLES
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 
@@ -56,7 +57,7 @@ TurnRowFactory = _row_factory(
     created_at=TIME,
 )
 MessageRowFactory = _row_factory(
-    transfer.COLUMNS[MESSAGE.name],
+    TABLES[MESSAGE].columns,
     session_key="k",
     seq=factory.Sequence(lambda n: n + 1),
     role="user",
