@@ -98,7 +98,7 @@ class LogChange:
         self._connection, self._now, self._key, self._kind = connection, now, key, kind
         self._keep_until = removed.keep_until(connection, now)
         self._rows = self._records = self._tokens = 0
-        self._removes_messages = False
+        self._removes_messages = self._changes_turns = False
         self.seq = seq
         self.messages = self.turns = 0
         self.unconsolidated = 0
@@ -145,6 +145,7 @@ class LogChange:
     def _count(self, table: sa.Table, rows: Sequence[Any], sign: int) -> int:
         self._rows += len(rows)
         if table is TURN:
+            self._changes_turns |= bool(rows)
             self.turns += sign * len(rows)
         else:
             records = sum(is_record for is_record, _ in rows)
@@ -176,7 +177,7 @@ class LogChange:
         for statement in _delete_unasked if self._removes_messages else ():
             statement.run_many(self._connection, [bound])
         payloads.release(self._connection, self._key)
-        if not _decrease[self.turns != 0].run(self._connection, bound):
+        if not _decrease[self._changes_turns].run(self._connection, bound):
             raise sessions.not_permitted(self._key)
 
 
