@@ -18,7 +18,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0107"
+SCHEMA_REVISION: Final = "0109"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -45,6 +45,7 @@ class Stored:
         in_forks: True if a fork of a session copies the rows.
         unset: Columns that a copy of a row does not get.
         ids: Text columns with ids, which are limited in length and not empty.
+        embedded: A JSON column with an object, whose members backups have in the place of the column.
         types: The types of JSON columns that cannot have any JSON, with a description.
     """
 
@@ -54,6 +55,7 @@ class Stored:
     in_forks: bool = True
     unset: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
+    embedded: str = ""
     types: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
 
@@ -341,34 +343,24 @@ class DraftRow(Base, table=True):
 
 
 class InboxRow(Base, table=True):
-    """A row of `lango_inbox`: a message that waits for the next turn.
+    """A row of `lango_inbox`: a message that waits for the next turn. `n` is the order of arrival.
 
-    The columns are those of `lango_message`, but without `seq`, `turn_no`, `payloads`, `logged_at` and
-    `taken_by`. `n` is the order of arrival.
+    Attributes:
+        message: The fields of the message, except `id` and `created_at`.
     """
 
     __tablename__ = "lango_inbox"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_inbox"),
         _session_reference("fk_lango_inbox_session"),
-        sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_inbox_content"),
         _index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
-        _stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False),
+        _stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False, embedded="message"),
     )
 
     session_key: str = _key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     id: str | None = Field(default=None, sa_type=TEXT)
-    role: MessageRole = Field(sa_type=RoleColumn)
-    author: str | None = Field(default=None, sa_type=TEXT)
-    name: str | None = Field(default=None, sa_type=TEXT)
-    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
-    text: str | None = Field(default=None, sa_type=TEXT)
-    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     created_at: datetime = Field(sa_type=TimeColumn)
 
 

@@ -13,7 +13,13 @@ from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import counters, transfer
 from lango_store._operations.binds import CHANGE, INBOX, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
-from lango_store._operations.rows import encode_message, encode_object, encode_session
+from lango_store._operations.rows import (
+    WAITING_FIELDS,
+    encode_message,
+    encode_object,
+    encode_session,
+    encode_waiting,
+)
 from lango_store._operations.session_tables import TABLES, SessionTable
 from lango_store._operations.sessions import MAX_TTL
 from lango_store._operations.transfer import Row
@@ -51,6 +57,11 @@ def decode_row(table: sa.Table, row: Row) -> Fields:
                 fields[name] = decode_json(fields[name])
             except ValueError as error:
                 raise transfer.damaged(table, row, name, str(error)) from None
+    if embedded := TABLES[table].stored.embedded:
+        if not isinstance(fields[embedded], dict):
+            raise transfer.damaged(table, row, embedded, "is not an object")
+        parts = (value if name == embedded else {name: value} for name, value in fields.items())
+        return {name: value for part in parts for name, value in part.items()}
     if "text" in fields:
         return {"content" if name == "text" else name: value for name, value in fields.items()}
     return fields
@@ -81,6 +92,9 @@ class RowEncoder:
         """Return the row to insert; raise `InvalidValue` for a column that `Store` could not read."""
         described = TABLES[table]
         row, needed = described.nulls, described.needed
+        if embedded := described.stored.embedded:
+            members = {name: value for name, value in fields.items() if name not in row}
+            fields = {name: value for name, value in fields.items() if name in row} | {embedded: members}
         if not fields.keys() <= row.keys():
             raise InvalidValue(min(fields.keys() - row.keys()), f"is not a column of {table.name}")
         if not needed <= fields.keys():
@@ -195,7 +209,11 @@ class RowEncoder:
         return _encode_columns(TABLES[CHANGE], fields)
 
     def _encode_inbox_message(self, fields: Fields) -> Row:
-        return fields | encode_message(_validated(Message, fields))
+        message = fields["message"]
+        if unknown := message.keys() - {*WAITING_FIELDS}:
+            raise InvalidValue(min(unknown), "is not a field of a waiting message")
+        encoded = encode_message(_validated(Message, fields | message))
+        return fields | {"id": encoded["id"], "message": encode_waiting(encoded)}
 
     def _encode_value(self, fields: Fields) -> Row:
         _check_key(checked_name, fields["session_key"], fields["name"])

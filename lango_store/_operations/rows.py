@@ -149,6 +149,16 @@ _ENCODERS: Final = [
     for name in MESSAGE_INPUT_FIELDS
     if name not in ("id", "role", "text", "content", "tool_calls", "tokens", "created_at", "payloads")
 ]
+WAITING_FIELDS: Final = tuple(
+    dict.fromkeys(
+        name
+        # The first ones in the order that backups have had since revision 0103.
+        for name in ("role", "author", "name", "tool_call_id", "text", "content", "sent", *MESSAGE_INPUT_FIELDS)
+        if name not in ("id", "created_at", "payloads")
+    )
+)
+"""The columns of a message that the inbox stores in one object."""
+
 _ROLES: Final[dict[Any, Any]] = {role.value: role for role in MessageRole}
 _many: Final = TypeAdapter(list[Message])
 
@@ -185,6 +195,28 @@ def encode_message(message: Message) -> dict[str, Any]:
     except InvalidValue as error:
         raise InvalidMessage.of(error) from None
     return row
+
+
+def encode_waiting(row: Mapping[str, Any]) -> str:
+    """Return an encoded message as one JSON object, without its id and its time."""
+    members = {
+        "content" if name == "text" else name: row[name] if name in _JSON else encode_json(row[name], name)
+        for name in WAITING_FIELDS
+        if row[name] is not None
+    }
+    return "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
+
+
+def decode_waiting(key: str, n: int, id: str | None, text: str, created_at: Any) -> Message:
+    """Decode a row of the inbox; `DamagedMessage` names the row and the field that cannot be read."""
+    try:
+        value = stored_json(key, 0, "message", text)
+        if not isinstance(value, dict):
+            raise DamagedMessage(key, 0, "message", "is not an object")
+        value["created_at"] = stored_time(key, "created_at", created_at)
+        return session_value(Message, value if id is None else value | {"id": id}, key)
+    except DamagedMessage as error:
+        raise DamagedMessage(key, 0, f"inbox message {n}, {error.field}", error.reason) from None
 
 
 def _in_range(created_at: datetime) -> datetime:
