@@ -353,12 +353,7 @@ def replace(
 
 
 _ids_after: Final = Statement(
-    lambda _: (
-        sa.select(MESSAGE.c.id)
-        .where(of_session(MESSAGE), removals.IS_AFTER)
-        .order_by(MESSAGE.c.seq)
-        .limit(number("limit"))
-    )
+    sa.select(MESSAGE.c.id).where(of_session(MESSAGE), removals.IS_AFTER).order_by(MESSAGE.c.seq).limit(number("limit"))
 )
 
 

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log_changes import Edit, LogChange, Rows, log_change
+from lango_store._operations.log_changes import Edit, LogChange, Rows
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
@@ -167,7 +166,7 @@ def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -
     """Delete `sent` from a live session's messages with a seq below `before`; return how many messages had one."""
     check_seq("before", before)
     seq = sessions.lock(connection, now, key).last_seq + 1
-    with log_change(connection, now, key, "drop_sent", seq, before, unless_empty=True) as change:
+    with LogChange(connection, now, key, "drop_sent", seq, before, unless_empty=True) as change:
         return change.replace(_SENT, before=before)
 
 
@@ -303,9 +302,9 @@ class _Edit:
         """Return True if a call that the message asks for was begun."""
         return self._select(_begun) is not None
 
-    def change(self, kind: Edit) -> AbstractContextManager[LogChange]:
+    def change(self, kind: Edit) -> LogChange:
         """Begin the change of the message."""
-        return log_change(self._connection, self._now, self._key, kind, self._seq, self.row["seq"])
+        return LogChange(self._connection, self._now, self._key, kind, self._seq, self.row["seq"])
 
     def delete(self, change: LogChange) -> Any:
         """Delete the message, and return its turn, if the turn is still stored.

@@ -18,7 +18,7 @@ from lango_store._operations.binds import (
     of_session,
     session_key,
 )
-from lango_store._operations.log_changes import log_change
+from lango_store._operations.log_changes import LogChange
 from lango_store._operations.messages import check_seq
 from lango_store._operations.session_tables import CHILDREN
 from lango_store._values.model import UNSET, SessionFields, Unset
@@ -127,8 +127,8 @@ def _explain_cut(connection: sa.Connection, now: datetime, source: str, new: str
     """Insert a `fork` change if a copied summary has a seq after `upto`, or the source was changed after `upto`."""
     last_seq = sessions.lock(connection, BEFORE_ANY_EXPIRY, new).last_seq
     if last_seq > upto or _has_changes_after.run(connection, {"key": source, "after": upto}):
-        with log_change(connection, now, new, "fork", last_seq + 1, upto):
-            pass
+        with LogChange(connection, now, new, "fork", last_seq + 1, upto):
+            pass  # it only uses up a seq
 
 
 _detach: Final = Statement(

@@ -24,7 +24,7 @@ from lango_store._operations.binds import (
     of_session,
     time,
 )
-from lango_store._operations.log_changes import PERMANENT, Rows, log_change
+from lango_store._operations.log_changes import PERMANENT, LogChange, Rows
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_time
 from lango_store._rows.columns import as_stored
@@ -253,7 +253,7 @@ def _invert(
     ((copies,),) = _count_copies.run(connection, bound | {"key": key})
     seq = last_seq + copies + 1
     _delete_calls_of_other_versions(connection, bound | {"key": key})
-    with log_change(connection, now, key, kind, seq, change.seq) as undo:
+    with LogChange(connection, now, key, kind, seq, change.seq) as undo:
         for rows in (TURN, MESSAGE):
             deleted = undo.delete(_ADDED[rows], **bound) + undo.delete(_REPLACED[rows], replaced=True, **bound)
             restored = undo.restore(rows, change.seq)

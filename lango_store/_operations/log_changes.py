@@ -7,10 +7,10 @@ When a change ends, it has copied the rows that an undo needs, stored its row, c
 deleted calls, suspensions and payloads of messages that no longer exist.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import sqlalchemy as sa
 
@@ -82,28 +82,51 @@ class _Copies:
 _COPIES: Final = {table: _Copies(table, copies) for table, copies in removed.COPY_OF.items()}
 
 
+@dataclass
 class LogChange:
-    """A change of a locked session's log; see `log_change`.
+    """A change of a locked session's log: make it in a `with` block, at whose end it is completed.
 
     Attributes:
-        seq: The seq that the change uses up.
-        messages: The number of messages that it removed, less those that it restored; records are not counted.
-        turns: The number of turns that it removed, less those that it restored.
-        unconsolidated: The number by which it decreases `last_consolidated`.
+        connection: A connection in a transaction.
+        now: The time of the change.
+        key: The session, which must be locked.
+        kind: The kind of the change.
+        seq: The seq that the change uses up: usually the session's next one.
+        after_seq: The seq that the change refers to. Its meaning depends on `kind`.
+        added_upto: The last seq of the messages that the caller adds after the block.
+        unless_empty: Do nothing if the block changes no row.
+        messages: The number of messages that the change removed, less those that it restored.
+        records: The same for records, `tokens` for the tokens of the messages, and `turns` for turns.
+        unconsolidated: The number by which the change decreases `last_consolidated`.
         consolidated: The new `last_consolidated`; None to decrease it instead.
         moves_consolidated: False if an undo of the change does not restore `last_consolidated`.
     """
 
-    def __init__(self, connection: sa.Connection, now: datetime, key: str, kind: Kind, seq: int) -> None:
-        self._connection, self._now, self._key, self._kind = connection, now, key, kind
-        self._keep_until = removed.keep_until(connection, now)
-        self._rows = self._records = self._tokens = 0
-        self._removes_messages = self._changes_turns = False
-        self.seq = seq
-        self.messages = self.turns = 0
-        self.unconsolidated = 0
-        self.consolidated: int | None = None
-        self.moves_consolidated = True
+    connection: sa.Connection
+    now: datetime
+    key: str
+    kind: Kind
+    seq: int
+    after_seq: int
+    added_upto: int | None = None
+    unless_empty: bool = False
+    messages: int = 0
+    records: int = 0
+    tokens: int = 0
+    turns: int = 0
+    unconsolidated: int = 0
+    consolidated: int | None = None
+    moves_consolidated: bool = True
+    _rows: int = 0
+    _removes_messages: bool = False
+    _changes_turns: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and not (self.unless_empty and self.is_empty):
+            self._complete()
 
     @property
     def is_empty(self) -> bool:
@@ -113,16 +136,16 @@ class LogChange:
     def delete(self, rows: Rows, *, replaced: bool = False, **bound: Any) -> int:
         """Delete rows; return how many. With `replaced`, the change restores other versions of them afterwards."""
         self._copy(rows, bound, self.seq if replaced else None)
-        deleted = rows.delete.run(self._connection, bound | {"key": self._key})
+        deleted = rows.delete.run(self.connection, bound | {"key": self.key})
         self._removes_messages |= bool(deleted) and rows.table is MESSAGE
         return self._count(rows.table, deleted, 1)
 
     def replace(self, rows: Rows, **bound: Any) -> int:
         """Replace rows by versions with the new values; return how many."""
         self._copy(rows, bound, self.seq)
-        bound |= {"key": self._key}
-        before = rows.count.run(self._connection, bound) if rows.changes_counters else ()
-        after = rows.update.run(self._connection, bound)
+        bound |= {"key": self.key}
+        before = rows.count.run(self.connection, bound) if rows.changes_counters else ()
+        after = rows.update.run(self.connection, bound)
         if rows.changes_counters:
             self._count(rows.table, before, 1)
             self._count(rows.table, after, -1)
@@ -131,16 +154,16 @@ class LogChange:
 
     def restore(self, table: sa.Table, removed_at: int) -> int:
         """Restore the messages or turns that the change `removed_at` removed or replaced; return how many."""
-        copies, bound = _COPIES[table], {"key": self._key, "change": removed_at, "next_at": self.seq}
-        restored = self._count(table, copies.count.run(self._connection, bound), -1)
-        copies.restore.run_many(self._connection, [bound])
-        copies.end.run_many(self._connection, [bound])
+        copies, bound = _COPIES[table], {"key": self.key, "change": removed_at, "next_at": self.seq}
+        restored = self._count(table, copies.count.run(self.connection, bound), -1)
+        copies.restore.run_many(self.connection, [bound])
+        copies.end.run_many(self.connection, [bound])
         return restored
 
     def _copy(self, rows: Rows, bound: dict[str, Any], next_at: int | None) -> None:
-        if self._keep_until is not None and self._kind not in PERMANENT:
-            version = {"key": self._key, "removed_at": self.seq, "next_at": next_at}
-            rows.copy.run_many(self._connection, [bound | version])
+        if removed.is_on(self.connection) and self.kind not in PERMANENT:
+            version = {"key": self.key, "removed_at": self.seq, "next_at": next_at}
+            rows.copy.run_many(self.connection, [bound | version])
 
     def _count(self, table: sa.Table, rows: Sequence[Any], sign: int) -> int:
         self._rows += len(rows)
@@ -149,36 +172,22 @@ class LogChange:
             self.turns += sign * len(rows)
         else:
             records = sum(is_record for is_record, _ in rows)
-            self._records += sign * records
+            self.records += sign * records
             self.messages += sign * (len(rows) - records)
             counts = [tokens for is_record, tokens in rows if not is_record and isinstance(tokens, int)]
-            self._tokens += sign * sum(counts)
+            self.tokens += sign * sum(counts)
         return len(rows)
 
-    def _finish(self, after_seq: int, added_upto: int | None) -> None:
-        keeps, encoded = self._keep_until is not None, dialect_of(self._connection).time
-        bound = {
-            "key": self._key,
-            "now": encoded(self._now),
-            "seq": self.seq,
-            "kind": self._kind,
-            "after_seq": after_seq,
-            "undo_until": encoded(self._keep_until),
-            "added_upto": added_upto if keeps else None,
-            "noted": int(keeps and self.moves_consolidated),
-            "messages": self.messages,
-            "records": self._records,
-            "tokens": self._tokens,
-            "turns": self.turns,
-            "consolidated": self.consolidated,
-            "unconsolidated": self.unconsolidated,
-        }
-        _explain.run_many(self._connection, [bound])
+    def _complete(self) -> None:
+        until, encoded = removed.keep_until(self.connection, self.now), dialect_of(self.connection).time
+        bound = vars(self) | {"now": encoded(self.now), "undo_until": encoded(until)}
+        bound |= {"noted": int(self.moves_consolidated)} if until is not None else {"noted": 0, "added_upto": None}
+        _explain.run_many(self.connection, [bound])
         for statement in _delete_unasked if self._removes_messages else ():
-            statement.run_many(self._connection, [bound])
-        payloads.release(self._connection, self._key)
-        if not _decrease[self._changes_turns].run(self._connection, bound):
-            raise sessions.not_permitted(self._key)
+            statement.run_many(self.connection, [bound])
+        payloads.release(self.connection, self.key)
+        if not _decrease[self._changes_turns].run(self.connection, bound):
+            raise sessions.not_permitted(self.key)
 
 
 _EXPLAINED: Final[dict[str, sa.ColumnElement[Any]]] = {
@@ -219,36 +228,6 @@ def _decreasing(with_turns: bool) -> sa.Update:
 
 
 _decrease: Final = {each: Statement(_decreasing(each)) for each in (False, True)}
-
-
-@contextmanager
-def log_change(
-    connection: sa.Connection,
-    now: datetime,
-    key: str,
-    kind: Kind,
-    seq: int,
-    after_seq: int,
-    *,
-    added_upto: int | None = None,
-    unless_empty: bool = False,
-) -> Iterator[LogChange]:
-    """Change the log of a locked session in the block, and complete the change when the block ends.
-
-    Args:
-        connection: A connection in a transaction.
-        now: The time of the change.
-        key: The session, which must be locked.
-        kind: The kind of the change.
-        seq: The seq that the change uses up: usually the session's next one.
-        after_seq: The seq that the change refers to. Its meaning depends on `kind`.
-        added_upto: The last seq of the messages that the caller adds after the block.
-        unless_empty: Do nothing if the block changed no row.
-    """
-    change = LogChange(connection, now, key, kind, seq)
-    yield change
-    if not (unless_empty and change.is_empty):
-        change._finish(after_seq, added_upto)
 
 
 _note_added: Final = Statement(

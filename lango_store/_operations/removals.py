@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, OF_ITS_TURN, TURN, number, of_session
-from lango_store._operations.log_changes import LogChange, Rows, log_change
+from lango_store._operations.log_changes import LogChange, Rows
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import turn_json
 from lango_store._rows.columns import as_stored
@@ -77,7 +77,7 @@ def cut(connection: sa.Connection, now: datetime, key: str, after: int, last_seq
     """Delete the log after a seq of a locked session, by the module's rules; return the number of deleted messages."""
     if after > last_seq:
         return 0
-    with log_change(connection, now, key, "truncate", last_seq + 1, after, unless_empty=True) as change:
+    with LogChange(connection, now, key, "truncate", last_seq + 1, after, unless_empty=True) as change:
         change.delete(_LATER, after=after)
         change.delete(_LATER_TURNS, after=after)
         if not change.is_empty:
@@ -98,7 +98,7 @@ def clear(connection: sa.Connection, now: datetime, key: str, *, keep_system: bo
     With `keep_system`, system messages stay, except those of summaries.
     """
     last_seq = sessions.lock(connection, now, key).last_seq
-    with log_change(connection, now, key, "clear", last_seq + 1, 0) as change:
+    with LogChange(connection, now, key, "clear", last_seq + 1, 0) as change:
         change.delete(_ALL_BUT_SYSTEM if keep_system else _ALL)
         change.delete(_ALL_TURNS)
         change.replace(_ALL_IN_TURNS)

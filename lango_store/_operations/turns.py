@@ -15,7 +15,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._operations import messages, sessions
 from lango_store._operations.appends import Batch, NewTurn, merge_stored, select_unstored, write
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, TURN, number, of_session
-from lango_store._operations.log_changes import Kind, Rows, log_change
+from lango_store._operations.log_changes import Kind, LogChange, Rows
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.columns import as_stored
@@ -215,7 +215,7 @@ def finish_compaction(
     kind: Kind = "discard" if discard else "compact"
     old: list[Turn] = []
     copied: dict[int, str] = {}
-    with log_change(connection, now, key, kind, seq, upto, added_upto=added_upto) as change:
+    with LogChange(connection, now, key, kind, seq, upto, added_upto=added_upto) as change:
         if discard:
             metadata["discarded"] = True
             old = read(connection, key)[: pending.session.turn_count]  # not by seq: a turn without messages has none
