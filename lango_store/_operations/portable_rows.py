@@ -48,7 +48,7 @@ _TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must 
 
 def decode_row(table: sa.Table, row: Row) -> Fields:
     """Decode a stored row; raise `DamagedMessage` for a column that cannot be read."""
-    if "text" in row and (fault := content_fault(row["text"], row["content"])):
+    if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
         raise transfer.damaged(table, row, *fault)
     fields = {name: value for name, value in row.items() if value is not None}
     for name in TABLES[table].json:
@@ -62,7 +62,7 @@ def decode_row(table: sa.Table, row: Row) -> Fields:
             raise transfer.damaged(table, row, embedded, "is not an object")
         parts = (value if name == embedded else {name: value} for name, value in fields.items())
         return {name: value for part in parts for name, value in part.items()}
-    if "text" in fields:
+    if table is MESSAGE and "text" in fields:
         return {"content" if name == "text" else name: value for name, value in fields.items()}
     return fields
 
@@ -216,12 +216,9 @@ class RowEncoder:
         return fields | {"id": encoded["id"], "message": encode_waiting(encoded)}
 
     def _encode_value(self, fields: Fields) -> Row:
-        _check_key(checked_name, fields["session_key"], fields["name"])
-        return _encode_columns(TABLES[VALUE], fields)
-
-    def _encode_shared_value(self, fields: Fields) -> Row:
-        _check_key(checked_name, fields["scope"], fields["name"])
-        return _encode_columns(TABLES[SHARED_VALUE], fields)
+        table, owner = (SHARED_VALUE, "scope") if "scope" in fields else (VALUE, "session_key")
+        _check_key(checked_name, fields[owner], fields["name"])
+        return _encode_columns(TABLES[table], fields)
 
 
 _ENCODERS: Final = {
@@ -232,7 +229,7 @@ _ENCODERS: Final = {
     INBOX: RowEncoder._encode_inbox_message,
     PAYLOAD: RowEncoder._encode_payload,
     VALUE: RowEncoder._encode_value,
-    SHARED_VALUE: RowEncoder._encode_shared_value,
+    SHARED_VALUE: RowEncoder._encode_value,
 }
 """The encoders of tables whose columns depend on each other, or on other rows."""
 

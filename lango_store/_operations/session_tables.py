@@ -50,9 +50,10 @@ class SessionTable:
         return [each for each in names if not {*each} <= {"key", "seq", "n"}]
 
 
-def _described() -> dict[sa.Table, SessionTable]:
+def describe(metadata: sa.MetaData) -> dict[sa.Table, SessionTable]:
+    """Return the descriptions of all tables that have one; raise TypeError for a table that says nothing."""
     described: dict[sa.Table, SessionTable] = {}
-    for table in Base.metadata.tables.values():
+    for table in metadata.tables.values():
         if "stored" not in table.info:
             raise TypeError(f"table {table.name} does not say what backups, copies and forks do with its rows")
         if table.info["stored"] is not None:
@@ -60,7 +61,7 @@ def _described() -> dict[sa.Table, SessionTable]:
     return described
 
 
-TABLES: Final = _described()
+TABLES: Final = describe(Base.metadata)
 """The descriptions by table, in the order in which backups have the rows: sessions first."""
 
 CHILDREN: Final = [each for each in TABLES.values() if each.is_child]
