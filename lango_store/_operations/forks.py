@@ -84,15 +84,23 @@ def fork(
 
 
 _IS_WHOLE: Final = sa.and_(TURN.c.first_seq <= number("after"), TURN.c.last_seq <= number("after"))
-_UPTO: Final = {
-    MESSAGE: ~removals.IS_AFTER,
-    TURN: sa.or_(_IS_WHOLE, removals.IS_SUMMARY_BEFORE),
-    CHANGE: CHANGE.c.seq <= number("after"),
+_EARLIER_CHANGES: Final = [(CHANGE, CHANGE.c.seq <= number("after"))]
+_PARTS: Final[dict[str, dict[sa.Table, list[Any]]]] = {
+    "whole": {},
+    "upto": {
+        MESSAGE: [(MESSAGE, ~removals.IS_AFTER)],
+        TURN: [(TURN, sa.or_(_IS_WHOLE, removals.IS_SUMMARY_BEFORE))],
+        CHANGE: _EARLIER_CHANGES,
+    },
+    "as_of": {
+        **{rows: [(part, removed.valid(part)) for part in (rows, copies)] for rows, copies in removed.COPY_OF.items()},
+        CHANGE: _EARLIER_CHANGES,
+    },
 }
+"""The rows to copy, if a fork does not copy all rows of a table. Values have no history: it gets the current ones."""
 
 
-def _copying(table: sa.Table, *conditions: sa.ColumnElement[bool], part: sa.Table | None = None) -> Statement:
-    part = table if part is None else part
+def _copying(table: sa.Table, part: sa.Table, *conditions: sa.ColumnElement[bool]) -> Statement:
     values: dict[str, sa.ColumnElement[Any]] = {"session_key": session_key("new")}
     if table is CHANGE:
         values["undo_until"] = sa.null()
@@ -101,23 +109,11 @@ def _copying(table: sa.Table, *conditions: sa.ColumnElement[bool], part: sa.Tabl
     return Statement(removed.copying(part, table, values, of_session(part), *conditions))
 
 
-# Values have no history: the fork gets the current ones.
-_WHOLE: Final = {each.table: _copying(each.table) for each in CHILDREN if each.stored.in_forks}
+_TABLES: Final = [each.table for each in CHILDREN if each.stored.in_forks]
 _COPIES: Final = {
-    "whole": [*_WHOLE.values()],
-    "upto": [_copying(table, _UPTO[table]) if table in _UPTO else copy for table, copy in _WHOLE.items()],
-    "as_of": [
-        *(
-            _copying(table, removed.valid(part), part=part)
-            for table, copies in removed.COPY_OF.items()
-            for part in (table, copies)
-        ),
-        _copying(CHANGE, _UPTO[CHANGE]),
-        *(copy for table, copy in _WHOLE.items() if table not in _UPTO),
-    ],
+    which: [_copying(table, *part) for table in _TABLES for part in parts.get(table, [(table,)])]
+    for which, parts in _PARTS.items()
 }
-
-
 _has_changes_after: Final = Statement(
     sa.select(CHANGE.c.seq).where(of_session(CHANGE), CHANGE.c.seq > number("after")).limit(1)
 )
