@@ -213,6 +213,8 @@ class AsyncInbox(AsyncPart[_groups.Inbox]):
 
     put = awaited(_groups.Inbox.put)
     list = awaited(_groups.Inbox.list)
+    drop = awaited(_groups.Inbox.drop)
+    redact = awaited(_groups.Inbox.redact)
 
 
 class AsyncVersions(AsyncPart[_groups.Versions]):
