@@ -92,13 +92,15 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     messages = _without_records(messages)
     end = start = needed = len(messages)
     earliest = 0 if max_messages is None else max(0, end - max_messages)
-    heads = {position: members[0] for members in _exchanges(messages, _is_result) for position in members}
+    heads: dict[int, int] = {}
+    if _have_results(messages):
+        heads = {position: members[0] for members in _exchanges(messages, _is_result) for position in members}
     has_user = has_bare_result = False
     for position in reversed(range(earliest, end)):
-        message = messages[position]
-        is_user = message.role is MessageRole.USER
+        role = messages[position].role.canonical
+        is_user = role is MessageRole.USER
         has_user = has_user or is_user
-        has_bare_result = _is_result(message) or (has_bare_result and not _is_assistant(message))
+        has_bare_result = role is MessageRole.TOOL or (has_bare_result and role is not MessageRole.ASSISTANT)
         needed = min(needed, heads.get(position, position))
         if needed == position and not has_bare_result and is_user == has_user:
             start = position
@@ -119,8 +121,8 @@ def without_orphans(
         recorded: The calls of results that are known, see `Recorded`. Default: none.
     """
     messages = _without_records(messages)
-    if not any(map(_is_result, messages)):
-        return [*messages]
+    if not _have_results(messages):
+        return messages
     answering, _ = _matched(messages, recorded)
     return [
         message
@@ -243,8 +245,8 @@ def close_calls(messages: Sequence[Message], *, recorded: Recorded = _NOTHING_RE
             and order. Default: none.
     """
     messages = _without_records(messages)
-    if not any(message.tool_calls or _is_result(message) for message in messages):
-        return [*messages]
+    if not _have_results(messages) and not [message for message in messages if message.tool_calls]:
+        return messages
     answering, open_calls = _matched(messages, recorded)
     results: defaultdict[int, list[tuple[int, Message]]] = defaultdict(list)
     moved: set[int] = set()
@@ -276,7 +278,7 @@ def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
     """Return the calls of results, for `close_calls` and `without_orphans`.
 
     Args:
-        calls: The calls that were begun, such as `conversation.calls()`.
+        calls: The calls that were begun, such as `conversation.calls.list()`.
     """
     return {call.result_seq: (call.seq, call.position) for call in calls if call.result_seq is not None}
 
@@ -347,29 +349,41 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     Returns:
         New dicts, which share no list and no dict with the messages.
     """
-    return [copied(entry) for message in _without_records(messages) for entry in _entries(message, nested)]
+    entries: list[dict[str, Any]] = []
+    for message in messages:
+        if message.tool_calls:
+            entries += _entries(message, nested)
+        elif message.role is not MessageRole.RECORD:
+            entries.append(_entry(message, nested))
+    return entries
 
 
 def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
+    if message.role is MessageRole.RECORD:
+        return
     outputs = [call for call in message.tool_calls if call.answered]
     covered = {call.id for call in outputs}
     if not _is_result(message) or not outputs or (message.tool_call_id and message.tool_call_id not in covered):
         calls = [call for call in message.tool_calls if not (_is_result(message) and call.answered)]
-        content = message.content if message.sent is None else message.sent
-        yield _entry(
-            message.role.canonical,
-            content if nested else _flat_content(content),
-            tool_calls=[call.to_openai() if nested else _flat(call) for call in calls],
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-        )
+        yield _entry(message, nested, calls)
     for call in outputs:
-        output = as_text(call.output) if nested else _flat_content(call.output)
-        yield _entry(MessageRole.TOOL, output, tool_call_id=call.id, name=call.name)
+        output = as_text(call.output) if nested else copied(_flat_content(call.output))
+        entry = {"role": MessageRole.TOOL.value, "content": output, "tool_call_id": call.id, "name": call.name}
+        yield {name: value for name, value in entry.items() if value or name == "content"}
 
 
-def _entry(role: MessageRole, content: Any, **others: Any) -> dict[str, Any]:
-    return {"role": role.value, "content": content} | {name: value for name, value in others.items() if value}
+def _entry(message: Message, nested: bool, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
+    content = message.content if message.sent is None else message.sent
+    if type(content) is not str:
+        content = copied(content if nested else _flat_content(content))
+    entry: dict[str, Any] = {"role": message.role.canonical.value, "content": content}
+    if calls:
+        entry["tool_calls"] = [copied(call.to_openai() if nested else _flat(call)) for call in calls]
+    if message.tool_call_id:
+        entry["tool_call_id"] = message.tool_call_id
+    if message.name:
+        entry["name"] = message.name
+    return entry
 
 
 def _flat_content(content: Any) -> Any:
@@ -525,6 +539,10 @@ def _is_assistant(message: Message) -> bool:
 
 def _is_result(message: Message) -> bool:
     return message.role.canonical is MessageRole.TOOL
+
+
+def _have_results(messages: Sequence[Message]) -> bool:
+    return MessageRole.TOOL in {message.role.canonical for message in messages}
 
 
 def _answers_only(message: Message, called: Collection[str]) -> bool:

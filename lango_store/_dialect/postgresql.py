@@ -24,11 +24,16 @@ from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     LangoStoreError,
+    MigrationRefused,
     NotPermitted,
     SessionHeld,
     UniqueViolation,
+    UnsupportedDatabase,
 )
 
+# READ COMMITTED is enough, because our statements lock rows and read them again. This text replaces the driver's own
+# BEGIN, which would wait for the server's answer in a pipeline.
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 READ_COMMITTED: Final = 2  # psycopg's number of the level
 REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
@@ -36,6 +41,7 @@ _TRANSACTION_TIMEOUTS: Final = ("25P03", "25P04")  # idle_in_transaction_session
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
 _CANCELED: Final = "57014"
+_OPTIONS_REFUSED: Final = ("unsupported startup parameter", "command-line options")  # by PgBouncer, by RDS Proxy
 _LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_TIMEOUT: Final = 60.0  # seconds to wait for another migration
 
@@ -45,6 +51,11 @@ FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a LEFT JOIN pg_roles r ON r.
 WHERE n.nspname = ANY (current_schemas(false)) AND a.privilege_type = 'CREATE' AND NOT coalesce(r.rolsuper, false)
 AND a.grantee <> n.nspowner AND a.grantee <> (SELECT relowner FROM pg_class WHERE oid = to_regclass('lango_session'))
 ORDER BY 1, 2
+"""
+
+_CHANGED_COLLATION: Final = """
+SELECT quote_ident(datname), datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
+WHERE datname = current_database() AND datcollversion <> pg_database_collation_actual_version(oid)
 """
 
 
@@ -93,7 +104,7 @@ class PostgreSQL(Dialect):
             "LEFT JOIN pg_dist_node n ON n.groupid = 0 WHERE l.groupid <> 0"
         )
         if coordinator := connection.exec_driver_sql(query).scalar():
-            raise LangoStoreError(
+            raise MigrationRefused(
                 "this server is a worker of a Citus cluster, and schemas are changed on the coordinator: "
                 f"give the URL of {coordinator}"
             )
@@ -130,12 +141,11 @@ class PostgreSQL(Dialect):
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.dbapi_connection
         if driver.autocommit:
-            raise LangoStoreError(NO_TRANSACTION)
+            raise UnsupportedDatabase(NO_TRANSACTION)
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        # READ COMMITTED is enough, because our statements lock rows and read them again. A stricter level would make
-        # writers fail after they waited for a lock.
+        # A stricter level than READ COMMITTED would make writers fail after they waited for a lock.
         with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
             yield
 
@@ -155,7 +165,7 @@ class PostgreSQL(Dialect):
                 except sa.exc.DBAPIError as error:
                     if getattr(error.orig, "sqlstate", None) != "25001":
                         raise
-                    raise LangoStoreError(
+                    raise UnsupportedDatabase(
                         "a listener of this engine (connect, checkout or engine_connect) runs a query and leaves its "
                         "transaction open, so that several reads cannot see one moment: commit it in the listener, "
                         "or set what is needed in a listener for `begin`"
@@ -179,6 +189,19 @@ class PostgreSQL(Dialect):
             driver.rollback()
         elif not driver.autocommit:
             driver.commit()
+
+    @contextmanager
+    def short_transaction(self, connection: AnyConnection) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        if not driver.autocommit or driver.pgconn.transaction_status:
+            yield
+            return
+        driver.execute(BEGIN)
+        try:
+            yield
+            driver.execute("COMMIT")
+        finally:
+            end(driver)
 
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
@@ -253,7 +276,7 @@ class PostgreSQL(Dialect):
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         before = connection.exec_driver_sql("SHOW search_path").scalar()
         if self.schema(connection) is None:
-            raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
+            raise MigrationRefused(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
         yield  # an error rolls back the transaction or savepoint, which restores the setting
         set_config(connection, "search_path", before)
@@ -282,6 +305,11 @@ class PostgreSQL(Dialect):
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; check that the server runs, has room, and admits this role")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
+            if any(text in reason for text in _OPTIONS_REFUSED):
+                return DatabaseUnavailable(
+                    f"{reason}; a connection pooler accepts no `options` and no `statement_timeout` in the URL: use "
+                    "ALTER ROLE … SET instead. `serve` and read-only engines need the URL of the server itself"
+                )
             return DatabaseUnavailable(f"{reason}; check that the server runs and the URL is right")
         if state == "42501":
             if error.diag.source_function == "ExecWithCheckOptions":  # the message text may be translated
@@ -297,11 +325,11 @@ class PostgreSQL(Dialect):
 
     def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
         # A demoted primary keeps its clients connected, and would refuse all their writes.
-        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
+        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY or _is_outdated_statement(error)
 
     def transient_reason(self, error: BaseException) -> TransientReason | None:
         state = getattr(error, "sqlstate", None)
-        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS):
+        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS) or _is_outdated_statement(error):
             return TransientReason.ROLLED_BACK
         if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.needs_new_dialect(error):
             return TransientReason.REFUSED
@@ -338,6 +366,13 @@ class PostgreSQL(Dialect):
             yield (
                 f"{role} may create in schema {schema}: functions and operators there are called by name",
                 f"REVOKE CREATE ON SCHEMA {schema} FROM {role};",
+            )
+        # Not a risk for the store's own indexes, which sort by code point.
+        for database, recorded, actual in connection.exec_driver_sql(_CHANGED_COLLATION):
+            yield (
+                f"the collation library has changed from version {recorded} to {actual}: indexes on text in other "
+                "tables may miss rows",
+                f"REINDEX DATABASE {database}; ALTER DATABASE {database} REFRESH COLLATION VERSION;",
             )
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
@@ -405,6 +440,19 @@ def set_config(connection: sa.Connection, name: str, value: object, *, local: bo
     connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), local)))
 
 
+def end(driver: Any) -> None:
+    """Roll back a transaction that was not committed; close a connection with an interrupted pipeline.
+
+    A connection with an interrupted statement cannot roll back; the pool discards it.
+    """
+    if driver.closed:
+        return
+    if driver.pgconn.pipeline_status:  # interrupted: answers are pending and cannot be matched to statements
+        driver.pgconn.finish()
+    elif driver.pgconn.transaction_status != _ACTIVE:
+        driver.rollback()  # nothing to do after a commit
+
+
 # Positions in the write-ahead log
 
 
@@ -433,6 +481,12 @@ def primary_message(error: BaseException) -> str:
     """Return the primary message of a server's error, or the text of an error from the driver itself."""
     primary: str | None = getattr(getattr(error, "diag", None), "message_primary", None)
     return primary or str(error).strip()
+
+
+def _is_outdated_statement(error: BaseException) -> bool:
+    """Return True if a migration has changed a column's type or collation since the statement was prepared."""
+    diagnosis = getattr(error, "diag", None)  # the message text may be translated
+    return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
 
 
 def _kinds(error: BaseException) -> set[str]:

@@ -10,12 +10,17 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
-from lango_store._dialect.statement import is_single_operation, run_in_order, run_together
+from lango_store._dialect.statement import Statement, is_single_operation, run_in_order, run_together
 from lango_store._operations import append_statements as statements
-from lango_store._operations import leases, messages, payloads, removals, sessions
-from lango_store._operations.binds import MESSAGE, of_session
+from lango_store._operations import leases, log_changes, messages, payloads, removals, sessions
+from lango_store._operations.binds import MESSAGE, arrays_of, number, of_session
 from lango_store._operations.messages import check_seq
-from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
+from lango_store._operations.rows import (
+    MESSAGE_INPUT_FIELDS,
+    encode_message,
+    stored_time,
+    whole_number,
+)
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import move
@@ -57,8 +62,11 @@ class Batch:
         for position, message in enumerate(self.messages):
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
-            if least is not None and (moved := move(row, least)):
-                row["moved"] = moved
+            if least is not None:
+                text = row["text"]
+                may_move = row["content"] or row["tool_calls"] or row["extra"] or (text and len(text) >= least)
+                if may_move and (moved := move(row, least)):
+                    row["moved"] = moved
             if "moved" in row:
                 self.bodies |= row["moved"]
             if row["id"] is not None:
@@ -80,18 +88,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class NewTurn:
-    """An encoded turn to save.
-
-    `skipped` is the number of seqs that a compaction leaves out before its summary. `copied_from` is the key of the
-    session in which the usage was spent, if it is another one.
-    """
+    """An encoded turn to save. `copied_from` is the key of the session in which its usage was spent, if not here."""
 
     id: str | None = None
     usage: str | None = None
     metadata: str | None = None
     kind: str = "turn"
     replaced_upto: int | None = None
-    skipped: int = 0
     copied_from: str | None = None
 
 
@@ -206,10 +209,10 @@ def write(
         "turns_added": 0,
     }
     if expected.lease is not None:
-        params |= expected.lease.bound(connection, now)
+        params |= expected.lease.bound(dialect, now)
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
-        params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
+        params["turns_added"] = 1
     if new.bodies:
         params |= {"digests": list(new.bodies), "bodies": list(new.bodies.values())}
     method = _METHODS[dialect.append_method]
@@ -223,7 +226,7 @@ def write(
         except SessionNotFound:  # the session had expired, and was purged since the statement
             if create is None or not tries:
                 raise
-    last_seq = whole_number(key, "last_seq", row[0])
+    last_seq = row[0] if type(row[0]) is int else whole_number(key, "last_seq", row[0])
     created_at = now or stored_time(key, "updated_at", row[1])
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
     stored: list[Message] = []
@@ -268,19 +271,21 @@ def _in_transaction(
         whole_number(params["key"], "last_seq", last_seq)
     turn_no = last_turn_no if params["turns_added"] else None
     key = params["key"]
-    for seq, row in enumerate(
-        rows, last_seq - len(rows) + 1
-    ):  # changes the rows in place, because copies would cost more
+    have_times = False
+    # Changes the rows in place, because copies would cost more.
+    for seq, row in enumerate(rows, last_seq - len(rows) + 1):
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
-        row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
-        row["logged_at"] = None if created_at is None else updated_at
+        row["stored_at"], row["logged_at"] = updated_at, None
+        if created_at is not None:
+            row["stored_at"], row["logged_at"] = dialect_of(connection).time(created_at), updated_at
+            have_times = True
     if "digests" in params:
         payloads.insert(connection, key, dict(zip(params["digests"], params["bodies"], strict=True)))
     names: Sequence[str] = MESSAGE_INPUT_FIELDS
     if len(rows) > 1:  # SQLite inserts a row with half the columns 25% faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
-    if any(row["logged_at"] is not None for row in rows):
+    if have_times:
         names = (*names, "logged_at")
     statements.insert_messages(*names).run_many(connection, rows)
     if turn_no is not None:
@@ -315,7 +320,7 @@ def _by_pipeline(
 
 
 def _messages(rows: Sequence[Row]) -> Row:
-    return rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in MESSAGE_INPUT_FIELDS}
+    return rows[0] if len(rows) == 1 else arrays_of(rows, MESSAGE_INPUT_FIELDS)
 
 
 _METHODS: Final[Mapping[AppendMethod, _Method]] = {
@@ -348,14 +353,19 @@ def replace(
     removals.cut(connection, now, key, after, session.last_seq)
     appended = append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
     if appended:
-        removals.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
+        log_changes.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
     return appended
+
+
+_ids_after: Final = Statement(
+    sa.select(MESSAGE.c.id).where(of_session(MESSAGE), removals.IS_AFTER).order_by(MESSAGE.c.seq).limit(number("limit"))
+)
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
     """Return True if the log after `after` consists of the batch's ids in order, except those stored up to `after`."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
-    query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))
-    ids = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
+    rows = _ids_after.run(connection, {"key": key, "after": after, "limit": len(new.ids) + 1})
+    ids = [id for (id,) in rows]
     return ids == [id for id in dict.fromkeys(message.id for message in new.messages) if id in ids]

@@ -5,9 +5,22 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._dialect.statement import Statement
 from lango_store._operations import counters, history, payloads, removals, removed, sessions
-from lango_store._operations.binds import CHANGE, MESSAGE, OF_ITS_TURN, PAYLOAD, SESSION, TURN, VALUE, of_session
+from lango_store._operations.binds import (
+    BEFORE_ANY_EXPIRY,
+    CHANGE,
+    MESSAGE,
+    OF_ITS_TURN,
+    TURN,
+    column,
+    number,
+    of_session,
+    session_key,
+)
+from lango_store._operations.log_changes import LogChange
 from lango_store._operations.messages import check_seq
+from lango_store._operations.session_tables import CHILDREN
 from lango_store._values.model import UNSET, SessionFields, Unset
 
 _COPIED_FIELDS: Final = tuple(SessionFields.__annotations__)
@@ -57,58 +70,65 @@ def fork(
         removals.reject_gap(connection, source, upto)
     if sessions.insert(connection, now, created) is None:
         raise sessions.exists_error(connection, now, new)
-    if as_of is not None and upto is not None:
-        for table in (MESSAGE, TURN):
-            for part in (table, removed.COPY_OF[table]):
-                _copy(connection, table, source, new, removed.valid(part, source, upto), part=part)
-    else:
-        _copy(connection, MESSAGE, source, new, *([] if upto is None else [~removals.is_after(upto)]))
-        whole = [] if upto is None else [_is_whole(upto) | removals.is_summary_before(upto)]
-        _copy(connection, TURN, source, new, *whole)
-    _copy(connection, CHANGE, source, new, *([] if upto is None else [CHANGE.c.seq <= upto]))
-    _copy(connection, PAYLOAD, source, new)
+    which = "whole" if upto is None else "upto" if as_of is None else "as_of"
+    bound = {"key": source, "new": new, "source": source, "after": upto, "at": upto}
+    for statement in _COPIES[which]:
+        statement.run_many(connection, [bound])
     payloads.release(connection, new)
-    _copy(connection, VALUE, source, new)  # values have no history: the fork gets the current values
     counted = {name: getattr(info, name) for name in _COPIED_COUNTERS} | {"last_turn_no": locked.last_turn_no}
     sessions.change(connection, new, counted if upto is None else counted | {"last_seq": upto})
     if upto is not None:
-        _detach_from_cut_turns(connection, new)
+        _detach.run_many(connection, [{"key": new}])  # from turns that were not copied
         counters.correct(connection, new)
         _explain_cut(connection, now, source, new, upto)
 
 
-def _copy(
-    connection: sa.Connection,
-    table: sa.Table,
-    source: str,
-    new: str,
-    *conditions: sa.ColumnElement[bool],
-    part: sa.Table | None = None,
-) -> None:
-    part = table if part is None else part
-    values: dict[str, sa.ColumnElement[Any]] = {"session_key": sa.literal(new, table.c.session_key.type)}
+_IS_WHOLE: Final = sa.and_(TURN.c.first_seq <= number("after"), TURN.c.last_seq <= number("after"))
+_EARLIER_CHANGES: Final = [(CHANGE, CHANGE.c.seq <= number("after"))]
+_PARTS: Final[dict[str, dict[sa.Table, list[Any]]]] = {
+    "whole": {},
+    "upto": {
+        MESSAGE: [(MESSAGE, ~removals.IS_AFTER)],
+        TURN: [(TURN, sa.or_(_IS_WHOLE, removals.IS_SUMMARY_BEFORE))],
+        CHANGE: _EARLIER_CHANGES,
+    },
+    "as_of": {
+        **{rows: [(part, removed.valid(part)) for part in (rows, copies)] for rows, copies in removed.COPY_OF.items()},
+        CHANGE: _EARLIER_CHANGES,
+    },
+}
+"""The rows to copy, if a fork does not copy all rows of a table. Values have no history: it gets the current ones."""
+
+
+def _copying(table: sa.Table, part: sa.Table, *conditions: sa.ColumnElement[bool]) -> Statement:
+    values: dict[str, sa.ColumnElement[Any]] = {"session_key": session_key("new")}
     if table is CHANGE:
         values["undo_until"] = sa.null()
     if table is TURN:  # the copy of a copy still names the session that spent the usage
-        values["copied_from"] = sa.func.coalesce(part.c.copied_from, sa.literal(source, TURN.c.copied_from.type))
-    removed.copy_rows(connection, part, table, values, of_session(part, source), *conditions)
+        values["copied_from"] = sa.func.coalesce(part.c.copied_from, column(TURN.c.copied_from, "source"))
+    return Statement(removed.copying(part, table, values, of_session(part), *conditions))
 
 
-def _is_whole(upto: int) -> sa.ColumnElement[bool]:
-    return sa.and_(TURN.c.first_seq <= upto, TURN.c.last_seq <= upto)
+_TABLES: Final = [each.table for each in CHILDREN if each.stored.in_forks]
+_COPIES: Final = {
+    which: [_copying(table, *part) for table in _TABLES for part in parts.get(table, [(table,)])]
+    for which, parts in _PARTS.items()
+}
+_has_changes_after: Final = Statement(
+    sa.select(CHANGE.c.seq).where(of_session(CHANGE), CHANGE.c.seq > number("after")).limit(1)
+)
 
 
 def _explain_cut(connection: sa.Connection, now: datetime, source: str, new: str, upto: int) -> None:
     """Insert a `fork` change if a copied summary has a seq after `upto`, or the source was changed after `upto`."""
-    (last_seq,) = connection.execute(sa.select(SESSION.c.last_seq).where(of_session(SESSION, new))).one()
-    later = sa.select(CHANGE.c.seq).where(of_session(CHANGE, source), CHANGE.c.seq > upto).limit(1)
-    if last_seq > upto or connection.execute(later).first():
-        sessions.change(connection, new, {"last_seq": SESSION.c.last_seq + 1})
-        removals.insert_change(connection, now, new, last_seq + 1, "fork", upto)
+    last_seq = sessions.lock(connection, BEFORE_ANY_EXPIRY, new).last_seq
+    if last_seq > upto or _has_changes_after.run(connection, {"key": source, "after": upto}):
+        with LogChange(connection, now, new, "fork", last_seq + 1, upto):
+            pass  # it only uses up a seq
 
 
-def _detach_from_cut_turns(connection: sa.Connection, new: str) -> None:
-    """Remove the turn number from messages whose turn was not copied."""
-    has_turn = sa.exists().where(OF_ITS_TURN)
-    detached = (of_session(MESSAGE, new), MESSAGE.c.turn_no.is_not(None), ~has_turn)
-    connection.execute(sa.update(MESSAGE).where(*detached).values(turn_no=None))
+_detach: Final = Statement(
+    sa.update(MESSAGE)
+    .where(of_session(MESSAGE), MESSAGE.c.turn_no.is_not(None), ~sa.exists().where(OF_ITS_TURN))
+    .values(turn_no=sa.null())
+)

@@ -56,13 +56,14 @@ class MessageRole(StrEnum):
     MODEL = "model"
     RECORD = "record"
 
-    @property
-    def canonical(self) -> MessageRole:
-        """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
-        return _CANONICAL.get(self, self)
+    canonical: MessageRole
+    """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
 
 
-_CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+# An attribute, because prompts read it several times for each message, and a property costs a call.
+_ALIASES: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+for _role in MessageRole:
+    _role.canonical = _ALIASES.get(_role, _role)
 
 
 class ToolCall(Value):
@@ -134,6 +135,11 @@ class Payload(Value):
     media_type: str | None = Field(default=None, exclude_if=absent)
 
 
+ChangeKind = Literal[
+    "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "undo", "redo", "fork"
+]
+
+
 class Change(Value):
     """One change of a session's log: a cut, an edit, a compaction, an undo or a redo.
 
@@ -153,7 +159,7 @@ class Change(Value):
     """
 
     seq: int
-    kind: str
+    kind: ChangeKind
     after_seq: int
     changed_by: str | None = Field(default=None, exclude_if=absent)
     changed_at: datetime
@@ -293,14 +299,10 @@ class Message(Value):
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
         values["seq"], values["turn_no"], values["replayed"] = seq, turn_no, False
-        if type(values["content"]) is not str:
-            values["content"] = copied(values["content"])
-        if values["extra"]:
-            values["extra"] = copied(values["extra"])
-        if values["sent"] is not None:
-            values["sent"] = copied(values["sent"])
-        if values["tool_calls"]:
-            values["tool_calls"] = [call.copied() for call in values["tool_calls"]]
+        for name in CONTAINERS:
+            value = values[name]
+            if value and value.__class__ is not str:
+                values[name] = [each.copied() for each in value] if name == "tool_calls" else copied(value)
         if turn_no is not None:
             fields.add("turn_no")
         if values["created_at"] is None:
@@ -366,6 +368,11 @@ class Message(Value):
             )
         answer = {"role": self.role.value, "content": as_text(call.output), "tool_call_id": call.id, "name": call.name}
         return {name: value for name, value in answer.items() if value or name == "content"} | self.extra
+
+
+_SCALARS: Final = ("role", "author", "name", "tool_call_id", "tokens", "id", "created_at", "seq", "turn_no", "replayed")
+CONTAINERS: Final = tuple(name for name in Message.model_fields if name not in _SCALARS)
+"""The fields that may hold lists and dicts."""
 
 
 def as_asked(message: Message) -> dict[str, Any]:
@@ -475,8 +482,8 @@ class SessionInfo(Value):
         metadata: Your own additional fields, a dict of JSON.
         tools: The definitions of the tools, a list of JSON.
         created_at: The time at which the session was created.
-        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo, `enqueue`,
-            or `update(activity=True)`. By default, lists are sorted by this time.
+        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo,
+            `inbox.put`, or `update(activity=True)`. By default, lists are sorted by this time.
         expires_at: The time at which the session expires; None for a session that never expires.
         ttl_seconds: The TTL in seconds; None for a session that never expires. An append sets `expires_at` to the time
             when this TTL has passed, but never moves it to an earlier time.
@@ -573,7 +580,7 @@ class Draft(Value):
     """The text that a turn has streamed and not appended, so that it is not in the log.
 
     Attributes:
-        id: The id of the draft, for `keep_draft` and `drop_draft`.
+        id: The id of the draft, for `drafts.keep` and `drafts.drop`.
         turn_id: The id of the turn.
         text: The text up to the last piece that was stored.
         created_at: The time of the first piece, in UTC.
@@ -588,7 +595,7 @@ class Draft(Value):
 
 
 class BegunCall(Value):
-    """A tool call that was begun, as `Conversation.calls` returns it.
+    """A tool call that was begun, as `Conversation.calls.list` returns it.
 
     Attributes:
         key: The key of the session.
@@ -597,7 +604,8 @@ class BegunCall(Value):
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
         state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
-            without a result, or if the result was deleted; or `retry`, if `resolve_call` allowed the call to run again.
+            without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run
+            again.
         begun_at: The time at which the call was last begun, in UTC.
         until: The time limit of the call, in UTC.
         result_seq: The `seq` of the message with the result, or None.
@@ -619,7 +627,7 @@ class Suspension(Value):
 
     Attributes:
         key: The key of the session.
-        id: The id of the suspension, for `Conversation.resume`. It is not secret, unlike the `token`.
+        id: The id of the suspension, for `Conversation.suspensions.answer_by_id`. It is not secret, unlike the `token`.
         calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.
@@ -627,8 +635,8 @@ class Suspension(Value):
         due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
         answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
         answered_at: The time of the answer, in UTC; None without an answer.
-        token: The secret text to pass to `Store.resume`, for one answer. Only the result of `Conversation.suspend` has
-            it, because the database stores only a digest; otherwise None.
+        token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of
+            `Conversation.suspensions.create` has it, because the database stores only a digest; otherwise None.
     """
 
     key: str

@@ -42,7 +42,7 @@ def prompt(
             for message in store.conversation(key).history(last=last, step=step):
                 print(json.dumps(message))
             return
-        session, begun = store.get(key), store.conversation(key).calls()
+        session, begun = store.get(key), store.conversation(key).calls.list()
     recorded = window.recorded_calls(begun)
     prompts = simulated(session.messages, session.summary_turn, budget, recorded)
     # Without the closing bracket, so that a longer prompt starts with a shorter one.

@@ -169,7 +169,7 @@ def export(
     keys: Sequence[str] = (),
     user_id: str | None = None,
     everything: bool = False,
-    children: bool = False,
+    descendants: bool = False,
     replace: bool = False,
     redact: Redact | None = redact_text,
     names: nanobot.Names = "nanobot",
@@ -186,12 +186,13 @@ def export(
     Args:
         store: The store to export from.
         to: The folder to write to; it is created if needed. For `jsonl` and `openai` also the path of a file that ends
-            with `.jsonl` or `.jsonl.gz`, or an open binary file.
+            with `.jsonl` or `.jsonl.gz`, or an open binary file. A backup is written to an open file after its snapshot
+            has ended, from a temporary file, so that a slow file or pipe keeps no transaction open.
         format: The format to write, one of `writable()`.
         keys: The keys of the sessions to export.
         user_id: Export all sessions of this user.
         everything: Export all sessions, and as `jsonl` also the values of shared scopes.
-        children: Export the descendants of each chosen session too. Default: False.
+        descendants: Export the descendants of each chosen session too. Default: False.
         replace: Replace existing files. Default: False.
         redact: For `openai`: a function that replaces personal data and secrets in a text, or None for unchanged texts.
             The other formats are never redacted.
@@ -226,7 +227,7 @@ def export(
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
     session_keys = keys or _keys(store, expired=chosen.exports_expired, user_id=user_id)
-    if children and not everything:
+    if descendants and not everything:
         session_keys = list(dict.fromkeys(_with_descendants(store, session_keys, expired=chosen.exports_expired)))
     for each in chosen.export(store, session_keys, target, shared=everything, replace=replace):
         done.append(each)

@@ -13,7 +13,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import MigrationRefused, SchemaOutOfDate, UnsupportedDatabase
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
 
 
@@ -32,7 +32,7 @@ def enable_search(database: Database, *, on_progress: OnProgress | None = None) 
 
     Raises:
         SchemaOutOfDate: The database has no tables of lango_store, or older ones.
-        LangoStoreError: The tables are distributed over a Citus cluster, which cannot have a search index.
+        LangoStoreError: The tables are distributed over a Citus cluster, or SQLite was built without FTS5.
     """
     return _build(database, on_progress, recreate=False)
 
@@ -51,7 +51,7 @@ def rebuild_search(database: Database, *, on_progress: OnProgress | None = None)
 
     Raises:
         SchemaOutOfDate: The database has no tables of lango_store, or older ones.
-        LangoStoreError: The tables are distributed over a Citus cluster, which cannot have a search index.
+        LangoStoreError: The tables are distributed over a Citus cluster, or SQLite was built without FTS5.
     """
     return _build(database, on_progress, recreate=True)
 
@@ -118,10 +118,12 @@ def _check_possible(connection: sa.Connection) -> None:
         )
         raise SchemaOutOfDate(error.found, error.needed, error.schema, remedy=remedy) from None
     if dialect_of(connection).is_distributed(connection):
-        raise LangoStoreError(
+        raise MigrationRefused(
             "the tables are distributed, and the search index needs triggers, which Citus does not allow on "
             "distributed tables: search in a copy on one server, or run `lango-store db undistribute` first"
         )
+    if (obstacle := dialect_of(connection).search_index.obstacle(connection)) is not None:
+        raise UnsupportedDatabase(obstacle)
 
 
 @contextmanager

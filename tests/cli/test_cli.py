@@ -39,7 +39,7 @@ def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> Non
     at = ("--url", empty_url)
     schema_name = "public" if empty_url.startswith("postgresql") else None
     where = f" in schema {schema_name!r}" if schema_name else ""
-    assert run("db", "current", *at).stdout == f"no lango_store tables{where}, this release needs {SCHEMA_REVISION}\n"
+    assert run("db", "current", *at).stdout == f"no revision{where}, this release needs {SCHEMA_REVISION}\n"
     missing = run("db", "check", *at)
     assert missing.returncode == 1
     assert "lango-store db upgrade" in missing.stdout
@@ -48,7 +48,7 @@ def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> Non
     assert (upgraded.stdout, upgraded.stderr, upgraded.returncode) == (f"at revision {SCHEMA_REVISION}\n", "", 0)
     assert run("db", "check", *at).returncode == 0
     assert json.loads(run("db", "check", "--json", *at).stdout) == {"ok": True, "differences": []}
-    assert run("db", "downgrade", "base", "--yes", *at).stdout == "no lango_store tables\n"
+    assert run("db", "downgrade", "base", "--yes", *at).stdout == "no revision\n"
     told = {"revision": None, "needed": SCHEMA_REVISION, "schema": schema_name}
     assert json.loads(run("db", "current", "--json", *at).stdout) == told
     assert run("db", "check", *at).returncode == 1
@@ -85,7 +85,7 @@ def test_url_option_overrides_lango_store_url_which_overrides_database_url(tmp_p
     ours, hosts = f"sqlite:///{tmp_path}/ours.db", f"sqlite:///{tmp_path}/none.db"
     assert "9999," in current("--url", f"sqlite:///{tmp_path}/option.db", LANGO_STORE_URL=ours, DATABASE_URL=hosts)
     assert f"{SCHEMA_REVISION}," in current(LANGO_STORE_URL=ours, DATABASE_URL=hosts)
-    assert "no lango_store tables" in current(DATABASE_URL=hosts)
+    assert "no revision" in current(DATABASE_URL=hosts)
     nowhere = run("db", "current")
     assert nowhere.returncode == 2
     assert "LANGO_STORE_URL" in nowhere.stderr
@@ -125,7 +125,7 @@ def test_demo_command_prints_and_stores_one_session(tmp_path: Path) -> None:
         assert "5 messages, 113 tokens" in done.stdout
         assert done.stdout.rstrip().endswith("demo.db")
     with lango_store.Store(f"sqlite:///{tmp_path}/demo.db") as store:
-        assert store.info("telegram:12345678").message_count == 5
+        assert store.conversation("telegram:12345678").info().message_count == 5
 
 
 def test_demo_command_refuses_a_file_that_contains_other_sessions(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_demo_command_refuses_a_file_that_contains_other_sessions(tmp_path: Path
         store.create("another")
         done = run("demo", "--file", "agent.db", folder=tmp_path)
         assert (done.returncode, "agent.db contains other sessions" in done.stderr) == (2, True)
-        assert store.info("telegram:12345678").message_count == 0
+        assert store.conversation("telegram:12345678").info().message_count == 0
 
 
 def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> None:
     shown = run("--help").stdout
-    names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "archive", "db")
+    names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "db")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
     mistyped = run("sesions", "list")
     assert mistyped.returncode == 2
@@ -149,9 +149,9 @@ def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> N
 @pytest.mark.parametrize(
     ("words", "light"),
     [
-        (None, ["alembic", "click", "mako", "psycopg", "rich", "sqlite_utils", "starlette", "typer"]),
-        (["--help"], ["alembic", "mako", "psycopg", "sqlite_utils", "starlette", "uvicorn"]),
-        (["stats"], ["alembic", "mako", "psycopg", "sqlite_utils", "starlette", "uvicorn"]),
+        (None, ["alembic", "click", "mako", "psycopg", "rich", "starlette", "typer"]),
+        (["--help"], ["alembic", "mako", "psycopg", "starlette", "uvicorn"]),
+        (["stats"], ["alembic", "mako", "psycopg", "starlette", "uvicorn"]),
     ],
     ids=["import", "help", "stats"],
 )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message, messages
 
-from lango_store import DatabaseUnavailable, LangoStoreError, SchemaOutOfDate, Store, create_engine
+from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine
 from lango_store._connections import schema_gate
 from lango_store._engine import pool
 
@@ -89,7 +89,7 @@ def test_store_opens_no_new_connection_to_a_backup_that_replaced_its_file(file: 
             store.get("k")
     engine.dispose()
     with Store(f"sqlite:///{file}") as store:
-        assert store.info("k").message_count == 2
+        assert store.conversation("k").info().message_count == 2
 
 
 @pytest.mark.parametrize("method", ["append", "truncate"])
@@ -144,9 +144,9 @@ def test_ping_checks_the_schema_at_every_call(url: str) -> None:
             connection.exec_driver_sql("DELETE FROM lango_store_version")
         store.count()  # checks the schema only once
         for call in (store.ping, store.count):  # after ping has found a fault, each call checks again
-            with pytest.raises(SchemaOutOfDate):
+            with pytest.raises(LangoStoreError, match="lango-store db stamp"):
                 call()
-        with engine.connect() as connection, pytest.raises(SchemaOutOfDate):
+        with engine.connect() as connection, pytest.raises(LangoStoreError, match="lango-store db stamp"):
             store.using(connection).ping()
     engine.dispose()
 
@@ -190,12 +190,12 @@ def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line_of_
                 lines.append(frame.f_lineno)
             return trace
 
-        for method in (store.info, store.using(connection).info):
+        for each in (store, store.using(connection)):
             lines: list[int] = []
             before = sys.gettrace()
             sys.settrace(trace)
             try:
-                assert method("k").key == "k"
+                assert each.conversation("k").info().key == "k"
             finally:
                 sys.settrace(before)
             assert len(lines) > 5

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 from support.databases import AS_ROWS_LIE, MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.locks import until_one_waits
@@ -17,6 +18,7 @@ from lango_store import (
     Store,
     ToolCall,
     create_engine,
+    schema,
 )
 
 
@@ -87,6 +89,27 @@ def test_doctor_names_server_settings_that_can_lose_rows(make_postgres: MakeData
     engine.dispose()
 
 
+@not_on_a_cluster("the database has to be created with another collation")
+def test_doctor_names_a_changed_collation_library(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+    url = make_postgres(migrated=False)
+    name = sa.make_url(url).database
+    with administrator.connect() as connection:
+        version = connection.dialect.server_version_info or ()
+        provider = "builtin BUILTIN_LOCALE 'C.UTF-8'" if version >= (17,) else "icu ICU_LOCALE 'und'"
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER {provider}")
+        connection.exec_driver_sql(f"UPDATE pg_database SET datcollversion = '0' WHERE datname = '{name}'")
+    schema.upgrade(url)
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with Store(url) as store, engine.connect() as connection:
+        (finding,) = [each for each in store.examine() if "collation" in each.detail]
+        assert finding.name == "settings"
+        for statement in finding.remedy.rstrip(";").split(";"):
+            connection.exec_driver_sql(statement)
+        assert [each for each in store.examine() if "collation" in each.detail] == []
+    engine.dispose()
+
+
 @not_on_a_cluster("Citus has no triggers on distributed tables")
 def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
     eat(filled.engine, "DELETE", "lango_turn")
@@ -143,6 +166,39 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
         assert store.append_message("chat:5", message()).seq == 7
 
 
+@not_on_a_cluster("an index of a distributed table cannot be damaged from the coordinator")
+def test_doctor_finds_ids_that_a_damaged_index_let_in_twice(undistributed: str) -> None:
+    options = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashagg=off -c enable_sort=off"
+    engine = create_engine(undistributed, connect_args={"options": options})  # prefers the damaged index
+    new = [Message.user("x", id=f"m-{n}") for n in range(50)]
+    with Store(engine) as store:
+        store.create("k", messages=new)
+        with engine.begin() as connection:  # searches the index in reverse order, as if the collation had changed
+            index = "'uq_lango_message_id'::regclass"
+            connection.exec_driver_sql(f"UPDATE pg_index SET indoption = '3 3' WHERE indexrelid = {index}")
+        engine.dispose()
+        store.conversation("k").append_messages(new)
+        (finding,) = [each for each in store.examine(repair=True) if each.name == "repeated id"]
+        assert (finding.subject, finding.repaired) == ("k", False)
+        assert "50 ids are stored more than once in lango_message" in finding.detail
+    engine.dispose()
+
+
+def test_index_of_ids_can_be_created_after_the_remedy_for_repeated_ids(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_messages([Message.user("x", id="a"), Message.user("y", id="b"), message()])
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP INDEX uq_lango_message_id")
+        connection.exec_driver_sql("UPDATE lango_message SET id = 'a' WHERE seq = 2")
+    found = [each for each in store.examine(repair=True) if each.name != "settings"]
+    assert [(each.name, each.repaired) for each in found] == [("missing index", False), ("repeated id", False)]
+    assert "1 ids are stored more than once in lango_message, such as 'a'" in found[1].detail
+    with store.engine.begin() as connection:  # the remedy
+        connection.exec_driver_sql("UPDATE lango_message SET id = NULL WHERE seq = 2")
+    assert [each.repaired for each in store.examine(repair=True) if each.name != "settings"] == [True]
+    assert [each for each in store.examine() if each.name != "settings"] == []
+
+
 def test_doctor_recounts_counters_of_wrong_type(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=messages(3))
@@ -159,12 +215,12 @@ def test_doctor_never_sets_a_counter_to_a_value_that_is_not_a_number(make_sqlite
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_message SET seq = 'x' WHERE seq = 3")
-        before = store.info("k")
+        before = store.conversation("k").info()
         found = store.examine(repair=True)
         assert {each.name for each in found} - {"settings"} == {"wrong counters", "unreadable message"}
         assert not any(each.repaired for each in found)
         assert ["could not be repaired" in each.remedy for each in found if each.name == "wrong counters"] == [True]
-        assert store.info("k") == before
+        assert store.conversation("k").info() == before
 
 
 DOINGS: dict[str, Callable[[Store], object]] = {
@@ -206,15 +262,15 @@ def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> 
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
-        store.using(host).append_messages("k", messages(2))
-        revision = store.using(host).info("k").revision
+        store.using(host).conversation("k").append_messages(messages(2))
+        revision = store.using(host).conversation("k").info().revision
         repairing = pool.submit(store.examine, repair=True)
         until_one_waits(store.engine)
         host.commit()
         (found,) = [each for each in repairing.result() if each.name != "settings"]
         assert (found.name, found.repaired) == ("wrong counters", True)
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
-        assert store.info("k").revision == revision + 1
+        assert store.conversation("k").info().revision == revision + 1
 
 
 def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> None:
@@ -223,7 +279,7 @@ def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> N
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.examine() if each.name == "check failed"]
-        assert len(reasons) == 8  # all checks of these tables
+        assert len(reasons) == 9  # all checks of these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 
@@ -238,7 +294,7 @@ def test_doctor_reports_missing_tables(store: Store) -> None:
 
 def test_examine_names_unreadable_shared_values_in_order_of_names(store: Store) -> None:
     for name in "edcba":
-        store.set_shared_values("app", {name: 1})
+        store.shared_values("app").set({name: 1})
     number = "1" * 5_000  # more digits than Python parses
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
@@ -269,7 +325,7 @@ def waiting(store: Store) -> Store:
         turn.write("half of ")
         turn.write("an ans")
         for content in ("first", ["second"]):
-            conversation.enqueue(message(content))
+            conversation.inbox.put(message(content))
     return store
 
 
@@ -283,10 +339,11 @@ def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> No
         ("lango_draft SET piece = '5'", "piece 2, piece: 5 is not text"),
         ("lango_draft SET turn_id = ''", "piece 2, id: has 0 bytes"),
         ("lango_draft SET token = -1", "piece 2, token: -1 is not a number"),
-        ("lango_inbox SET tool_calls = '[1]'", "inbox message 2, tool_calls"),
-        ("lango_inbox SET role = 'weird'", "inbox message 2, role"),
-        ("lango_inbox SET extra = '[]'", "inbox message 2, extra"),
-        ("lango_inbox SET tokens = -1", "inbox message 2, tokens"),
+        ("lango_inbox SET message = '5'", "inbox message 2, message: is not an object"),
+        ("""lango_inbox SET message = '{"role":"weird"}'""", "inbox message 2, role"),
+        ("""lango_inbox SET message = '{"role":"user","tokens":-1}'""", "inbox message 2, tokens"),
+        ("""lango_inbox SET message = '{"role":"user","extra":[]}'""", "inbox message 2, extra"),
+        ("""lango_inbox SET message = '{"role":"user","seq":1}'""", "inbox message 2, seq"),
     ],
 )
 def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str, fact: str) -> None:
@@ -318,8 +375,8 @@ def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str,
 def test_doctor_names_damaged_row_of_call_or_suspension(store: Store, change: str, fact: str) -> None:
     conversation = store.open("k")
     conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
-    conversation.begin_call(1, 0)
-    conversation.suspend([(1, 0)], state="x")
+    conversation.calls.begin(1, 0)
+    conversation.suspensions.create([(1, 0)], state="x")
     assert [each for each in store.examine() if each.name != "settings"] == []
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {change}")
