@@ -1,7 +1,7 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._groups import (
+from lango_store._features import (
     Calls,
     Drafts,
     Inbox,
@@ -14,9 +14,10 @@ from lango_store._groups import (
     Values,
     Versions,
 )
+from lango_store._features.tool_calls.effects import Effect
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.lists import Filters
 from lango_store._operations.search import SearchFilters
-from lango_store._services.effects import Effect
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
 from lango_store._values.model import (
     UNSET,
@@ -99,7 +100,6 @@ from lango_store.errors import (
     UnknownFeature,
     UnsupportedDatabase,
 )
-from lango_store.running_turn import RunningTurn
 from lango_store.store import Store
 
 __all__ = [

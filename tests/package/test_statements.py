@@ -13,8 +13,8 @@ BUILT_PER_CALL = {
     "_operations/edits.py": 13,
     "_operations/examination.py": 6,
     "_operations/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
-    "_operations/forks.py": 3,
-    "_operations/history.py": 10,
+    "_features/forks.py": 3,
+    "_features/versions/undo.py": 10,
     "_operations/levels.py": 1,  # ranges of keys
     "_operations/messages.py": 1,  # any condition, for `turns`
     "_operations/payloads.py": 2,  # all sessions, row by row
@@ -22,10 +22,10 @@ BUILT_PER_CALL = {
     "_operations/removed.py": 6,
     "_operations/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
     "_operations/sessions.py": 1,  # any columns and expressions
-    "_operations/suspensions.py": 1,  # filters
+    "_features/tool_calls/suspensions.py": 1,  # filters
     "_operations/transfer.py": 7,
     "_operations/turns.py": 4,
-    "_operations/usage_report.py": 1,  # filters and groups, row by row
+    "_features/usage_report.py": 1,  # filters and groups, row by row
 }
 """By file: how many statements SQLAlchemy runs, because they depend on arguments or return too many rows to hold."""
 
