@@ -70,8 +70,6 @@ class Conversation(_groups.SessionPart):
         ```
     """
 
-    __slots__ = ()
-
     # Groups of methods
 
     turns = _groups.of_session(_groups.Turns)
