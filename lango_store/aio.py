@@ -156,10 +156,8 @@ class AsyncCalls(AsyncPart[_features.Calls]):
                 the key or changes nothing. Defaults to False.
 
         Raises:
-            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
-                `idempotent` is False; nothing was written.
-            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
-                still be running; nothing was written.
+            CallUnknown: The call is unknown, and `idempotent` is False; nothing was written.
+            CallInProgress: The call may still be running; nothing was written.
             CallNotFound: The session has no such call; nothing was written.
         """
         with _steps(self._twin, "calls.begin") as twin:
@@ -416,10 +414,10 @@ class AsyncStore:
     suspensions = _group("suspensions", AsyncStoreSuspensions)
 
     def shared_values(self, scope: str) -> AsyncValues:
-        """Return the shared values of a scope, without accessing the database. This method is not a coroutine.
+        """Return the shared values of a scope, as `Store.shared_values` does. This method is not a coroutine.
 
         Args:
-            scope: Any text of 1 to 512 characters that your application chooses, such as `user:ann`.
+            scope: Any text of 1 to 512 characters.
         """
         return AsyncValues(self._threads, self.store.shared_values(scope))
 

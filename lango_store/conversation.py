@@ -81,8 +81,6 @@ class Conversation(_features.SessionPart):
         ```
     """
 
-    __slots__ = ()
-
     # Groups of methods
 
     turns = _features.of_session(_features.Turns)

@@ -211,8 +211,6 @@ def _traced_class(plain: type) -> type:
         for name, method in vars(base).items()
         if inspect.isfunction(method) and not name.startswith("_") and _TRACED[base] + name not in _UNTRACED
     }
-    for name, group in vars(base).items():
-        if isinstance(group, property) and not name.startswith("_"):
-            methods[name] = _traced_group(group)
+    methods |= {name: _traced_group(each) for name, each in vars(base).items() if isinstance(each, property)}
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
     return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

@@ -20,8 +20,6 @@ class Values:
         key: The session's key; None for shared values.
     """
 
-    __slots__ = ("_context", "_owner", "_table", "key")
-
     def __init__(self, context: Context, owner: str, table: sa.Table = VALUE) -> None:
         self._context = context
         self._owner = owner
