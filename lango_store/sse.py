@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from lango_store._services.watching import Reader, follow_async
+from lango_store._features.tail.following import Reader, follow_async
 from lango_store._values.events import Event
 from lango_store.aio import AsyncStore
 from lango_store.errors import (

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removals, sessions, suspensions
+from lango_store._operations import payloads, removals, sessions
 from lango_store._operations.binds import (
     CALL,
     IS_RECORD,
@@ -17,6 +17,7 @@ from lango_store._operations.binds import (
     REMOVED_MESSAGE,
     REMOVED_TURN,
     SESSION,
+    SUSPENSION,
     TURN,
     column,
     number,
@@ -149,7 +150,7 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     new = redacted(reason, edit.row["role"])
     copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     _redact_copies.run_many(connection, [new | copies])
-    suspensions.redact(connection, key, edit.row["seq"])
+    _redact_suspensions.run_many(connection, [{"key": key, "seq": edit.row["seq"]}])
     if edit.row["tokens"] is not None:
         new["tokens"] = 0
     if edit.rows is MESSAGE:
@@ -160,6 +161,13 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
         sessions.lock_any(connection, key)
         payloads.release(connection, key)
     return edit.message()
+
+
+_redact_suspensions: Final = Statement(
+    sa.update(SUSPENSION)
+    .where(of_session(SUSPENSION), SUSPENSION.c.message_seq == number("seq"))
+    .values(state=sa.null(), reason=sa.null(), answer=sa.null())
+)
 
 
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:

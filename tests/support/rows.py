@@ -200,7 +200,7 @@ def fill(store: Store) -> None:
             session_key=full,
             n=2**53,
             id=texts,
-            message=json.dumps({"role": "tool", "author": texts, "name": "", "tool_call_id": "c"}),
+            message=json.dumps({"role": "tool", "author": texts, "name": "", "tool_call_id": "c", "content": None}),
         ),
         *(
             SharedValueRowFactory(scope="shared" + texts, name=f"{place} {texts}", value=text)

@@ -5,8 +5,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._connections.context import Context
 from lango_store._dialect.statement import Statement
-from lango_store._operations import counters, history, payloads, removals, removed, sessions
+from lango_store._features.versions import undo
+from lango_store._operations import counters, payloads, removals, removed, sessions
 from lango_store._operations.binds import (
     BEFORE_ANY_EXPIRY,
     CHANGE,
@@ -22,6 +24,7 @@ from lango_store._operations.log_changes import LogChange
 from lango_store._operations.messages import check_seq
 from lango_store._operations.session_tables import CHILDREN
 from lango_store._values.model import UNSET, SessionFields, Unset
+from lango_store.errors import SessionExists
 
 _COPIED_FIELDS: Final = tuple(SessionFields.__annotations__)
 # Without `last_turn_no`, which is not a field of `SessionInfo`.
@@ -65,7 +68,7 @@ def fork(
     if upto is not None and upto >= info.last_seq:
         upto = None
     if as_of is not None:
-        upto = history.seq_at(connection, now, source, as_of, info.last_seq)
+        upto = undo.seq_at(connection, now, source, as_of, info.last_seq)
     elif upto is not None:
         removals.reject_gap(connection, source, upto)
     if sessions.insert(connection, now, created) is None:
@@ -132,3 +135,26 @@ _detach: Final = Statement(
     .where(of_session(MESSAGE), MESSAGE.c.turn_no.is_not(None), ~sa.exists().where(OF_ITS_TURN))
     .values(turn_no=sa.null())
 )
+
+
+def create(
+    context: Context,
+    source: str,
+    new: str,
+    *,
+    own_key: bool,
+    upto: int | None,
+    as_of: int | datetime | None,
+    ttl: timedelta | None | Unset,
+) -> None:
+    """Copy a session to the key `new`; if the store generated it (`own_key`), a retry accepts the first try's copy."""
+
+    def run() -> None:
+        try:
+            with context.transaction() as connection:
+                fork(connection, context.now(connection), source, new, upto=upto, as_of=as_of, ttl=ttl)
+        except SessionExists:
+            if not own_key:
+                raise
+
+    context.trying(run)

@@ -1,7 +1,8 @@
 """Turns, the drafts of their answers, and the messages that wait for them: `turns`, `drafts` and `inbox`."""
 
-from lango_store._groups.base import SessionPart, StorePart
-from lango_store._operations import drafts, inbox, leases, turns
+from lango_store._features.groups import SessionPart, StorePart
+from lango_store._features.turns_in_progress import drafts, inbox
+from lango_store._operations import leases, turns
 from lango_store._operations.appends import Batch
 from lango_store._values.model import Draft, Message, OpenTurn, Turn
 
