@@ -274,7 +274,7 @@ class Conversation:
         if last is None:
             return self._context.read(log.load, self.key, records=records, mode=payloads).messages
         log.check_count("last", last)
-        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)[0]
+        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)
 
     def payload(self, digest: str) -> str:
         """Load a large string of a message; see `messages(payloads="reference")`.
@@ -1246,6 +1246,7 @@ class Conversation:
     def history(
         self,
         *,
+        format: window.Format = "openai",
         last: int | None = None,
         max_tokens: int | None = None,
         step: int | None = None,
@@ -1253,7 +1254,7 @@ class Conversation:
         from_consolidated: bool = False,
         nested: bool = True,
         unanswered: Literal["close", "keep"] = "close",
-    ) -> list[dict[str, Any]]:
+    ) -> window.Prompt:
         """Return the end of the window as a prompt: dicts in the form that chat APIs take.
 
         After any leading system messages, a prompt without a summary starts with a user message, if it has one. No
@@ -1286,8 +1287,6 @@ class Conversation:
             ValueError: A limit or a step is invalid, or a message has no token count.
         """
         budget = prompts.Budget(last, max_tokens, step, step_tokens)
-        if unanswered not in ("close", "keep"):
-            raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
         chosen, recorded = read(
@@ -1297,9 +1296,7 @@ class Conversation:
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
         )
-        if unanswered == "close":
-            chosen = window.close_answers(window.close_calls(chosen, recorded=recorded))
-        return window.as_prompt(chosen, nested=nested)
+        return window.prompt(chosen, format, nested=nested, unanswered=unanswered, recorded=recorded)
 
     # Helpers
 

@@ -44,10 +44,11 @@ def prompt(
             return
         session, begun = store.get(key), store.conversation(key).calls()
     recorded = window.recorded_calls(begun)
-    prompts = simulated(session.messages, session.summary_turn, budget, recorded)
+    prompts = (
+        window.prompt(each, recorded=recorded) for each in simulated(session.messages, session.summary_turn, budget)
+    )
     # Without the closing bracket, so that a longer prompt starts with a shorter one.
-    closed = (window.close_answers(window.close_calls(messages, recorded=recorded)) for messages in prompts)
-    texts = [json.dumps(window.as_prompt(messages))[:-1] for messages in closed]
+    texts = [json.dumps(each)[:-1] for each in prompts]
     reused = sum(len(before) for before, after in pairwise(texts) if after.startswith(before))
     total = sum(map(len, texts))
     print(f"{reused / total:.1%} of {total:,} characters reused in {quantity(len(texts), 'prompt')}")

@@ -1,0 +1,256 @@
+"""Prompts in the formats of providers, from any log."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, takewhile
+from typing import Any, Final
+
+from lango_store._values.model import Message, MessageRole
+from lango_store._values.value import copied
+from lango_store.window.blocks import Format, Note, converted, plain, signature_of
+from lango_store.window.entries import as_prompt
+from lango_store.window.repair import (
+    INSTRUCTIONS,
+    NOTHING_RECORDED,
+    Recorded,
+    Repair,
+    Repairer,
+    Rules,
+    as_object,
+    sent,
+    valid_name,
+)
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_RULES: Final = {
+    "openai": Rules(re.compile(r".{1,40}", re.DOTALL), _NAME),
+    "openai-responses": Rules(re.compile(r".{1,64}", re.DOTALL), _NAME),
+    "anthropic": Rules(re.compile(r"[a-zA-Z0-9_-]{1,64}"), _NAME),
+    "gemini": Rules(re.compile(r".+", re.DOTALL), re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")),
+}
+_PARTICIPANT: Final = re.compile(r"[^\s<|\\/>]{1,64}")
+_FIRST: Final = "(The conversation begins with the assistant.)"
+
+
+class Prompt(list[dict[str, Any]]):
+    """The messages to send to a provider, as dicts of its format.
+
+    Attributes:
+        system: The instructions at the start of the window as text, for formats that take them apart from the messages:
+            Anthropic's `system` and Gemini's `system_instruction`. None if there are none, and in OpenAI's formats,
+            where they are messages.
+        repairs: What differs from the log, so that the provider accepts the prompt.
+    """
+
+    system: str | None = None
+    repairs: Sequence[Repair] = ()
+
+
+def prompt(
+    messages: Sequence[Message],
+    format: Format = "openai",
+    *,
+    nested: bool = True,
+    unanswered: str = "close",
+    recorded: Recorded = NOTHING_RECORDED,
+) -> Prompt:
+    """Return the messages as a prompt that a provider accepts, whatever the log contains.
+
+    See `Conversation.history`, which does the same with the messages of a session.
+
+    Args:
+        messages: The messages in their order. Records are left out.
+        format: "openai" (chat completions), "openai-responses", "anthropic" or "gemini".
+        nested: False for flat tool calls, only with the format "openai".
+        unanswered: "close", or "keep" to add nothing after open calls and interrupted answers.
+        recorded: The calls of results that are known, see `Recorded`. Default: none.
+
+    Raises:
+        ValueError: `format` or `unanswered` is unknown, or `nested=False` is given with another format.
+    """
+    if format not in _RULES:
+        raise ValueError(f"format={format!r}: give one of {', '.join(map(repr, _RULES))}")
+    if unanswered not in ("close", "keep"):
+        raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
+    if not nested and format != "openai":
+        raise ValueError(f"nested=False is a form of the format 'openai': leave it out with {format!r}")
+    repairer = Repairer(_RULES[format] if nested else None, recorded, close=unanswered == "close")
+    repaired = repairer.repaired(messages)
+    added = repairer.needs_message(messages, repaired)
+    if added is not None:
+        repaired.append(added)
+    result = Prompt()
+    if format in ("anthropic", "gemini"):
+        leading = list(takewhile(_instructs, repaired))
+        result.system = "\n\n".join(plain(sent(message), _ignore) for message in leading) or None
+        repaired = repaired[len(leading) :]
+        if repaired and repaired[0].role is not MessageRole.USER:
+            repairer.note(repaired[0], "first message", "a user message was added, since the format starts with one")
+            repaired.insert(0, Message.user(_FIRST))
+    result += copied(_RENDERERS[format if nested else "flat"](repaired, repairer))
+    result.repairs = repairer.repairs
+    return result
+
+
+def _instructs(message: Message) -> bool:
+    return message.role in INSTRUCTIONS
+
+
+def _ignore(_: str) -> None:
+    """Take a note that nobody reads."""
+
+
+def _is_result(message: Message) -> bool:
+    return message.role.canonical is MessageRole.TOOL
+
+
+def _has_failed(message: Message) -> bool:
+    return message.extra.get("failed") is True or message.extra.get("is_error") is True
+
+
+# OpenAI
+
+
+def _openai(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, Any]]:
+    return [_openai_message(message, repairer) for message in messages]
+
+
+def _openai_message(message: Message, repairer: Repairer) -> dict[str, Any]:
+    content, role = sent(message), message.role.canonical
+    if not isinstance(content, str):
+        content = converted(content, "openai", repairer.noting(message), attachments=role is MessageRole.USER)
+        content = content or (None if message.tool_calls else "")
+    entry = {"role": role.value, "content": content}
+    if message.tool_calls:
+        entry["tool_calls"] = [call.to_openai() for call in message.tool_calls]
+    if message.tool_call_id:
+        entry["tool_call_id"] = message.tool_call_id
+    if message.name:
+        entry["name"] = message.name if _PARTICIPANT.fullmatch(message.name) else valid_name(message.name)
+    return entry
+
+
+def _flat(messages: Sequence[Message], _: Repairer) -> list[dict[str, Any]]:
+    return as_prompt(messages, nested=False)
+
+
+def _responses(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    custom: set[str | None] = set()
+    for message in messages:
+        note, content, role = repairer.noting(message), sent(message), message.role.canonical
+        if _is_result(message):
+            kind = "custom_tool_call_output" if message.tool_call_id in custom else "function_call_output"
+            output = converted(content, "openai-responses", note)
+            items.append({"type": kind, "call_id": message.tool_call_id, "output": output})
+        elif role is not MessageRole.ASSISTANT:
+            items.append({"role": role.value, "content": converted(content, "openai-responses", note)})
+        else:
+            blocks = content if isinstance(content, list) else []
+            items += [block for block in blocks if isinstance(block, dict) and block.get("type") == "reasoning"]
+            text = plain(content, note)
+            if text.strip():
+                items.append({"role": "assistant", "content": text})
+            for call in message.tool_calls:
+                entry = call.to_openai()
+                body = entry.get("function") or entry["custom"]
+                prefix = "custom_tool" if entry["type"] == "custom" else "function"
+                items.append({"type": f"{prefix}_call", "call_id": call.id, **body})
+                custom |= {call.id} if prefix == "custom_tool" else set()
+    return items
+
+
+# Anthropic
+
+
+def _anthropic(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    for is_result, group in groupby(messages, _is_result):
+        if is_result:
+            results = [_tool_result(message, repairer.noting(message)) for message in group]
+            entries.append({"role": "user", "content": results})
+            continue
+        for message in group:
+            if message.role.canonical is MessageRole.ASSISTANT:
+                entries.append({"role": "assistant", "content": _anthropic_answer(message, repairer.noting(message))})
+            elif _instructs(message):
+                entries.append({"role": "user", "content": _later_instructions(message)})
+            else:
+                content = converted(sent(message), "anthropic", repairer.noting(message))
+                entries.append({"role": "user", "content": content})
+    return entries
+
+
+def _tool_result(message: Message, note: Note) -> dict[str, Any]:
+    content = converted(sent(message), "anthropic", note)
+    block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+    return block | {"is_error": True} if _has_failed(message) else block
+
+
+def _anthropic_answer(message: Message, note: Note) -> Any:
+    content = converted(sent(message), "anthropic", note, attachments=False)
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    if blocks and blocks[-1]["type"] == "text":  # a final answer may not end with white space
+        blocks[-1] = blocks[-1] | {"text": blocks[-1]["text"].rstrip()}
+    if not message.tool_calls:
+        return blocks[0]["text"] if isinstance(content, str) else blocks
+    calls = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": as_object(call.arguments)}
+        for call in message.tool_calls
+    ]
+    return [*(block for block in blocks if block.get("text") != ""), *calls]
+
+
+def _later_instructions(message: Message) -> str:
+    return f"<system>\n{plain(sent(message), _ignore)}\n</system>"
+
+
+# Gemini
+
+
+def _gemini(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, Any]]:
+    contents: list[dict[str, Any]] = []
+    names: dict[str | None, str] = {}
+    for is_result, group in groupby(messages, _is_result):
+        if is_result:
+            parts = [_function_response(message, names, repairer.noting(message)) for message in group]
+            contents.append({"role": "user", "parts": parts})
+            continue
+        for message in group:
+            parts = _gemini_parts(message, repairer.noting(message))
+            names |= {call.id: call.name for call in message.tool_calls}
+            if message.role.canonical is not MessageRole.ASSISTANT:
+                contents.append({"role": "user", "parts": parts})
+            elif contents and contents[-1]["role"] == "model":  # a call has to follow a user's turn
+                contents[-1]["parts"] += parts
+            else:
+                contents.append({"role": "model", "parts": parts})
+    return contents
+
+
+def _gemini_parts(message: Message, note: Note) -> list[dict[str, Any]]:
+    if _instructs(message):
+        return [{"text": _later_instructions(message)}]
+    content = converted(sent(message), "gemini", note)
+    parts = ([{"text": content}] if content.strip() else []) if isinstance(content, str) else list(content)
+    for call in message.tool_calls:
+        signature = signature_of(call.extra)
+        signed = {} if signature is None else {"thought_signature": signature}
+        parts.append({"function_call": {"name": call.name, "args": as_object(call.arguments)}, **signed})
+    return parts
+
+
+def _function_response(message: Message, names: Mapping[str | None, str], note: Note) -> dict[str, Any]:
+    content = sent(message)
+    if not isinstance(content, dict) or _has_failed(message):
+        content = {"error" if _has_failed(message) else "result": plain(content, note)}
+    return {"function_response": {"name": names[message.tool_call_id], "response": content}}
+
+
+_RENDERERS: Final[dict[str, Callable[[Sequence[Message], Repairer], list[dict[str, Any]]]]] = {
+    "openai": _openai,
+    "flat": _flat,
+    "openai-responses": _responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+}
