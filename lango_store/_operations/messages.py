@@ -321,10 +321,10 @@ class Tail:
         leading: The instructions at the start of the window, if it has no summary.
     """
 
-    messages: list[Message]
+    messages: Sequence[Message]
     summary_turn: int | None
     is_whole: bool
-    leading: list[Message]
+    leading: Sequence[Message]
 
 
 def tail_of_prompt(connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None) -> Tail:
@@ -350,7 +350,10 @@ def tail_of_prompt(connection: AnyConnection, now: Moment, key: str, last: int, 
 
 def _build_instructions(_: Dialect) -> sa.Executable:
     of_window = (of_session(MESSAGE), MESSAGE.c.seq >= number("first"), ~IS_RECORD)
-    talk = sa.select(MESSAGE.c.seq).where(*of_window, MESSAGE.c.role.not_in(INSTRUCTIONS)).order_by(MESSAGE.c.seq)
+    roles = (sa.literal_column(f"'{role.value}'", sa.Text()) for role in sorted(INSTRUCTIONS))
+    talk = (
+        sa.select(MESSAGE.c.seq).where(*of_window, *(MESSAGE.c.role != role for role in roles)).order_by(MESSAGE.c.seq)
+    )
     end = sa.func.coalesce(talk.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
     return sa.select(*MESSAGE_COLUMNS).where(*of_window, MESSAGE.c.seq < end).order_by(MESSAGE.c.seq)
 

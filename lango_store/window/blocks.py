@@ -178,8 +178,8 @@ def media_of(block: dict[str, Any]) -> Media | None:
     for name in ("inline_data", "inlineData", "file_data", "fileData"):
         part = block.get(name)
         if isinstance(part, dict):
-            kind = str(part.get("mime_type") or part.get("mimeType") or "")
-            return Media(kind, part.get("data"), part.get("file_uri") or part.get("fileUri"))
+            mime_type = str(part.get("mime_type") or part.get("mimeType") or "")
+            return Media(mime_type, part.get("data"), part.get("file_uri") or part.get("fileUri"))
     source, kind = block.get("source"), block.get("type")
     if kind in ("image", "document") and isinstance(source, dict) and (source.get("data") or source.get("url")):
         return Media(source.get("media_type") or f"{kind}/", source.get("data"), source.get("url"), block.get("title"))

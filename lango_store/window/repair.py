@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, Value
+from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
+from lango_store._values.value import Value
 from lango_store.window.blocks import Note, calls_in, is_blank, is_list_of_dicts, results_in
 
 Recorded = Mapping[int, tuple[int, int]]
