@@ -1,6 +1,7 @@
 """`lango-store sessions prompt`: print a prompt, or how much of the prompts a provider's cache can reuse."""
 
 import json
+from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated
 
@@ -10,6 +11,15 @@ from lango_store import window
 from lango_store._operations.prompts import Budget, simulated
 from lango_store.cli.options import UrlOption, open_store
 from lango_store.cli.output import quantity
+
+
+class PromptFormat(StrEnum):
+    """The formats of `Conversation.history`."""
+
+    OPENAI = "openai"
+    RESPONSES = "openai-responses"
+    ANTHROPIC = "anthropic"
+    GEMINI = "gemini"
 
 
 def prompt(
@@ -24,9 +34,17 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: start the prompt after a seq that is a multiple of this number."
         ),
     ] = None,
+    format: Annotated[
+        PromptFormat, typer.Option(help="The format of the provider's API.", show_default=True)
+    ] = PromptFormat.OPENAI,
+    check: Annotated[bool, typer.Option("--check", help="Print what differs from the log, and why.")] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
+
+    A provider accepts the prompt even if the log is damaged. With `--check`,
+    print each repair with the seq of its message instead. Exit code 1 if
+    there are any.
 
     With `--reuse`, simulate the prompts that led to the session's window:
     one before each assistant message, and one at the end. Print which share
@@ -39,9 +57,10 @@ def prompt(
         raise typer.BadParameter(str(error)) from None
     with open_store(url) as store:
         if not reuse:
-            for message in store.conversation(key).history(last=last, step=step):
-                print(json.dumps(message))
-            return
+            messages = store.conversation(key).history(last=last, step=step, format=format.value)
+            for line in map(_line, messages.repairs) if check else map(json.dumps, messages):
+                print(line)
+            raise typer.Exit(1 if check and messages.repairs else 0)
         session, begun = store.get(key), store.conversation(key).calls()
     recorded = window.recorded_calls(begun)
     prompts = (
@@ -52,3 +71,7 @@ def prompt(
     reused = sum(len(before) for before, after in pairwise(texts) if after.startswith(before))
     total = sum(map(len, texts))
     print(f"{reused / total:.1%} of {total:,} characters reused in {quantity(len(texts), 'prompt')}")
+
+
+def _line(repair: window.Repair) -> str:
+    return f"message {repair.seq}: {repair.kind}: {repair.text}"
