@@ -19,10 +19,31 @@ Anthropic's messages or of Gemini's contents."""
 Note = Callable[[str], None]
 _TEXTS: Final = frozenset({"text", "input_text", "output_text"})
 _THOUGHTS: Final = {"thinking": "anthropic", "redacted_thinking": "anthropic", "reasoning": "openai-responses"}
-_OWN: Final = {
-    "openai": frozenset({"text", "image_url", "input_audio", "file", "refusal"}),
-    "openai-responses": frozenset({"input_text", "input_image", "input_file"}),
-    "anthropic": frozenset({"text", "image", "document", "search_result", "thinking", "redacted_thinking"}),
+_OWN: Final[dict[str, dict[str, frozenset[str]]]] = {
+    "openai": {
+        "user": frozenset({"text", "image_url", "input_audio", "file"}),
+        "assistant": frozenset({"text", "refusal"}),
+        "tool": frozenset({"text"}),
+        "system": frozenset({"text"}),
+    },
+    "openai-responses": {
+        "user": frozenset({"input_text", "input_image", "input_file"}),
+        "tool": frozenset({"input_text", "input_image", "input_file"}),
+        "system": frozenset({"input_text"}),
+    },
+    "anthropic": {
+        "user": frozenset({"text", "image", "document", "search_result"}),
+        "assistant": frozenset({"text", "thinking", "redacted_thinking"}),
+        "tool": frozenset({"text", "image", "document", "search_result"}),
+    },
+    "gemini": {},
+}
+"""The types of blocks that each format admits in the messages of a role."""
+_WITHOUT_ATTACHMENTS: Final = {
+    "openai": ("assistant", "tool", "system"),
+    "openai-responses": ("assistant", "system"),
+    "anthropic": ("assistant",),
+    "gemini": (),
 }
 _DATA_URI: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 _SIGNATURES: Final = ("thought_signature", "thoughtSignature")
@@ -90,24 +111,24 @@ def _is_blank_text(text: str | None) -> bool:
     return text is not None and not text.strip()
 
 
-def converted(content: Any, format: Format, note: Note, *, attachments: bool = True) -> Any:
+def converted(content: Any, format: Format, role: str, note: Note) -> Any:
     """Return a content in the form of a provider: text, or a list of its blocks.
 
     Args:
         content: Any content of a message.
         format: The format of the result.
+        role: The role of the message: user, assistant, tool or system.
         note: Called with a description of each part that the format cannot express.
-        attachments: If the provider takes attachments here. Otherwise, a text names them.
     """
     if isinstance(content, str) or content is None:
         return content or ""
     if not is_list_of_dicts(content):
         note("content that is neither text nor blocks is sent as JSON text")
         return json.dumps(content, ensure_ascii=False)
-    if all(_is_own(block, format, attachments) for block in content):
+    if all(_is_own(block, format, role) for block in content):
         return content
-    blocks = [_block(block, format, note, attachments=attachments) for block in content]
-    return [block for block in blocks if block is not None]
+    blocks = [_block(block, format, role, note) for block in content]
+    return [block for block in blocks if block is not None] or ""
 
 
 def plain(content: Any, note: Note) -> str:
@@ -116,14 +137,14 @@ def plain(content: Any, note: Note) -> str:
         return (
             content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
         )
-    texts = [_block(block, "openai", note, attachments=False) for block in content]
+    texts = [_block(block, "openai", "tool", note) for block in content]
     return "\n\n".join(block["text"] for block in texts if block is not None)
 
 
-def _block(block: dict[str, Any], format: Format, note: Note, *, attachments: bool) -> dict[str, Any] | None:
+def _block(block: dict[str, Any], format: Format, role: str, note: Note) -> dict[str, Any] | None:
     if is_thought(block):
         owner = _THOUGHTS.get(block.get("type", ""), "gemini")
-        if owner == format and _is_sendable(block):
+        if owner == format and role == "assistant" and _is_sendable(block):
             return block
         note("thinking that another provider wrote, or that is not signed, is left out")
         return None
@@ -131,21 +152,20 @@ def _block(block: dict[str, Any], format: Format, note: Note, *, attachments: bo
     if text is not None:
         if _is_blank_text(text) and format in ("anthropic", "gemini") and not signature_of(block):
             return None
-        return block if block.get("type") in _OWN.get(format, ()) else _text(text, format, signature_of(block))
+        return block if _is_own(block, format, role) else _text(text, format, signature_of(block))
     media = media_of(block)
     if media is None:
         note(f"a block of type {block.get('type')!r} is sent as JSON text")
         return _text(json.dumps(block, ensure_ascii=False), format)
-    written = _WRITERS[format](media) if attachments else None
+    written = None if role in _WITHOUT_ATTACHMENTS[format] else _WRITERS[format](media)
     if written is None:
         note(f"{media.label} is named by a text, since the format has no form for it here")
         return _text(f"[{media.label}]", format)
-    return block if block.get("type") in _OWN.get(format, ()) else written
+    return block if _is_own(block, format, role) else written
 
 
-def _is_own(block: dict[str, Any], format: Format, attachments: bool) -> bool:
-    has_place = attachments or text_of_block(block) is not None or is_thought(block)
-    return block.get("type") in _OWN.get(format, ()) and has_place and (format != "anthropic" or _is_sendable(block))
+def _is_own(block: dict[str, Any], format: Format, role: str) -> bool:
+    return block.get("type") in _OWN[format].get(role, ()) and (format != "anthropic" or _is_sendable(block))
 
 
 def _is_sendable(block: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
 from lango_store._values.value import copied
-from lango_store.window.blocks import Format, Note, converted, plain, signature_of
+from lango_store.window.blocks import Format, Note, converted, is_list_of_dicts, is_thought, plain, signature_of
 from lango_store.window.entries import as_prompt
 from lango_store.window.repair import (
     INSTRUCTIONS,
@@ -96,6 +96,10 @@ def _instructs(message: Message) -> bool:
     return message.role in INSTRUCTIONS
 
 
+def _kind(role: MessageRole) -> str:
+    return "system" if role is MessageRole.DEVELOPER else role.value
+
+
 def _ignore(_: str) -> None:
     """Take a note that nobody reads."""
 
@@ -118,7 +122,7 @@ def _openai(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, A
 def _openai_message(message: Message, repairer: Repairer) -> dict[str, Any]:
     content, role = sent(message), message.role.canonical
     if not isinstance(content, str):
-        content = converted(content, "openai", repairer.noting(message), attachments=role is MessageRole.USER)
+        content = converted(content, "openai", _kind(role), repairer.noting(message))
         content = content or (None if message.tool_calls else "")
     entry = {"role": role.value, "content": content}
     if message.tool_calls:
@@ -141,13 +145,14 @@ def _responses(messages: Sequence[Message], repairer: Repairer) -> list[dict[str
         note, content, role = repairer.noting(message), sent(message), message.role.canonical
         if _is_result(message):
             kind = "custom_tool_call_output" if message.tool_call_id in custom else "function_call_output"
-            output = converted(content, "openai-responses", note)
+            output = converted(content, "openai-responses", "tool", note)
             items.append({"type": kind, "call_id": message.tool_call_id, "output": output})
         elif role is not MessageRole.ASSISTANT:
-            items.append({"role": role.value, "content": converted(content, "openai-responses", note)})
+            items.append({"role": role.value, "content": converted(content, "openai-responses", _kind(role), note)})
         else:
-            blocks = content if isinstance(content, list) else []
-            items += [block for block in blocks if isinstance(block, dict) and block.get("type") == "reasoning"]
+            if is_list_of_dicts(content):
+                items += [block for block in content if block.get("type") == "reasoning"]
+                content = [block for block in content if block.get("type") != "reasoning"]
             text = plain(content, note)
             if text.strip():
                 items.append({"role": "assistant", "content": text})
@@ -176,20 +181,22 @@ def _anthropic(messages: Sequence[Message], repairer: Repairer) -> list[dict[str
             elif _instructs(message):
                 entries.append({"role": "user", "content": _later_instructions(message)})
             else:
-                content = converted(sent(message), "anthropic", repairer.noting(message))
+                content = converted(sent(message), "anthropic", "user", repairer.noting(message))
                 entries.append({"role": "user", "content": content})
     return entries
 
 
 def _tool_result(message: Message, note: Note) -> dict[str, Any]:
-    content = converted(sent(message), "anthropic", note)
+    content = converted(sent(message), "anthropic", "tool", note)
     block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
     return block | {"is_error": True} if _has_failed(message) else block
 
 
 def _anthropic_answer(message: Message, note: Note) -> Any:
-    content = converted(sent(message), "anthropic", note, attachments=False)
+    content = converted(sent(message), "anthropic", "assistant", note)
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    while blocks and is_thought(blocks[-1]) and not message.tool_calls:  # thinking may not be the last block
+        blocks.pop()
     if blocks and blocks[-1]["type"] == "text":  # a final answer may not end with white space
         blocks[-1] = blocks[-1] | {"text": blocks[-1]["text"].rstrip()}
     if not message.tool_calls:
@@ -231,7 +238,7 @@ def _gemini(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, A
 def _gemini_parts(message: Message, note: Note) -> list[dict[str, Any]]:
     if _instructs(message):
         return [{"text": _later_instructions(message)}]
-    content = converted(sent(message), "gemini", note)
+    content = converted(sent(message), "gemini", _kind(message.role.canonical), note)
     parts = ([{"text": content}] if content.strip() else []) if isinstance(content, str) else list(content)
     for call in message.tool_calls:
         signature = signature_of(call.extra)
