@@ -1,6 +1,5 @@
 """Prompts that providers accept, from any log, in each of their formats."""
 
-import json
 import os
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.prompt_rules import FORMATS, damaged_logs, faults
 
-from lango_store import Message, Store, ToolCall, window
+from lango_store import Message, window
 
 LOGS: Final = int(os.environ.get("LANGO_STORE_DAMAGED_LOGS", "300"))
 
