@@ -36,6 +36,7 @@ _TRANSACTION_TIMEOUTS: Final = ("25P03", "25P04")  # idle_in_transaction_session
 _READ_ONLY: Final = "25006"
 _NOT_SUPPORTED: Final = "0A000"
 _CANCELED: Final = "57014"
+_OPTIONS_REFUSED: Final = ("unsupported startup parameter", "command-line options")  # by PgBouncer, by RDS Proxy
 _LOCK: Final = 0x6C616E676F  # "lango"
 _MIGRATION_TIMEOUT: Final = 60.0  # seconds to wait for another migration
 
@@ -282,6 +283,11 @@ class PostgreSQL(Dialect):
         if state is not None and state[:2] in ("08", "28", "3D", "53", "57"):
             return DatabaseUnavailable(f"{reason}; check that the server runs, has room, and admits this role")
         if state is None and _kinds(error) & {"OperationalError", "InterfaceError"}:
+            if any(text in reason for text in _OPTIONS_REFUSED):
+                return DatabaseUnavailable(
+                    f"{reason}; a connection pooler accepts no `options` and no `statement_timeout` in the URL: use "
+                    "ALTER ROLE … SET instead. `serve` and read-only engines need the URL of the server itself"
+                )
             return DatabaseUnavailable(f"{reason}; check that the server runs and the URL is right")
         if state == "42501":
             if error.diag.source_function == "ExecWithCheckOptions":  # the message text may be translated

@@ -38,7 +38,10 @@ RELEASE: Final = "lango_store/"
 _SETTINGS: Final = (
     "SELECT pg_catalog.set_config('TimeZone', 'UTC', false), pg_catalog.set_config('DateStyle', 'ISO, MDY', false)"
 )
-"""How PostgreSQL writes times, which psycopg reads only in the style ISO. PgBouncer keeps both for each client."""
+"""How PostgreSQL writes times. psycopg reads only the style ISO, and in zones other than UTC not every stored time.
+
+PgBouncer keeps both settings for each client.
+"""
 
 # No overflow, because connections above the pool size are created and closed at each use. LIFO, because the connection
 # that was used last has its statements prepared.
@@ -290,6 +293,11 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
 
     @event.listens_for(engine, "connect")
     def settings(driver: Any, _: ConnectionPoolEntry) -> None:
+        # The server reports its settings when it accepts a connection. A statement that changes a setting costs a round
+        # trip, and makes RDS Proxy pin the connection.
+        reported = driver.pgconn.parameter_status
+        if reported(b"TimeZone") == b"UTC" and (reported(b"DateStyle") or b"").startswith(b"ISO"):
+            return
         try:
             autocommit, driver.autocommit = driver.autocommit, True
             driver.execute(_SETTINGS)

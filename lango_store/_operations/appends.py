@@ -13,7 +13,7 @@ from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
 from lango_store._dialect.statement import is_single_operation, run_in_order, run_together
 from lango_store._operations import append_statements as statements
 from lango_store._operations import leases, messages, payloads, removals, sessions
-from lango_store._operations.binds import MESSAGE, of_session
+from lango_store._operations.binds import MESSAGE, arrays_of, of_session
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
 from lango_store._operations.sessions import ANYTHING, Expected, New
@@ -315,7 +315,7 @@ def _by_pipeline(
 
 
 def _messages(rows: Sequence[Row]) -> Row:
-    return rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in MESSAGE_INPUT_FIELDS}
+    return rows[0] if len(rows) == 1 else arrays_of(rows, MESSAGE_INPUT_FIELDS)
 
 
 _METHODS: Final[Mapping[AppendMethod, _Method]] = {

@@ -1,6 +1,6 @@
 """Statements are built once and run with bound values; this module holds their tables, parameters and conditions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -56,6 +56,16 @@ def session_key(name: str) -> sa.BindParameter[str]:
 
 
 KEY: Final = session_key("key")
+
+
+def arrays_of(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the columns of rows as arrays, which the statement passes to one `unnest()`.
+
+    A column of NULLs becomes an empty array, which `unnest()` fills up with NULLs: psycopg would send the text
+    `{NULL,NULL}`, which a server with `array_nulls = off` reads as words.
+    """
+    arrays = {name: [row[name] for row in rows] for name in names}
+    return {name: [] if array.count(None) == len(array) else array for name, array in arrays.items()}
 
 
 # Rows of a session

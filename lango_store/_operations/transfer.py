@@ -26,6 +26,7 @@ from lango_store._operations.binds import (
     SUSPENSION,
     TURN,
     VALUE,
+    arrays_of,
     column,
     number,
     of_session,
@@ -235,7 +236,7 @@ def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> N
     """Insert rows, in one statement with arrays if the database supports this."""
     encoded = [_encoded(connection, table, row) for row in rows]
     if dialect_of(connection).takes_arrays and encoded:
-        encoded = [_arrays(table, encoded)]
+        encoded = [arrays_of(encoded, table.c.keys())]
     _INSERTS[table.name].run_many(connection, encoded)
 
 
@@ -243,12 +244,8 @@ def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
     """Insert session rows whose keys do not exist yet; return the inserted keys."""
     encoded = [_encoded(connection, SESSION, row) for row in rows]
     if dialect_of(connection).takes_arrays and encoded:
-        encoded = [_arrays(SESSION, encoded)]
+        encoded = [arrays_of(encoded, SESSION.c.keys())]
     return {key for each in encoded for (key,) in _insert_sessions.run(connection, each)}
-
-
-def _arrays(table: sa.Table, rows: Sequence[Row]) -> Row:
-    return {each.name: [row[each.name] for row in rows] for each in table.c}
 
 
 def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any]) -> None:

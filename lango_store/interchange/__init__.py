@@ -186,7 +186,8 @@ def export(
     Args:
         store: The store to export from.
         to: The folder to write to; it is created if needed. For `jsonl` and `openai` also the path of a file that ends
-            with `.jsonl` or `.jsonl.gz`, or an open binary file.
+            with `.jsonl` or `.jsonl.gz`, or an open binary file. A backup is written to an open file after its snapshot
+            has ended, from a temporary file, so that a slow file or pipe keeps no transaction open.
         format: The format to write, one of `writable()`.
         keys: The keys of the sessions to export.
         user_id: Export all sessions of this user.

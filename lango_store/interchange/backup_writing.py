@@ -111,7 +111,7 @@ def write_sessions(
     unread: list[DamagedMessage] = []
     _write(file, first_line())
     for key in keys:
-        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # even to a pipe, a session is written whole or not at all
+        with SpooledTemporaryFile(_IN_MEMORY) as lines:  # a session is written whole or not at all
             try:
                 for line in session_lines(connection, key):
                     _write(lines, line)

@@ -1,7 +1,9 @@
 """The backup format `jsonl`: one lossless file with any number of sessions."""
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -70,13 +72,19 @@ class Backups:
     ) -> Iterator[Exported]:
         """Write sessions to one file, and with `shared` the values of shared scopes.
 
-        Missing and damaged sessions are left out of the file and reported.
+        Missing and damaged sessions are left out of the file and reported. An open file is written after the snapshot,
+        from a temporary file.
         """
         chosen = list(dict.fromkeys(keys))
 
         def write(file: BinaryIO) -> Iterator[Exported]:
-            with store.context.snapshot(allow_replica=True) as connection:
-                faults, unread = write_sessions(connection, chosen, file, shared=shared)
+            # A slow reader of a pipe must not keep the snapshot open: the server could not vacuum, or would end it.
+            with nullcontext(file) if isinstance(to, Path) else SpooledTemporaryFile(_IN_MEMORY) as written:
+                with store.context.snapshot(allow_replica=True) as connection:
+                    faults, unread = write_sessions(connection, chosen, written, shared=shared)
+                if written is not file:
+                    written.seek(0)
+                    shutil.copyfileobj(written, file)
             for key in chosen:
                 yield Exported(key=key, error=faults[key].fact if key in faults else None)
             yield from (Exported(key=fault.key, error=fault.fact) for fault in unread)

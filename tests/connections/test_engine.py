@@ -5,6 +5,7 @@ import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from lango_store import (
     SessionNotFound,
     Store,
     create_engine,
+    interchange,
     read_only_engine,
 )
 
@@ -67,6 +69,15 @@ def test_postgresql_url_with_each_scheme_is_accepted_and_connects_in_utc(
         assert connection.exec_driver_sql("SHOW timezone").scalar() == "UTC"
     with Store(engine) as store:
         assert store.create("k").key == "k"
+    engine.dispose()
+
+
+def test_new_connection_to_a_server_in_utc_sends_no_statement(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres())
+    with engine.connect() as first, engine.connect() as second:
+        pid = second.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+        found = first.exec_driver_sql("SELECT query FROM pg_stat_activity WHERE pid = %s", (pid,))
+        assert found.scalar() == ""
     engine.dispose()
 
 
@@ -280,12 +291,40 @@ def test_pool_event_fires_once_for_each_call_of_the_store(url: str, moment: str)
     engine.dispose()
 
 
-@pytest.mark.parametrize("setting", ["client_encoding=LATIN1", "options=-cdatestyle%3DGerman"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "client_encoding=LATIN1",
+        "options=-cdatestyle%3DGerman",
+        "options=-cdatestyle%3DSQL,DMY",
+        "options=-ctimezone%3DAmerica/New_York",
+        "options=-ctimezone%3DAsia/Tokyo",
+    ],
+)
 def test_settings_of_the_url_do_not_change_how_values_are_sent(make_postgres: MakeDatabase, setting: str) -> None:
     url = make_postgres()
+    times = [
+        datetime(2026, 2, 1, 3, 4, 5, 678, UTC),
+        datetime.min.replace(tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ]
     with Store(f"{url}{'&' if '?' in url else '?'}{setting}") as store:
-        store.create("k", messages=[message("日本語 😀")])
-        assert store.get("k").messages[0].content == "日本語 😀"
+        store.create("k", messages=[message("日本語 😀", created_at=time) for time in times])
+        assert [(each.content, each.created_at) for each in store.get("k").messages] == [
+            ("日本語 😀", time) for time in times
+        ]
+
+
+def test_null_fields_are_stored_on_a_server_with_array_nulls_off(make_postgres: MakeDatabase, tmp_path: Path) -> None:
+    with Store(f"{make_postgres()}&options=-carray_nulls%3Doff") as store:
+        store.create("k", messages=[message(), message()])
+        store.append_messages("k", [message(), message(tokens=1, name="null")])
+        before = store.get("k").messages
+        interchange.export(store, tmp_path / "a.jsonl", "jsonl", everything=True)
+        store.delete("k")
+        interchange.import_path(store, tmp_path / "a.jsonl")
+        assert store.get("k").messages == before
+        assert [(each.tokens, each.name) for each in before] == [(None, None)] * 3 + [(1, "null")]
 
 
 @pytest.mark.parametrize("setting", ["datestyle=German", "client_encoding=LATIN1"])

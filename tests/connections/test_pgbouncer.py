@@ -10,7 +10,7 @@ from support.databases import MakeDatabase
 from support.factories import message
 from support.pgbouncer import PgBouncer
 
-from lango_store import DatabaseUnavailable, Store, schema
+from lango_store import DatabaseUnavailable, Store, read_only_engine, schema
 
 pytestmark = pytest.mark.pgbouncer
 
@@ -70,6 +70,15 @@ def test_pgbouncer_refuses_a_url_with_options_or_a_statement_timeout(
     for parameter in ("options=-csearch_path%3Dpublic", "statement_timeout=5s"):
         with (
             Store(f"{pooler.url(make_postgres())}&{parameter}") as store,
-            pytest.raises(DatabaseUnavailable, match="unsupported startup parameter"),
+            pytest.raises(DatabaseUnavailable, match=r"unsupported startup parameter.*ALTER ROLE"),
         ):
             store.ping()
+
+
+def test_read_only_engine_names_the_reason_that_pgbouncer_refuses_it(
+    make_postgres: MakeDatabase, pooler: PgBouncer
+) -> None:
+    engine = read_only_engine(pooler.url(make_postgres()))
+    with Store(engine) as store, pytest.raises(DatabaseUnavailable, match="the URL of the server itself"):
+        store.ping()
+    engine.dispose()

@@ -124,3 +124,23 @@ def test_export_refuses_a_format_that_can_only_be_imported(opened: Store, given:
     given(draft("k"))
     with pytest.raises(ValueError, match="given can only be imported: export to one of "):
         interchange.export(opened, ".", "given", everything=True)
+
+
+def test_backup_to_a_pipe_holds_no_connection_while_its_reader_waits(opened: Store, tmp_path: Path) -> None:
+    for key in ("a", "b"):
+        opened.create(key, messages=messages(100, content="x" * 1000))  # more than a pipe takes without a reader
+    reader, writer = os.pipe()
+
+    def write() -> list[interchange.Exported]:
+        with os.fdopen(writer, "wb") as file:
+            return interchange.export(opened, file, "jsonl", everything=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(write)
+        with os.fdopen(reader, "rb") as file:
+            beginning = file.read(1)
+            assert opened.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+            backup = beginning + file.read()
+        assert [each.error for each in running.result()] == [None, None]
+    interchange.export(opened, tmp_path / "a.jsonl", "jsonl", everything=True)
+    assert backup == (tmp_path / "a.jsonl").read_bytes()
