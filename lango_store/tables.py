@@ -16,7 +16,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0107"
+SCHEMA_REVISION: Final = "0108"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -79,8 +79,8 @@ class SessionRow(Base, table=True):
     )
 
     key: str = _key()
-    agent_id: str | None = Field(default=None, sa_type=TEXT)
-    user_id: str | None = Field(default=None, sa_type=TEXT)
+    agent_id: str | None = Field(default=None, sa_type=KEY_TEXT)
+    user_id: str | None = Field(default=None, sa_type=KEY_TEXT)
     title: str | None = Field(default=None, sa_type=TEXT)
     model: str | None = Field(default=None, sa_type=TEXT)
     settings: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
@@ -99,11 +99,11 @@ class SessionRow(Base, table=True):
     summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
     summarized_upto: int = _counter()
     last_consolidated: int = _counter()
-    forked_from: str | None = Field(default=None, sa_type=TEXT)
+    forked_from: str | None = Field(default=None, sa_type=KEY_TEXT)
     incarnation: int = _counter()
     revision: int = _counter()
     lease_token: int | None = Field(default=None, sa_type=sa.BigInteger)
-    lease_turn: str | None = Field(default=None, sa_type=TEXT)
+    lease_turn: str | None = Field(default=None, sa_type=KEY_TEXT)
     lease_until: datetime | None = Field(default=None, sa_type=TimeColumn)
 
     messages: list["MessageRow"] = Relationship(
@@ -134,7 +134,7 @@ class _TurnColumns(Base):
 
     session_key: str = Field(sa_type=KEY_TEXT)
     turn_no: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
-    id: str | None = Field(default=None, sa_type=TEXT)
+    id: str | None = Field(default=None, sa_type=KEY_TEXT)
     kind: str = Field(sa_type=TEXT)
     first_seq: int = Field(sa_type=sa.BigInteger)
     last_seq: int = Field(sa_type=sa.BigInteger)
@@ -143,7 +143,7 @@ class _TurnColumns(Base):
     meta: Any = Field(default=None, sa_type=JsonColumn, nullable=True, sa_column_kwargs={"name": "metadata"})
     extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     created_at: datetime = Field(sa_type=TimeColumn)
-    copied_from: str | None = Field(default=None, sa_type=TEXT)
+    copied_from: str | None = Field(default=None, sa_type=KEY_TEXT)
 
 
 class _MessageColumns(Base):
@@ -152,11 +152,11 @@ class _MessageColumns(Base):
     session_key: str = Field(sa_type=KEY_TEXT)
     seq: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
     turn_no: int | None = Field(default=None, sa_type=sa.BigInteger)
-    id: str | None = Field(default=None, sa_type=TEXT)
+    id: str | None = Field(default=None, sa_type=KEY_TEXT)
     role: MessageRole = Field(sa_type=RoleColumn)
     author: str | None = Field(default=None, sa_type=TEXT)
     name: str | None = Field(default=None, sa_type=TEXT)
-    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=KEY_TEXT)
     text: str | None = Field(default=None, sa_type=TEXT)
     content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
@@ -166,7 +166,7 @@ class _MessageColumns(Base):
     sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     payloads: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     logged_at: datetime | None = Field(default=None, sa_type=TimeColumn)
-    taken_by: str | None = Field(default=None, sa_type=TEXT)
+    taken_by: str | None = Field(default=None, sa_type=KEY_TEXT)
 
 
 class TurnRow(_TurnColumns, table=True):
@@ -248,7 +248,7 @@ class DraftRow(Base, table=True):
     session_key: str = _key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     token: int = Field(sa_type=sa.BigInteger)
-    turn_id: str = Field(sa_type=TEXT)
+    turn_id: str = Field(sa_type=KEY_TEXT)
     piece: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     written_at: datetime = Field(sa_type=TimeColumn)
 
@@ -270,11 +270,11 @@ class InboxRow(Base, table=True):
 
     session_key: str = _key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    id: str | None = Field(default=None, sa_type=TEXT)
+    id: str | None = Field(default=None, sa_type=KEY_TEXT)
     role: MessageRole = Field(sa_type=RoleColumn)
     author: str | None = Field(default=None, sa_type=TEXT)
     name: str | None = Field(default=None, sa_type=TEXT)
-    tool_call_id: str | None = Field(default=None, sa_type=TEXT)
+    tool_call_id: str | None = Field(default=None, sa_type=KEY_TEXT)
     text: str | None = Field(default=None, sa_type=TEXT)
     content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)

@@ -99,7 +99,14 @@ class SchemaGate:
 
     def _check(self, connection: sa.Connection, *, tables: bool = False) -> DatabaseFile | None:
         self._reject_incompatible(connection)
-        stored = revision.required(connection)
+        try:
+            stored = revision.required(connection)
+        except SchemaOutOfDate as error:
+            if error.found is None:
+                from lango_store.schema.unversioned import reject_unversioned  # imported late: it imports Alembic
+
+                reject_unversioned(connection)
+            raise
         if tables and (missing := revision.missing_tables(connection)):
             raise LangoStoreError(
                 f"{', '.join(missing)} missing, although {VERSION_TABLE} says that the schema is complete: restore "

@@ -43,6 +43,19 @@ class Fts5(SearchIndex):
     select_names = "SELECT name FROM sqlite_master WHERE name GLOB 'lango_search*'"
     select_drainable = f"SELECT EXISTS (SELECT 1 FROM {QUEUE}) AND NOT query_only FROM pragma_query_only"
 
+    def obstacle(self, connection: sa.Connection) -> str | None:
+        if connection.exec_driver_sql("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").first() is not None:
+            return None
+        return (
+            "this SQLite library has no FTS5, which the search index needs: use a Python whose SQLite has FTS5, "
+            "or `pip install 'lango-store[sqlite]'` and a URL sqlite+pysqlite3:///file"
+        )
+
+    def fault(self, connection: sa.Connection) -> str | None:
+        if (obstacle := self.obstacle(connection)) is not None:
+            return f"{obstacle}, or run `lango-store search disable`"
+        return super().fault(connection)
+
     def create_queue(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"CREATE TABLE {QUEUE} (id INTEGER PRIMARY KEY)")
         for name, (row, event) in zip(TRIGGERS, _EVENTS, strict=True):

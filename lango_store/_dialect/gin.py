@@ -5,29 +5,42 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect.search import MESSAGE, QUEUE, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
+from lango_store._dialect.search import MESSAGE, QUEUE, REBUILD, TABLES, TRIGGERS, Matches, SearchIndex, read_messages
 from lango_store._values.search_query import SearchQuery, Term, indexed
 
 _DAMAGE: Final = ("XX000", "XX001", "XX002", "58P01", "42P01", "42703", "42704")
 
 _CREATE_QUEUE: Final = (
     f"CREATE TABLE {QUEUE} (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
-    'session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL)',
-    # The function runs with the rights of its owner, so that applications need no grant on the queue and do not fail
-    # when an index is created. All names are qualified, because the search path is the caller's.
-    """
-    CREATE FUNCTION {schema}.lango_search_enqueue() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-    BEGIN
-      INSERT INTO {schema}.lango_search_queue (session_key, seq)
-      SELECT session_key, seq FROM changed WHERE TG_OP = 'UPDATE' OR role <> 'record';
-      RETURN NULL;
-    END $$
-    """,
-    *(
-        f"CREATE TRIGGER {name} AFTER {event} ON lango_message REFERENCING {rows} TABLE AS changed "
-        "FOR EACH STATEMENT EXECUTE FUNCTION {schema}.lango_search_enqueue()"
-        for name, event, rows in zip(TRIGGERS, ("INSERT", "UPDATE", "DELETE"), ("NEW", "NEW", "OLD"), strict=True)
-    ),
+    'session_key TEXT COLLATE "C" NOT NULL, seq BIGINT NOT NULL)'
+)
+# The function runs with the rights of its owner, so that applications need no grant on the queue and do not fail when
+# an index is created. Its search path begins with PostgreSQL's own operators, and then has the schema of the table,
+# which may have been renamed. An operator of that schema is never used, because the types of all operands fit exactly.
+# Dynamic SQL would be planned at each call.
+_BODY: Final = """
+BEGIN
+  PERFORM set_config('search_path', 'pg_catalog, ' || quote_ident(TG_TABLE_SCHEMA) || ', pg_temp', true);
+  -- The owner of a queue can attach triggers to it, which run with the rights of this function.
+  IF (SELECT pg_get_userbyid(relowner) <> current_user FROM pg_class
+      WHERE oid = 'lango_search_queue'::regclass::oid) THEN
+    RAISE insufficient_privilege USING MESSAGE =
+      'lango_search_queue has another owner than lango_search_enqueue(): run `lango-store search rebuild`';
+  END IF;
+  INSERT INTO lango_search_queue (session_key, seq)
+  SELECT session_key, seq FROM changed WHERE TG_OP = 'UPDATE' OR role <> 'record';
+  RETURN NULL;
+END
+"""
+_CREATE_FUNCTION: Final = (
+    "CREATE OR REPLACE FUNCTION lango_search_enqueue() RETURNS trigger LANGUAGE plpgsql "
+    f"SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body${_BODY}$body$",
+    "REVOKE EXECUTE ON FUNCTION lango_search_enqueue() FROM PUBLIC",  # triggers of other tables could misuse it
+)
+_CREATE_TRIGGERS: Final = tuple(
+    f"CREATE TRIGGER {name} AFTER {event} ON lango_message REFERENCING {rows} TABLE AS changed "
+    "FOR EACH STATEMENT EXECUTE FUNCTION lango_search_enqueue()"
+    for name, event, rows in zip(TRIGGERS, ("INSERT", "UPDATE", "DELETE"), ("NEW", "NEW", "OLD"), strict=True)
 )
 _CREATE_ENTRIES: Final = (
     'CREATE TABLE lango_search (session_key TEXT COLLATE "C", seq BIGINT, entry TSVECTOR NOT NULL, '
@@ -37,6 +50,25 @@ _CREATE_ENTRIES: Final = (
 )
 
 _IN_SCHEMA: Final = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+_IS_WRITABLE: Final = "current_setting('default_transaction_read_only') = 'off' AND NOT pg_is_in_recovery()"
+_IS_FOREIGN: Final = "pronamespace <> relnamespace OR proowner <> relowner"
+_IS_OUTDATED: Final = (
+    f"(prosrc <> $body${_BODY}$body$ OR NOT prosecdef "
+    "OR proconfig[1] IS DISTINCT FROM 'search_path=pg_catalog, pg_temp')"
+)
+# The queue has the schema and the owner that the function of the triggers must have.
+_FAULTS: Final = f"""
+SELECT bool_or({_IS_FOREIGN}), bool_or({_IS_OUTDATED})
+FROM pg_class JOIN pg_trigger ON starts_with(tgname::text, 'lango_search') JOIN pg_proc ON pg_proc.oid = tgfoid
+WHERE relname = '{QUEUE}' AND {_IN_SCHEMA}
+AND tgrelid = (SELECT oid FROM pg_class WHERE relname = 'lango_message' AND {_IN_SCHEMA})
+"""
+_REPLACEABLE: Final = f"""
+SELECT EXISTS (
+SELECT FROM pg_class JOIN pg_proc ON pronamespace = relnamespace AND proname = 'lango_search_enqueue'
+WHERE relname = '{QUEUE}' AND {_IN_SCHEMA} AND NOT ({_IS_FOREIGN}) AND {_IS_OUTDATED} AND {_IS_WRITABLE}
+AND pg_has_role(proowner, 'USAGE') AND has_schema_privilege(pronamespace, 'CREATE'))
+"""
 _INSERT: Final = """
 INSERT INTO lango_search (session_key, seq, entry)
 SELECT key, seq, pg_catalog.setweight(pg_catalog.to_tsvector('simple', text), 'A')
@@ -70,23 +102,38 @@ class Gin(SearchIndex):
         f"AND {_IN_SCHEMA} AND tgenabled IN ('O', 'A')"
     )
     select_drainable = (
-        "SELECT current_setting('default_transaction_read_only') = 'off' AND NOT pg_is_in_recovery() "
-        f"AND EXISTS (SELECT FROM {QUEUE}) AND bool_and(has_table_privilege(name, 'DELETE')) "
+        f"SELECT {_IS_WRITABLE} AND EXISTS (SELECT FROM {QUEUE}) AND bool_and(has_table_privilege(name, 'DELETE')) "
         f"FROM (VALUES {', '.join(f'({name!r})' for name in TABLES)}) AS names (name)"
     )
 
     def create_queue(self, connection: sa.Connection) -> None:
-        schema = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
-        for statement in _CREATE_QUEUE:
-            connection.exec_driver_sql(statement.replace("{schema}", schema))
+        for statement in (_CREATE_QUEUE, *_CREATE_FUNCTION, *_CREATE_TRIGGERS):
+            connection.exec_driver_sql(statement)
 
     def create_entries(self, connection: sa.Connection) -> None:
         for statement in _CREATE_ENTRIES:
             connection.exec_driver_sql(statement)
 
     def drop(self, connection: sa.Connection) -> None:
-        connection.exec_driver_sql("DROP FUNCTION IF EXISTS lango_search_enqueue() CASCADE")  # and its triggers
+        for name in TRIGGERS:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name} ON lango_message")
+        connection.exec_driver_sql("DROP FUNCTION IF EXISTS lango_search_enqueue() CASCADE")  # and triggers of copies
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {', '.join(TABLES)}")
+
+    def fault(self, connection: sa.Connection) -> str | None:
+        if (missing := super().fault(connection)) is not None:
+            return missing
+        is_foreign, is_outdated = connection.exec_driver_sql(_FAULTS).one()
+        if is_foreign:
+            return f"the function of its triggers has another schema or owner than {QUEUE}: {REBUILD}"
+        return "lango_search_enqueue() is outdated: run `lango-store db upgrade` as its owner" if is_outdated else None
+
+    def has_outdated_function(self, connection: sa.Connection) -> bool:
+        return bool(connection.exec_driver_sql(_REPLACEABLE).scalar_one())
+
+    def replace_function(self, connection: sa.Connection) -> None:
+        for statement in _CREATE_FUNCTION:
+            connection.exec_driver_sql(statement)
 
     def drain(self, connection: sa.Connection, limit: int) -> int:
         # Only one transaction drains at a time. Two could index the same message, and the older text could win.

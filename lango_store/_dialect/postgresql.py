@@ -48,6 +48,11 @@ AND a.grantee <> n.nspowner AND a.grantee <> (SELECT relowner FROM pg_class WHER
 ORDER BY 1, 2
 """
 
+_CHANGED_COLLATION: Final = """
+SELECT quote_ident(datname), datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
+WHERE datname = current_database() AND datcollversion <> pg_database_collation_actual_version(oid)
+"""
+
 
 def _text(value: str) -> sa.ColumnElement[str]:
     """Bind a text as TEXT: another role can define a function or an operator of VARCHAR, which would run instead."""
@@ -303,11 +308,11 @@ class PostgreSQL(Dialect):
 
     def is_connection_unusable(self, driver: Any, error: BaseException) -> bool:
         # A demoted primary keeps its clients connected, and would refuse all their writes.
-        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY
+        return bool(driver.closed) or getattr(error, "sqlstate", None) == _READ_ONLY or _is_outdated_statement(error)
 
     def transient_reason(self, error: BaseException) -> TransientReason | None:
         state = getattr(error, "sqlstate", None)
-        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS):
+        if state in ("40001", "40P01", *_TRANSACTION_TIMEOUTS) or _is_outdated_statement(error):
             return TransientReason.ROLLED_BACK
         if state in ("55P03", "57014", "53300", "57P03", _READ_ONLY) or self.needs_new_dialect(error):
             return TransientReason.REFUSED
@@ -344,6 +349,13 @@ class PostgreSQL(Dialect):
             yield (
                 f"{role} may create in schema {schema}: functions and operators there are called by name",
                 f"REVOKE CREATE ON SCHEMA {schema} FROM {role};",
+            )
+        # Not a risk for the store's own indexes, which sort by code point.
+        for database, recorded, actual in connection.exec_driver_sql(_CHANGED_COLLATION):
+            yield (
+                f"the collation library has changed from version {recorded} to {actual}: indexes on text in other "
+                "tables may miss rows",
+                f"REINDEX DATABASE {database}; ALTER DATABASE {database} REFRESH COLLATION VERSION;",
             )
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
@@ -439,6 +451,12 @@ def primary_message(error: BaseException) -> str:
     """Return the primary message of a server's error, or the text of an error from the driver itself."""
     primary: str | None = getattr(getattr(error, "diag", None), "message_primary", None)
     return primary or str(error).strip()
+
+
+def _is_outdated_statement(error: BaseException) -> bool:
+    """Return True if a migration has changed a column's type or collation since the statement was prepared."""
+    diagnosis = getattr(error, "diag", None)  # the message text may be translated
+    return getattr(diagnosis, "source_function", None) == "RevalidateCachedQuery"
 
 
 def _kinds(error: BaseException) -> set[str]:

@@ -63,6 +63,18 @@ class SearchIndex(Protocol):
     def drop(self, connection: sa.Connection) -> None:
         """Drop the index even if it is damaged."""
 
+    def obstacle(self, connection: sa.Connection) -> str | None:
+        """Return why this database cannot have an index, with a remedy; None if it can."""
+        return None
+
+    def has_outdated_function(self, connection: sa.Connection) -> bool:
+        """Return True if the triggers call a function of an earlier release that this connection may replace."""
+        return False  # triggers on SQLite call no function
+
+    def replace_function(self, connection: sa.Connection) -> None:
+        """Replace the function that the triggers call."""
+        return
+
     def drain(self, connection: sa.Connection, limit: int) -> int:
         """Index the newest queued changes, at most `limit`; return how many were indexed."""
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from lango_store._dialect.base import (
     ensure_transaction,
 )
 from lango_store._dialect.fts5 import Fts5
+from lango_store._engine.engine import LOG_LIMIT, NO_SHARED_MEMORY
 from lango_store._engine.sqlite_library import REMEDY, is_affected, library_version
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
@@ -31,6 +33,13 @@ from lango_store.tables import Base
 
 _SYNC_CHECKPOINTS: Final = 1  # PRAGMA synchronous = NORMAL: with a WAL, only checkpoints wait for the disk
 _STEPS: Final = 1_000  # instructions of SQLite's virtual machine, which take some microseconds
+_SHARED_MEMORY_ERRORS: Final = (
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_IOERR_SHMLOCK,
+    sqlite3.SQLITE_IOERR_SHMMAP,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+)
+_LARGE_LOG: Final = 4 * LOG_LIMIT
 _OURS: Final = tuple(table.name for table in Base.metadata.sorted_tables)
 _CHILDREN: Final = tuple(table.name for table in Base.metadata.sorted_tables if table.foreign_keys)
 
@@ -39,7 +48,7 @@ class SQLite(Dialect):
     """One writer at a time among all processes; no server, so round trips are free."""
 
     name = "sqlite"
-    drivers = ("pysqlite", "aiosqlite")
+    drivers = ("pysqlite", "aiosqlite", "pysqlcipher")
     has_replicas = False
     batch_seconds = 0.08  # all writers wait for a batch
     batch_rest = 0.1  # a waiting writer retries at least every 0.1 s
@@ -264,10 +273,17 @@ class SQLite(Dialect):
                 return DatabaseUnavailable(f"{reason}; the file or its folder is not writable")
             case sqlite3.SQLITE_CANTOPEN:
                 return DatabaseUnavailable(f"{reason}; check that the path is right and the folder is writable")
-            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            case sqlite3.SQLITE_NOTADB:
+                return DatabaseUnavailable(
+                    f"{reason}; if it is encrypted, give the right key. Otherwise restore the file from a backup, or "
+                    "save its rows: lango-store copy --salvage"
+                )
+            case sqlite3.SQLITE_CORRUPT:
                 return DatabaseUnavailable(
                     f"{reason}; restore the file from a backup, or save its rows: lango-store copy --salvage"
                 )
+            case sqlite3.SQLITE_PROTOCOL | sqlite3.SQLITE_IOERR if code in _SHARED_MEMORY_ERRORS:
+                return DatabaseUnavailable(f"{reason}; {NO_SHARED_MEMORY}")
             case sqlite3.SQLITE_IOERR:
                 return DatabaseUnavailable(f"{reason}; the disk refused")
             case sqlite3.SQLITE_CONSTRAINT if "FOREIGN KEY" in reason:  # ON DELETE RESTRICT has a trigger's error code
@@ -307,6 +323,13 @@ class SQLite(Dialect):
         mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         if mode not in ("wal", "memory"):
             yield f"journal_mode is {mode}: readers wait for writers", "sqlite3 FILE 'PRAGMA journal_mode = WAL'"
+        if mode == "wal" and (size := _log_size(file := self.file(connection))) > _LARGE_LOG:
+            yield (
+                f"{file}-wal has {size >> 20} MiB instead of about 4: a connection keeps a snapshot open, or the "
+                "connections that write make no checkpoints or have no journal_size_limit",
+                "end long reads, stop the processes that write, and run "
+                f"`sqlite3 {file} 'PRAGMA wal_checkpoint(TRUNCATE)'`: if it prints 1 first, a snapshot is still open",
+            )
         if mode == "wal" and is_affected(version := library_version(connection)):
             yield (
                 f"SQLite {'.'.join(map(str, version))} can lose commits during a checkpoint (its WAL-reset bug): "
@@ -323,6 +346,11 @@ class SQLite(Dialect):
                 "this engine's connections have foreign keys off, a delete would leave messages behind: "
                 "make the engine with lango_store.create_engine(url), or add "
                 '`sqlalchemy.event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys = ON"))`'
+            )
+        if isinstance(connection.engine.pool, sa.SingletonThreadPool) and self.file(connection) is not None:
+            return (
+                "this engine's pool gives each thread one connection, so a write would join an open snapshot: make the "
+                "engine with poolclass=QueuePool"
             )
         driver: Any = connection.connection.driver_connection
         if getattr(driver, "autocommit", None) is True:  # commit() and rollback() would have no effect
@@ -353,6 +381,11 @@ def _reject_orphans(connection: sa.Connection) -> None:
             orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
             if orphans:
                 raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
+
+
+def _log_size(file: str | None) -> int:
+    log = Path(f"{file}-wal")
+    return log.stat().st_size if log.exists() else 0
 
 
 def _part(text: sa.ColumnElement[Any], start: int, length: int) -> sa.ColumnElement[str]:

@@ -17,7 +17,7 @@ from lango_store._engine import checkpoints, pool
 from lango_store._engine.fair_pool import FairPool
 from lango_store._engine.sqlite_library import is_affected, log_affected
 from lango_store._engine.url import milliseconds, parse
-from lango_store.errors import LangoStoreError, quoted
+from lango_store.errors import DatabaseUnavailable, LangoStoreError, quoted
 
 Durability = Literal["full", "normal"]
 
@@ -46,6 +46,17 @@ PgBouncer keeps both settings for each client.
 # No overflow, because connections above the pool size are created and closed at each use. LIFO, because the connection
 # that was used last has its statements prepared.
 _POOL: Final = {"poolclass": FairPool, "pool_size": 16, "max_overflow": 0, "pool_use_lifo": True}
+
+LOG_LIMIT: Final = 16 * 2**20
+"""The size in bytes to which SQLite shortens its log file; between two checkpoints the log usually has 4 MiB.
+
+A longer log, after a large transaction or a long read, is shortened by the first commit after it was restarted.
+"""
+
+NO_SHARED_MEMORY: Final = (
+    "SQLite's WAL mode needs shared memory, which network file systems and some containers do not have: use a local "
+    "disk or PostgreSQL, or give the store an engine of SQLAlchemy with another journal mode"
+)
 
 sa.dialects.registry.register("sqlite.pysqlite3", "lango_store._engine.pysqlite3_dialect", "PySQLite3")
 
@@ -76,7 +87,8 @@ def create_engine(url: str | sa.URL, *, durability: Durability = "full", **optio
     Raises:
         ValueError: The URL is of another database, has an invalid parameter, or would show a password in errors; or
             `durability` is neither `full` nor `normal`.
-        LangoStoreError: The client library of the database is not installed.
+        LangoStoreError: The client library of the database is not installed. A connection raises it if a SQLite file
+            cannot be switched to WAL mode.
     """
     if durability not in get_args(Durability):
         raise ValueError(f"durability={quoted(durability)}: give 'full' or 'normal'")
@@ -176,12 +188,14 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
     @event.listens_for(engine, "connect")
     def settings(driver: Any, entry: ConnectionPoolEntry) -> None:
         try:
+            if not in_memory:  # first, because it explains why a file cannot be opened
+                driver.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+                if "immutable" not in url.query:  # nothing writes to such a file
+                    _ensure_wal(driver, sqlite.OperationalError)
             driver.execute("PRAGMA foreign_keys = ON")
             # Some builds of SQLite leave deleted texts in the file. FAST would leave them in free pages.
             driver.execute("PRAGMA secure_delete = ON")
             driver.execute(f"PRAGMA synchronous = {'NORMAL' if durability == 'normal' else 'FULL'}")
-            if not in_memory:
-                _ensure_wal(driver, sqlite.OperationalError)
             if safe_checkpoints is not None:
                 safe_checkpoints.connected(driver, entry.info)
                 log_affected(sqlite.sqlite_version)
@@ -221,13 +235,20 @@ def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
-            if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                driver.execute("PRAGMA journal_mode = WAL")
+            (mode,) = driver.execute("PRAGMA journal_mode").fetchone()
+            if mode != "wal":
+                (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":  # SQLite keeps the old mode and reports no error
+                raise LangoStoreError(f"the file stays in journal mode {mode!r}: {NO_SHARED_MEMORY}")
             return
         except operational_error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_READONLY:
                 return  # a read-only file, whose owner chooses the journal mode
+            if code == sqlite3.SQLITE_CANTOPEN:  # not the file, which is open, but its log or the shared memory
+                raise DatabaseUnavailable(
+                    f"SQLite: {error}; check that the folder is writable. {NO_SHARED_MEMORY}"
+                ) from error
             if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

@@ -31,6 +31,10 @@ _SECRET_NAME: Final = re.compile(r"(?i)pass|pwd|secret")
 _ASSIGNED_SECRET: Final = re.compile(r"(?i)(pass\w*|pwd|secret\w*|key)\s*=")
 
 _NO_URL: Final = "not a database URL that is supported: give sqlite:///file, sqlite:// or postgresql://user:password@host:5432/database"
+_ENCRYPTED: Final = (
+    "a URL of SQLCipher is supported only as an engine: pass sqlalchemy.create_engine(url, poolclass=QueuePool) to the "
+    "store, with a listener for `connect` that switches foreign keys on"
+)
 _UNQUOTED: Final = (
     "the URL has an unquoted @: in a user name, password or parameter write %40 (and %2F for /, %3F for ?)"
 )
@@ -46,6 +50,8 @@ def parse(database_url: str | sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     url = _parsed(database_url)
     backend, _, driver = url.drivername.partition("+")
     backend = "postgresql" if backend == "postgres" else backend
+    if url.drivername == "sqlite+pysqlcipher":
+        raise ValueError(_ENCRYPTED)
     if driver not in _DRIVERS.get(backend, ()) or (url.port is not None and not 0 < url.port < 2**16):
         raise ValueError(_NO_URL)
     _reject_misplaced(url)

@@ -95,6 +95,19 @@ def _misplaced(connection: sa.Connection) -> Iterator[Fault]:
         yield _shown(key), detail, "doctor --repair removes them from the turn"
 
 
+def _repeated_ids(connection: sa.Connection) -> Iterator[Fault]:
+    for table in (MESSAGE, INBOX, TURN):
+        # Grouped by an expression, so that the database does not read a damaged index.
+        id = table.c.id.concat(sa.literal_column("''", sa.Text()))
+        ids = sa.select(table.c.session_key, id.label("id")).where(table.c.id.is_not(None))
+        repeated = ids.group_by(table.c.session_key, id).having(sa.func.count() > sa.literal_column("1")).subquery()
+        query = sa.select(repeated.c.session_key, sa.func.count(), sa.func.min(repeated.c.id))
+        for key, number, example in connection.execute(query.group_by(repeated.c.session_key)):
+            detail = f"session {key!r}: {number} ids are stored more than once in {table.name}, such as {example!r}"
+            remedy = f"set id to NULL in all rows but the first of each id, then rebuild the index uq_{table.name}_id"
+            yield _shown(key), detail, remedy
+
+
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
     for table in (*transfer.CHILDREN, REMOVED_MESSAGE, REMOVED_TURN):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
@@ -218,6 +231,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "missing index": _missing_indexes,
     "wrong counters": _counters,
     "misplaced message": _misplaced,
+    "repeated id": _repeated_ids,
     "orphans": _orphans,
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,

@@ -47,7 +47,7 @@ def begin(
 def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
     prefix = id_prefix(turn_id)
     in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < f"{prefix}g", MESSAGE.c.turn_no.is_(None))
-    appended = [each for each in messages.where(connection, key, in_range) if str(each.id).startswith(prefix)]
+    appended = messages.where(connection, key, in_range)
     # Two queries, because each has its own index.
     taken = messages.where(connection, key, sa.and_(MESSAGE.c.taken_by == turn_id, MESSAGE.c.turn_no.is_(None)))
     found = {each.seq: each for each in (*appended, *taken)}
@@ -112,7 +112,6 @@ _COMPARED: Final = [name for name in MESSAGE_INPUT_FIELDS if name not in ("id", 
 
 def id_prefix(turn_id: str) -> str:
     """Return the beginning of the ids that the messages of a turn get."""
-    # Letters and digits only: all collations sort the ids with this prefix next to each other.
     return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
 
 

@@ -174,4 +174,4 @@ def _current(url: str) -> tuple[dict[str, str | None], str]:
 
 
 def _state(revision: str | None) -> str:
-    return "no lango_store tables" if revision is None else f"at revision {revision}"
+    return "no revision" if revision is None else f"at revision {revision}"

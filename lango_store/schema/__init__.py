@@ -26,6 +26,7 @@ from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import (
     LOCK_TIMEOUT,
     Database,
+    has_outdated_function,
     known_revisions,
     migrate,
     opened,
@@ -36,6 +37,7 @@ from lango_store.schema.running import (
     script_directory,
 )
 from lango_store.schema.searching import disable_search, enable_search, rebuild_search, search_status
+from lango_store.schema.unversioned import reject_unversioned
 from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 
 __all__ = [
@@ -80,6 +82,8 @@ def upgrade(
 ) -> str | None:
     """Upgrade the schema to a migration revision, in one transaction.
 
+    On PostgreSQL, this also replaces the function that the triggers of the search index call, if it is outdated.
+
     Several processes can upgrade the same database at the same time: one of them upgrades, the others wait and then
     find nothing to do. A schema that is newer than this release is not changed, so that a process of the old release
     can restart during a deployment.
@@ -97,7 +101,8 @@ def upgrade(
 
     Raises:
         DatabaseBusy: A table was in use, or another migration was running, for too long; nothing was changed.
-        LangoStoreError: This release has no such revision; nothing was changed.
+        LangoStoreError: This release has no such revision, or the database has tables of lango_store without a recorded
+            revision, and the error names the revision to stamp; nothing was changed.
 
     Example:
         ```python
@@ -111,12 +116,17 @@ def upgrade(
         _write_script(database, revision, start)
         return None
 
-    def steps(scripts: ScriptDirectory, at: Any) -> Iterable[Any]:
+    def steps(scripts: ScriptDirectory, at: Any, connection: sa.Connection) -> Iterable[Any]:
+        if not at:
+            reject_unversioned(connection)
         # Compare again under the lock: a newer release may have migrated while this one waited.
         return [] if revision == "head" and _is_current(at) else scripts._upgrade_revs(revision, at)
 
-    if revision == "head" and _is_current(revision_now := current(database)):  # avoids waiting for another migration
-        return revision_now
+    if revision == "head":
+        with reading(database) as connection:
+            revision_now = revisions.found(connection)
+            if _is_current(revision_now) and not has_outdated_function(connection):
+                return revision_now  # without waiting for another migration
     return migrate(steps, database, lock_timeout)
 
 
@@ -188,7 +198,7 @@ def downgrade(
     """
     _reject_empty("revision", revision)
     options = {"destination_rev": revision}  # as in Alembic's own command
-    reached = migrate(lambda scripts, at: scripts._downgrade_revs(revision, at), database, lock_timeout, **options)
+    reached = migrate(lambda scripts, at, _: scripts._downgrade_revs(revision, at), database, lock_timeout, **options)
     if reached is None:
         disable_search(database)
     return reached
@@ -211,7 +221,7 @@ def stamp(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEO
         LangoStoreError: This release has no such revision; nothing was changed.
     """
     _reject_empty("revision", revision)
-    return migrate(lambda scripts, at: scripts._stamp_revs(revision, at), database, lock_timeout)
+    return migrate(lambda scripts, at, _: scripts._stamp_revs(revision, at), database, lock_timeout)
 
 
 def current(database: Database) -> str | None:
@@ -221,7 +231,7 @@ def current(database: Database) -> str | None:
         database: A URL, an engine or a connection.
 
     Returns:
-        The revision, such as "0102"; None if the database has no tables of lango_store.
+        The revision, such as "0102"; None if none is recorded, as in a database without tables of lango_store.
     """
     with reading(database) as connection:
         return revisions.found(connection)
@@ -280,6 +290,11 @@ def check(database: Database) -> list[str]:
     """
     with reading(database) as connection:
         revision = revisions.found(connection)
+        if revision is None:
+            try:
+                reject_unversioned(connection)
+            except LangoStoreError as error:
+                return [str(error)]
         if revision != SCHEMA_REVISION:
             schema = dialect_of(connection).schema(connection)
             where = "the database" if schema is None else f"schema {schema!r} of the database"
@@ -319,7 +334,7 @@ def _script(dialect: sa.Dialect, revision: str, start: str, **options: Any) -> s
     output = io.StringIO()
     options |= {"as_sql": True, "literal_binds": True, "output_buffer": output, "starting_rev": start}
     with known_revisions():
-        steps = options_of(lambda scripts, at: scripts._upgrade_revs(revision, at), **options)
+        steps = options_of(lambda scripts, at, _: scripts._upgrade_revs(revision, at), **options)
         run_revisions(MigrationContext.configure(dialect=dialect, opts=steps))
     return output.getvalue()
 

@@ -61,6 +61,9 @@ def differences(connection: sa.Connection) -> Iterator[str]:
         if line.startswith(("op.", "batch_op.")):
             yield f"to be as this release needs it: {line}"
     yield from _conditions(connection)
+    index = dialect_of(connection).search_index
+    if index.exists(connection) and (fault := index.fault(connection)) is not None:
+        yield f"the search index cannot be used: {fault}"
 
 
 def _conditions(connection: sa.Connection) -> Iterator[str]:

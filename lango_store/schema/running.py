@@ -26,8 +26,11 @@ if TYPE_CHECKING:  # importing Alembic takes longer than most commands
 Database = str | sa.URL | sa.Engine | sa.Connection
 """A database: a URL, an engine, or a connection. Functions join its transaction, or commit their own if it has none."""
 
-Steps = Callable[["ScriptDirectory", Any], Iterable[Any]]
-"""A function that takes this release's revisions and the database's current ones, and returns Alembic's steps."""
+Steps = Callable[["ScriptDirectory", Any, sa.Connection], Iterable[Any]]
+"""A function that takes this release's revisions, the database's current ones and the connection of the migration.
+
+It returns Alembic's steps.
+"""
 
 LOCK_TIMEOUT: Final = 5.0
 """The default number of seconds to wait for a table that is in use, on PostgreSQL."""
@@ -104,7 +107,15 @@ def run_steps(
         from alembic.runtime.migration import MigrationContext
 
         run_revisions(MigrationContext.configure(connection=connection, opts=options))
+        if has_outdated_function(connection):
+            dialect_of(connection).search_index.replace_function(connection)
         return revision.found(connection)
+
+
+def has_outdated_function(connection: sa.Connection) -> bool:
+    """Return True if the schema is of this release, and its search index has a replaceable function of another one."""
+    index = dialect_of(connection).search_index
+    return revision.found(connection) == SCHEMA_REVISION and index.has_outdated_function(connection)
 
 
 @contextmanager
@@ -132,7 +143,7 @@ def join(connection: sa.Connection) -> None:
 def options_of(steps: Steps, **options: Any) -> dict[str, Any]:
     """Return the options of a migration context that runs these steps."""
     scripts = script_directory()
-    return {**OPTIONS, **options, "script": scripts, "fn": lambda at, _: steps(scripts, at)}
+    return {**OPTIONS, **options, "script": scripts, "fn": lambda at, context: steps(scripts, at, context.connection)}
 
 
 def run_revisions(context: MigrationContext) -> None:

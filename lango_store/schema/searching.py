@@ -32,7 +32,7 @@ def enable_search(database: Database, *, on_progress: OnProgress | None = None) 
 
     Raises:
         SchemaOutOfDate: The database has no tables of lango_store, or older ones.
-        LangoStoreError: The tables are distributed over a Citus cluster, which cannot have a search index.
+        LangoStoreError: The tables are distributed over a Citus cluster, or SQLite was built without FTS5.
     """
     return _build(database, on_progress, recreate=False)
 
@@ -51,7 +51,7 @@ def rebuild_search(database: Database, *, on_progress: OnProgress | None = None)
 
     Raises:
         SchemaOutOfDate: The database has no tables of lango_store, or older ones.
-        LangoStoreError: The tables are distributed over a Citus cluster, which cannot have a search index.
+        LangoStoreError: The tables are distributed over a Citus cluster, or SQLite was built without FTS5.
     """
     return _build(database, on_progress, recreate=True)
 
@@ -122,6 +122,8 @@ def _check_possible(connection: sa.Connection) -> None:
             "the tables are distributed, and the search index needs triggers, which Citus does not allow on "
             "distributed tables: search in a copy on one server, or run `lango-store db undistribute` first"
         )
+    if (obstacle := dialect_of(connection).search_index.obstacle(connection)) is not None:
+        raise LangoStoreError(obstacle)
 
 
 @contextmanager

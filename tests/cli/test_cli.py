@@ -39,7 +39,7 @@ def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> Non
     at = ("--url", empty_url)
     schema_name = "public" if empty_url.startswith("postgresql") else None
     where = f" in schema {schema_name!r}" if schema_name else ""
-    assert run("db", "current", *at).stdout == f"no lango_store tables{where}, this release needs {SCHEMA_REVISION}\n"
+    assert run("db", "current", *at).stdout == f"no revision{where}, this release needs {SCHEMA_REVISION}\n"
     missing = run("db", "check", *at)
     assert missing.returncode == 1
     assert "lango-store db upgrade" in missing.stdout
@@ -48,7 +48,7 @@ def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> Non
     assert (upgraded.stdout, upgraded.stderr, upgraded.returncode) == (f"at revision {SCHEMA_REVISION}\n", "", 0)
     assert run("db", "check", *at).returncode == 0
     assert json.loads(run("db", "check", "--json", *at).stdout) == {"ok": True, "differences": []}
-    assert run("db", "downgrade", "base", "--yes", *at).stdout == "no lango_store tables\n"
+    assert run("db", "downgrade", "base", "--yes", *at).stdout == "no revision\n"
     told = {"revision": None, "needed": SCHEMA_REVISION, "schema": schema_name}
     assert json.loads(run("db", "current", "--json", *at).stdout) == told
     assert run("db", "check", *at).returncode == 1
@@ -85,7 +85,7 @@ def test_url_option_overrides_lango_store_url_which_overrides_database_url(tmp_p
     ours, hosts = f"sqlite:///{tmp_path}/ours.db", f"sqlite:///{tmp_path}/none.db"
     assert "9999," in current("--url", f"sqlite:///{tmp_path}/option.db", LANGO_STORE_URL=ours, DATABASE_URL=hosts)
     assert f"{SCHEMA_REVISION}," in current(LANGO_STORE_URL=ours, DATABASE_URL=hosts)
-    assert "no lango_store tables" in current(DATABASE_URL=hosts)
+    assert "no revision" in current(DATABASE_URL=hosts)
     nowhere = run("db", "current")
     assert nowhere.returncode == 2
     assert "LANGO_STORE_URL" in nowhere.stderr

@@ -18,6 +18,7 @@ from support.processes import Program
 
 from lango_store import LangoStoreError, Store, UniqueViolation, create_engine
 from lango_store._dialect.sqlite import SQLite
+from lango_store._engine.engine import LOG_LIMIT
 from lango_store._engine.sqlite_library import is_affected
 
 AFFECTED, FIXED = (3, 40, 1), (3, 53, 4)
@@ -164,6 +165,28 @@ def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: 
             store.append_messages("k", [message("x" * 40_000) for _ in range(20)])
         assert log_size(file) < grown + MOST
         assert store.info("k").message_count == 800
+    engine.dispose()
+
+
+@pytest.mark.parametrize("version", [AFFECTED, FIXED], ids=["affected", "fixed"])
+def test_doctor_names_a_large_log_which_shrinks_after_the_snapshot_that_kept_it(
+    file: Path, version: tuple[int, int, int]
+) -> None:
+    engine = create_engine(f"sqlite:///{file}", durability="normal", module=library(version))
+    with Store(engine, payloads=None) as store:
+        store.create("k")
+        with store.snapshot() as before:
+            before.get("k")
+            while log_size(file) <= 4 * LOG_LIMIT:
+                store.append_messages("k", [message("x" * 1_000_000) for _ in range(10)])
+        (finding,) = [each for each in store.examine() if "-wal has" in each.detail]
+        assert finding.name == "settings"
+        assert f"{log_size(file) >> 20} MiB instead of about 4: a connection keeps a snapshot open" in finding.detail
+        assert "wal_checkpoint(TRUNCATE)" in finding.remedy
+        for _ in range(30):
+            store.append_messages("k", [message("x" * 40_000) for _ in range(10)])
+        assert log_size(file) <= LOG_LIMIT
+        assert [each for each in store.examine() if "-wal has" in each.detail] == []
     engine.dispose()
 
 

@@ -112,7 +112,7 @@ def test_output_of_a_command_shows_no_password(url: str, capfd: pytest.CaptureFi
         ("postgresql://ann:654321/y", "5432"),
         ("postgresql://x/y?prepare_threshold=often", "prepare_threshold"),
         ("sqlite://agent.db", "sqlite:///file"),
-        *((url, "sqlite:///file") for url in ("mysql://x/y", "postgresql+pg8000://x/y", "sqlite+pysqlcipher:///x", "")),
+        *((url, "sqlite:///file") for url in ("mysql://x/y", "postgresql+pg8000://x/y", "")),
     ],
 )
 def test_url_error_shows_the_correct_form(url: str, remedy: str) -> None:

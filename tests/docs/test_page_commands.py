@@ -25,6 +25,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "crontab": ("docs/production/operations.md",),
     "ini": ("docs/production/operations.md", "docs/howto/fastapi.md"),
     "sql": (
+        "UPGRADING.md",
         "docs/production/postgresql.md",
         "docs/production/growing.md",
         "docs/howto/usage.md",
@@ -46,7 +47,18 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
 }
 
 # Other programs on the pages: test_page_scripts.py and the tests of the ADK page run them.
-OTHER_PROGRAMS: Final = ("adk", "exec", "export", "pg_dump", "pg_restore", "psql", "python3 -m venv", "set", "sqlite3")
+OTHER_PROGRAMS: Final = (
+    "adk",
+    "exec",
+    "export",
+    "grep",
+    "pg_dump",
+    "pg_restore",
+    "psql",
+    "python3 -m venv",
+    "set",
+    "sqlite3",
+)
 # Programs that set up a machine as root, on docs/howto/fastapi.md and docs/production/operations.md. No test runs them.
 SETUP_PROGRAMS: Final = ("apt-get install", "chmod", "curl", "echo", "install", "mv", "systemctl", "useradd")
 

@@ -67,24 +67,63 @@ def test_upgrade_script_that_db_sql_printed_runs_under_another_role(
 
 
 @not_on_a_cluster("a search index is refused on distributed tables")
-def test_restored_dump_is_complete_and_searchable(make_postgres: MakeDatabase, path: str, tmp_path: Path) -> None:
-    url, other = make_postgres(), make_postgres(migrated=False)
-    with Store(url) as store:
+@pytest.mark.parametrize(("name", "namespace"), [("agents", "public"), ("tenant_a", "tenant_a"), ("store", "public")])
+def test_restored_dump_is_complete_and_searchable(
+    make_postgres: MakeDatabase, path: str, tmp_path: Path, name: str, namespace: str
+) -> None:
+    url, other = make_postgres(migrated=False), make_postgres(migrated=False)
+    execute(url, f"CREATE SCHEMA IF NOT EXISTS {namespace}")
+    execute(url, "CREATE TABLE public.application (id integer)")
+    script, options = dump_script(name, url, other), f"&options=-csearch_path%3D{namespace}"
+    fill_and_check(script, url + options, other + options, path, tmp_path)
+
+
+@not_on_a_cluster("a search index is refused on distributed tables")
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_restored_rows_are_complete_and_searchable(
+    make_postgres: MakeDatabase, path: str, tmp_path: Path, is_indexed: bool
+) -> None:
+    url, other = make_postgres(migrated=False), make_postgres(migrated=is_indexed)
+    if is_indexed:
+        schema.enable_search(other)
+    fill_and_check(dump_script("rows", url, other), url, other, path, tmp_path)
+
+
+def dump_script(name: str, url: str, other: str) -> str:
+    """Return the script that makes and restores the dump of this name."""
+    (script,) = (each for each in blocks("docs/howto/backups.md", "sh") if f"{name}.dump" in each)
+    script = script.replace("postgresql://agents_owner@db/agents", f"'{libpq_url(url)}'")
+    script = script.replace("postgresql://agents_owner@other/agents", f"'{libpq_url(other)}'")
+    return script.partition("lango-store doctor")[0]  # doctor would report that the test server has no fsync
+
+
+def fill_and_check(script: str, url: str, other: str, path: str, folder: Path) -> None:
+    """Fill and index a store, run a script that copies it, and check the copy."""
+    schema.upgrade(url)
+    with Store(url, keep_removed=timedelta(1)) as store:
         store.create(
             "k", messages=[Message.user("Weather in Oslo? \x00\ud800", id="1"), *messages(3)], ttl=timedelta(1)
         )
         store.set_values("k", {"step": 1})
         store.conversation("k").save_turn(messages(2), {"tokens": 3}, id="turn")
+        store.conversation("k").fork("a fork")
+        store.conversation("k").pop_message()
         schema.enable_search(store.engine)
         before = store.get("k"), store.values("k"), store.conversation("k").turns()
-    (script,) = (each for each in blocks("docs/howto/backups.md", "sh") if "pg_dump" in each)
-    script = script.replace("postgresql://agents_owner@db/agents", f"'{libpq_url(url)}'")
-    script = script.replace("postgresql://agents_owner@other/agents", f"'{libpq_url(other)}'")
-    restored = script.partition("lango-store doctor")[0]  # doctor would report that the test server has no fsync
-    wait_for(start_shell(restored, path=path, folder=tmp_path))
+        store.append_message("a fork", Message.user("still in the queue"))
+    wait_for(start_shell(script, path=path, folder=folder))
     with Store(other) as store:
         assert (store.get("k"), store.values("k"), store.conversation("k").turns()) == before
-        assert [hit.seq for hit in store.search("oslo").items] == [1]
+        assert [hit.seq for hit in store.search("oslo", key_prefix="k").items] == [1]
         store.append_message("k", Message.user("And in Bergen?"))
-        assert [hit.seq for hit in store.search("bergen").items] == [7]
+        assert [hit.key for hit in store.search("bergen").items] == ["k"]
+        assert [hit.key for hit in store.search("queue").items] == ["a fork"]
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert schema.check(store.engine) == []
+
+
+def execute(url: str, statement: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()

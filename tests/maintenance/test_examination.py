@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 from support.databases import AS_ROWS_LIE, MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.locks import until_one_waits
@@ -17,6 +18,7 @@ from lango_store import (
     Store,
     ToolCall,
     create_engine,
+    schema,
 )
 
 
@@ -87,6 +89,27 @@ def test_doctor_names_server_settings_that_can_lose_rows(make_postgres: MakeData
     engine.dispose()
 
 
+@not_on_a_cluster("the database has to be created with another collation")
+def test_doctor_names_a_changed_collation_library(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
+    url = make_postgres(migrated=False)
+    name = sa.make_url(url).database
+    with administrator.connect() as connection:
+        version = connection.dialect.server_version_info or ()
+        provider = "builtin BUILTIN_LOCALE 'C.UTF-8'" if version >= (17,) else "icu ICU_LOCALE 'und'"
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER {provider}")
+        connection.exec_driver_sql(f"UPDATE pg_database SET datcollversion = '0' WHERE datname = '{name}'")
+    schema.upgrade(url)
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with Store(url) as store, engine.connect() as connection:
+        (finding,) = [each for each in store.examine() if "collation" in each.detail]
+        assert finding.name == "settings"
+        for statement in finding.remedy.rstrip(";").split(";"):
+            connection.exec_driver_sql(statement)
+        assert [each for each in store.examine() if "collation" in each.detail] == []
+    engine.dispose()
+
+
 @not_on_a_cluster("Citus has no triggers on distributed tables")
 def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
     eat(filled.engine, "DELETE", "lango_turn")
@@ -141,6 +164,39 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
     assert [finding.name for finding in filled.examine() if finding.name != "settings"] == unreadable
     with Store(url) as store:
         assert store.append_message("chat:5", message()).seq == 7
+
+
+@not_on_a_cluster("an index of a distributed table cannot be damaged from the coordinator")
+def test_doctor_finds_ids_that_a_damaged_index_let_in_twice(undistributed: str) -> None:
+    options = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashagg=off -c enable_sort=off"
+    engine = create_engine(undistributed, connect_args={"options": options})  # prefers the damaged index
+    new = [Message.user("x", id=f"m-{n}") for n in range(50)]
+    with Store(engine) as store:
+        store.create("k", messages=new)
+        with engine.begin() as connection:  # searches the index in reverse order, as if the collation had changed
+            index = "'uq_lango_message_id'::regclass"
+            connection.exec_driver_sql(f"UPDATE pg_index SET indoption = '3 3' WHERE indexrelid = {index}")
+        engine.dispose()
+        store.append_messages("k", new)
+        (finding,) = [each for each in store.examine(repair=True) if each.name == "repeated id"]
+        assert (finding.subject, finding.repaired) == ("k", False)
+        assert "50 ids are stored more than once in lango_message" in finding.detail
+    engine.dispose()
+
+
+def test_index_of_ids_can_be_created_after_the_remedy_for_repeated_ids(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.append_messages([Message.user("x", id="a"), Message.user("y", id="b"), message()])
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("DROP INDEX uq_lango_message_id")
+        connection.exec_driver_sql("UPDATE lango_message SET id = 'a' WHERE seq = 2")
+    found = [each for each in store.examine(repair=True) if each.name != "settings"]
+    assert [(each.name, each.repaired) for each in found] == [("missing index", False), ("repeated id", False)]
+    assert "1 ids are stored more than once in lango_message, such as 'a'" in found[1].detail
+    with store.engine.begin() as connection:  # the remedy
+        connection.exec_driver_sql("UPDATE lango_message SET id = NULL WHERE seq = 2")
+    assert [each.repaired for each in store.examine(repair=True) if each.name != "settings"] == [True]
+    assert [each for each in store.examine() if each.name != "settings"] == []
 
 
 def test_doctor_recounts_counters_of_wrong_type(make_sqlite: MakeDatabase) -> None:
@@ -223,7 +279,7 @@ def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> N
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
         reasons = [each.detail for each in store.examine() if each.name == "check failed"]
-        assert len(reasons) == 8  # all checks of these tables
+        assert len(reasons) == 9  # all checks of these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
 

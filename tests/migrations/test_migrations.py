@@ -10,11 +10,21 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 from support.databases import MakeDatabase
 from support.factories import message, messages
+from support.pages import blocks
 from support.paths import ROOT
 from support.processes import Program, run_program
 from support.revisions import LATER, add_later_revisions
 
-from lango_store import DatabaseBusy, LangoStoreError, SchemaOutOfDate, Store, UnknownFeature, create_engine, schema
+from lango_store import (
+    DatabaseBusy,
+    LangoStoreError,
+    Message,
+    SchemaOutOfDate,
+    Store,
+    UnknownFeature,
+    create_engine,
+    schema,
+)
 from lango_store._operations import revision as revisions
 from lango_store.tables import BASELINE, SCHEMA_REVISION, VERSION_TABLE, Base
 from lango_store.testing import Clock
@@ -70,6 +80,65 @@ def test_upgrade_marks_the_turns_that_forks_copied(url: str) -> None:
     schema.upgrade(url)
     with Store(url) as store:
         assert [row.input_tokens for row in store.usage()] == [11]
+
+
+def test_indexes_do_not_depend_on_the_collation_library(make_postgres: MakeDatabase) -> None:
+    engine = create_engine(make_postgres())
+    with engine.connect() as connection:
+        query = (
+            "SELECT indexrelid::regclass::text, collname FROM pg_index, unnest(indcollation) AS number "
+            "JOIN pg_collation c ON c.oid = number WHERE starts_with(indrelid::regclass::text, 'lango_')"
+        )
+        collations = dict(map(tuple, connection.exec_driver_sql(query)))
+    assert {name for name, collation in collations.items() if collation != "C"} == {"lango_store_version_pkc"}
+    assert collations["uq_lango_message_id"] == collations["ix_lango_session_user_id"] == "C"
+    engine.dispose()
+
+
+def test_upgrade_to_revision_0108_keeps_tables_and_rebuilds_the_indexes_of_identifiers(undistributed: str) -> None:
+    schema.downgrade(undistributed, "0107")
+    engine = create_engine(undistributed)
+
+    def files() -> dict[str, int]:
+        with engine.connect() as connection:
+            query = "SELECT relname, pg_relation_filenode(oid) FROM pg_class WHERE relname ~ 'lango_'"
+            return dict(map(tuple, connection.exec_driver_sql(query)))
+
+    before = files()
+    schema.upgrade(engine)
+    changed = {name for name, number in files().items() if number != before[name]}
+    assert changed == {
+        "ix_lango_message_taken_by",
+        "ix_lango_session_agent_id",
+        "ix_lango_session_user_id",
+        "uq_lango_inbox_id",
+        "uq_lango_message_id",
+        "uq_lango_turn_id",
+    }
+    engine.dispose()
+
+
+def test_upgrade_to_revision_0108_succeeds_after_the_statements_that_remove_repeated_ids(undistributed: str) -> None:
+    (statements,) = blocks("UPGRADING.md", "sql")
+    with Store(undistributed) as store:
+        store.open("k").save_turn([Message.user("x", id="a"), message()], id="t")
+        store.open("k").save_turn([Message.user("y", id="b")], id="u")
+        store.create("other", messages=[Message.user("z", id="a")])
+        schema.downgrade(store.engine, "0107")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("DROP INDEX uq_lango_message_id; DROP INDEX uq_lango_turn_id")
+            connection.exec_driver_sql("UPDATE lango_message SET id = 'a'; UPDATE lango_turn SET id = 't'")
+            for statement in statements.rstrip().split(";")[:-1]:
+                connection.exec_driver_sql(statement)
+            for table in ("lango_message", "lango_turn"):
+                create = f"CREATE UNIQUE INDEX uq_{table}_id ON {table} (session_key, id) WHERE id IS NOT NULL"
+                connection.exec_driver_sql(create)
+        schema.upgrade(store.engine)
+        conversation = store.open("k")
+        assert [each.id for each in conversation.all_messages()] == ["a", None, None]
+        assert [turn.id for turn in conversation.turns()] == ["t", None]
+        assert [each.id for each in store.messages("other")] == ["a"]
+        assert schema.check(store.engine) == []
 
 
 def test_error_for_a_missing_schema_names_the_upgrade_command(empty_url: str) -> None:
@@ -177,6 +246,20 @@ def test_open_connections_keep_working_when_a_column_is_added(url: str) -> None:
     engine.dispose()
 
 
+def test_open_connections_keep_working_when_the_collation_of_a_column_changes(make_postgres: MakeDatabase) -> None:
+    url = make_postgres()
+    with Store(url) as store:
+        store.create("k")
+        for _ in range(10):  # often enough for the driver to prepare its statements
+            store.append_message("k", message())
+            store.get("k")
+        other = create_engine(url, poolclass=sa.NullPool)
+        with other.begin() as connection:
+            connection.exec_driver_sql('ALTER TABLE lango_message ALTER COLUMN id TYPE TEXT COLLATE "default"')
+        assert len(store.get("k").messages) == 10
+        assert store.append_message("k", message()).seq == 11
+
+
 def test_store_with_migrate_upgrades_the_schema_at_the_first_call(empty_url: str) -> None:
     store = Store(empty_url, migrate=True)
     assert schema.current(empty_url) is None
@@ -219,13 +302,14 @@ def test_migration_of_a_locked_table_raises_database_busy_after_lock_timeout(mak
 def test_failed_migration_changes_nothing(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
+        connection.exec_driver_sql("CREATE TABLE host (n INTEGER)")
+        connection.exec_driver_sql("CREATE INDEX ix_lango_suspension_open ON host (n)")
     with pytest.raises(LangoStoreError, match="already exists"):
         schema.upgrade(engine)
     assert schema.current(engine) is None
     assert not sa.inspect(engine).has_table("lango_session")
     with engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE lango_turn")
+        connection.exec_driver_sql("DROP TABLE host")
     assert schema.upgrade(engine) == SCHEMA_REVISION
     with Store(engine) as store:
         store.create("k", messages=messages(2))

@@ -131,10 +131,11 @@ def test_upgrade_commits_only_a_transaction_that_it_began(empty_url: str) -> Non
 def test_failed_upgrade_leaves_callers_transaction_usable(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE lango_turn (in_the_way INTEGER)")
+        connection.exec_driver_sql("CREATE TABLE host (n INTEGER)")
+        connection.exec_driver_sql("CREATE INDEX ix_lango_suspension_open ON host (n)")
         with pytest.raises(LangoStoreError, match="already exists"):
             schema.upgrade(connection)
-        connection.exec_driver_sql("DROP TABLE lango_turn")
+        connection.exec_driver_sql("DROP TABLE host")
         assert schema.current(connection) is None
         assert schema.upgrade(connection) == SCHEMA_REVISION
     assert schema.check(engine) == []
@@ -217,7 +218,7 @@ def test_upgrade_ignores_tables_in_other_schemas_of_search_path(make_postgres: M
         store.create("k", title="tenant_b")
         assert wrong(store) == []
         with store.engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE lango_turn")
+            connection.exec_driver_sql("DROP TABLE host")
     assert any("lango_turn" in difference for difference in schema.check(tenant))
     with Store(tenant) as store:
         assert "lango_turn" in wrong(store)[0]

@@ -25,7 +25,7 @@ from lango_store.testing import Clock
 
 DAY = timedelta(days=1)
 LARGE = "long ago " * 1_000
-ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES, POLICIES_FOR_SEARCH = blocks("docs/production/postgresql.md", "sql")
+ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES, POLICIES_FOR_SEARCH, *_ = blocks("docs/production/postgresql.md", "sql")
 (LISTENER,) = blocks("docs/production/postgresql.md", "python")
 
 

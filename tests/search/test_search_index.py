@@ -1,7 +1,7 @@
 """The search index: creation, damage, database roles and schemas."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from support.factories import message
 from support.postgres_server import PostgresServer
 from support.revisions import LATER, add_later_revisions
 from support.searches import findings, found, waiting
+from support.sqlite_modules import engine_without_fts5
 
 from lango_store import DamagedMessage, LangoStoreError, SearchUnavailable, Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION, Base
@@ -337,3 +338,46 @@ def test_each_schema_has_its_own_search_index(make_postgres: MakeDatabase) -> No
         assert schema.search_status(tenant).state == "ready"
     for each in (engine, tenant):
         each.dispose()
+
+
+# SQLite without FTS5
+
+
+@pytest.fixture
+def without_fts5(make_sqlite: MakeDatabase) -> Iterator[Store]:
+    """Yield a store with one message, on a SQLite that has no FTS5."""
+    engine = engine_without_fts5(make_sqlite())
+    with Store(engine) as store:
+        store.create("a", messages=[message("oslo")])
+        yield store
+    engine.dispose()
+
+
+@pytest.mark.parametrize("build", [schema.enable_search, schema.rebuild_search])
+def test_enable_search_without_fts5_is_refused_and_leaves_nothing(
+    without_fts5: Store, build: Callable[..., schema.SearchStatus]
+) -> None:
+    with pytest.raises(LangoStoreError, match=r"no FTS5.*use a Python whose SQLite has FTS5"):
+        build(without_fts5.engine)
+    assert objects(without_fts5.engine) == set()
+    assert schema.search_status(without_fts5.engine).state == "disabled"
+    assert findings(without_fts5) == []
+
+
+def test_index_without_fts5_is_reported_and_can_be_dropped(without_fts5: Store) -> None:
+    url = str(without_fts5.engine.url)
+    schema.enable_search(url)
+    for leftover in (False, True):
+        if leftover:  # as after a failed creation
+            schema.enable_search(url)
+            with create_engine(url).begin() as connection:
+                connection.exec_driver_sql("DROP TABLE lango_search")
+        without_fts5.append_message("a", message("oslo again"))
+        with pytest.raises(SearchUnavailable, match=r"no FTS5.*search disable"):
+            without_fts5.search("oslo")
+        status = schema.search_status(without_fts5.engine)
+        assert (status.state, "search disable" in str(status.reason)) == ("unusable", True)
+        assert "no FTS5" in findings(without_fts5)[0]
+        assert "no FTS5" in schema.check(without_fts5.engine)[0]
+        assert schema.disable_search(without_fts5.engine)
+        assert objects(without_fts5.engine) == set()
