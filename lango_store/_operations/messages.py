@@ -333,6 +333,7 @@ def tail_of_prompt(connection: AnyConnection, now: Moment, key: str, last: int, 
     With `newest`, only the `newest` messages with the highest seqs are considered, and no instructions. Instructions
     that are not among the last messages take one more statement.
     """
+    last = max(last, 1)  # no row shows nothing about the start of the window
     messages, row = _read_tail(connection, now, key, last, _tail_and_start, newest=newest)
     if row is None:
         return Tail([], None, is_whole=True, leading=[])

@@ -1,7 +1,6 @@
 """`lango-store sessions prompt`: print a prompt, or how much of the prompts a provider's cache can reuse."""
 
 import json
-from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated
 
@@ -11,15 +10,6 @@ from lango_store import window
 from lango_store._operations.prompts import Budget, simulated
 from lango_store.cli.options import UrlOption, open_store
 from lango_store.cli.output import quantity
-
-
-class PromptFormat(StrEnum):
-    """The formats of `Conversation.history`."""
-
-    OPENAI = "openai"
-    RESPONSES = "openai-responses"
-    ANTHROPIC = "anthropic"
-    GEMINI = "gemini"
 
 
 def prompt(
@@ -34,9 +24,7 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: start the prompt after a seq that is a multiple of this number."
         ),
     ] = None,
-    format: Annotated[
-        PromptFormat, typer.Option(help="The format of the provider's API.", show_default=True)
-    ] = PromptFormat.OPENAI,
+    format: Annotated[window.Format, typer.Option(help="The format of the provider's API.")] = "openai",
     check: Annotated[bool, typer.Option("--check", help="Print what differs from the log, and why.")] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
@@ -57,7 +45,7 @@ def prompt(
         raise typer.BadParameter(str(error)) from None
     with open_store(url) as store:
         if not reuse:
-            messages = store.conversation(key).history(last=last, step=step, format=format.value)
+            messages = store.conversation(key).history(last=last, step=step, format=format)
             for line in map(_line, messages.repairs) if check else map(json.dumps, messages):
                 print(line)
             raise typer.Exit(1 if check and messages.repairs else 0)

@@ -123,7 +123,8 @@ def converted(content: Any, format: Format, role: str, note: Note) -> Any:
     if isinstance(content, str) or content is None:
         return content or ""
     if not is_list_of_dicts(content):
-        note("content that is neither text nor blocks is sent as JSON text")
+        if role != "tool":
+            note("content that is neither text nor blocks is sent as JSON text")
         return json.dumps(content, ensure_ascii=False)
     if all(_is_own(block, format, role) for block in content):
         return content

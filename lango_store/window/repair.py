@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
+from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, as_text
 from lango_store._values.value import Value
-from lango_store.window.blocks import Note, calls_in, is_blank, is_list_of_dicts, results_in
+from lango_store.window.blocks import Note, calls_in, is_blank, is_list_of_dicts, media_of, results_in
 
 Recorded = Mapping[int, tuple[int, int]]
 """The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position
@@ -72,7 +72,7 @@ class _Exchange:
 
 
 def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
-    """Return the calls of results, for `close_calls` and `without_orphans`.
+    """Return the calls of results, for `prompt` and `close_calls`.
 
     Args:
         calls: The calls that were begun, such as `conversation.calls()`.
@@ -191,9 +191,9 @@ class Repairer:
         else:
             yield message
         for call in outputs:
-            yield Message.tool(
-                call.output, tool_call_id=call.id or None, name=call.name or None, created_at=message.created_at
-            ).model_copy(update={"seq": message.seq})
+            fields = {"content": None, "sent": None, "tool_calls": [call], "extra": message.extra if is_result else {}}
+            named = {"role": MessageRole.TOOL, "tool_call_id": call.id or None, "name": call.name or None}
+            yield message.model_copy(update=fields | named)
 
     # Exactly one result for each call
 
@@ -245,10 +245,8 @@ class Repairer:
         yield message
         for call, result in zip(calls, exchange.results, strict=True):
             if result is not None:
-                if self._rules is not None and (result.tool_call_id or "") != call.id:
-                    result = result.model_copy(update={"tool_call_id": call.id})
-                if self._rules is not None and result.name and result.name != call.name:
-                    result = result.model_copy(update={"name": call.name})
+                if self._rules is not None:
+                    result = _under(call, result)
                 yield result
             elif self._close:
                 self.note(message, "unfinished call", f"call {call.id!r} has no result: the prompt says so")
@@ -329,11 +327,24 @@ def _call_of(
     return next(place for place in found if place[0] is found[-1][0]) if found else None
 
 
+def _under(call: ToolCall, result: Message) -> Message:
+    """Return a result with the id and the name of its call, and its output as the content."""
+    name = result.name and call.name
+    if not result.tool_calls and (result.tool_call_id, result.name) == (call.id, name):
+        return result
+    changes = {"content": sent(result), "sent": None, "tool_calls": [], "tool_call_id": call.id, "name": name}
+    return result.model_copy(update=changes)
+
+
 def _asked(call: ToolCall) -> ToolCall:
     fields = {name: value for name, value in call if name in call.model_fields_set and name != "output"}
     return ToolCall(**fields)
 
 
 def sent(message: Message) -> Any:
-    """Return the content that the model receives."""
+    """Return the content that the model receives; for the output of a tool, as text if a format has no other form."""
+    if message.tool_calls and message.role.canonical is MessageRole.TOOL:
+        output = message.tool_calls[0].output
+        has_media = is_list_of_dicts(output) and any(map(media_of, output))
+        return output if has_media or isinstance(output, dict) else as_text(output)
     return message.content if message.sent is None else message.sent

@@ -81,8 +81,8 @@ def test_start_of_the_history_moves_only_at_multiples_of_step(store: Store) -> N
     conversation = store.open()
     starts: list[int] = []
     for number in range(20):
-        conversation.append_message(message(number))
-        starts.append(contents(conversation.history(last=6, step=4))[0])
+        conversation.append_message(message(str(number)))
+        starts.append(int(contents(conversation.history(last=6, step=4))[0]))
     assert starts == [0] * 9 + [4] * 4 + [8] * 4 + [12] * 3
 
 
@@ -90,8 +90,8 @@ def test_start_of_the_history_moves_only_at_multiples_of_step_tokens(store: Stor
     conversation = store.open()
     starts: list[int] = []
     for number in range(20):
-        conversation.append_message(message(number, tokens=10))
-        starts.append(contents(conversation.history(max_tokens=65, step_tokens=40))[0])
+        conversation.append_message(message(str(number), tokens=10))
+        starts.append(int(contents(conversation.history(max_tokens=65, step_tokens=40))[0]))
     assert starts == [0] * 6 + [4] * 4 + [8] * 4 + [12] * 4 + [16] * 2
 
 
