@@ -53,7 +53,7 @@ def appends_a_second(store: Store, writers: int, seconds: float) -> float:
         thread.join()
     took = time.perf_counter() - began
     for key, count in zip(keys, written, strict=True):
-        if store.info(key).message_count != count + 1 or len(store.get(key).messages) != count + 1:
+        if store.conversation(key).info().message_count != count + 1 or len(store.get(key).messages) != count + 1:
             raise RuntimeError(f"session {key} does not have the {count + 1} acknowledged messages")
         store.delete(key)
     return sum(written) / took

@@ -46,13 +46,13 @@ class Ours:
         return self.store.append_message(key, value(message)).seq
 
     def append_many(self, key: str, messages: list[dict[str, Any]]) -> int:
-        return self.store.append_messages(key, [value(message) for message in messages])[-1].seq
+        return self.store.conversation(key).append_messages([value(message) for message in messages])[-1].seq
 
     def load(self, key: str) -> list[Message]:
         return self.store.get(key).messages
 
     def last(self, key: str, n: int) -> list[Message]:
-        return self.store.messages(key, last=n)
+        return self.store.conversation(key).messages(last=n)
 
     def recent(self, n: int) -> list[Any]:
         return self.store.list_sessions(limit=n).items

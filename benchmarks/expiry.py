@@ -89,7 +89,7 @@ def purged(url: str, messages: int) -> dict[str, float]:
 
 def longest_append(store: Store, stop: threading.Event) -> list[float]:
     """Append to another session during the purge; return the seconds of each append."""
-    store.get_or_create("other")
+    store.open("other")
     taken = []
     while not stop.wait(0.01):
         start = time.perf_counter()

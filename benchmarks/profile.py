@@ -64,7 +64,7 @@ class Works:
             for start in range(0, size, 1_000):
                 given = payload.texts(1_000, start)
                 floor.append_many(key, given)
-                store.append_messages(key, _values(given))
+                store.conversation(key).append_messages(_values(given))
 
     def append(self) -> Steps:
         """Append one message at a time to a session of 1,000."""
@@ -91,9 +91,9 @@ class Works:
             "the store's statements alone, without checks": lambda: self._append("batches", ready),
             "+ values checked and encoded": lambda: self._append("batches", Batch(made)),
             POOLED: lambda: self._append_pooled("batches", made),
-            "+ `Message` created from dicts, and the method itself": lambda: self._store.append_messages(
-                "batches", _values(given)
-            ),
+            "+ `Message` created from dicts, and the method itself": lambda: self._store.conversation(
+                "batches"
+            ).append_messages(_values(given)),
         }
 
     def load(self, key: str) -> Steps:
@@ -118,7 +118,9 @@ class Works:
             "+ rows turned into `Message`": lambda: [
                 messages.tail(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
             ],
-            POOLED + ", and the method itself": lambda: [self._store.messages(key, last=50) for _ in range(20)],
+            POOLED + ", and the method itself": lambda: [
+                self._store.conversation(key).messages(last=50) for _ in range(20)
+            ],
         }
 
     def _append(self, key: str, new: Batch) -> list[Message]:

@@ -29,7 +29,9 @@ def main() -> None:
                     empty, of = store.stats().bytes, random.Random(length)
                     for number in range(SESSIONS):
                         key = store.create(f"session:{number}", user_id=f"user{number}", agent_id="a").key
-                        store.append_messages(key, [Message.user(text(length, of)) for _ in range(MESSAGES)])
+                        store.conversation(key).append_messages(
+                            [Message.user(text(length, of)) for _ in range(MESSAGES)]
+                        )
                     each = (store.stats().bytes - empty) / (SESSIONS * MESSAGES)
                     print(f"{name}: a message of {length:,} characters takes {each:,.0f} bytes")
     with databases(names) as urls:

@@ -40,13 +40,13 @@ class Crowd:
 
     async def follow(self, key: str) -> None:
         """Follow until the last message."""
-        after = (await self._store.info(key)).last_seq
+        after = (await self._store.conversation(key).info()).last_seq
         tasks = [asyncio.create_task(self._follow(key, after, number)) for number in range(self._readers)]
         await asyncio.gather(*tasks)
 
     async def _follow(self, key: str, after: int, number: int) -> None:
         received = 0
-        async for event in self._store.tail(key, after=after):
+        async for event in self._store.conversation(key).tail(after=after):
             if not isinstance(event, Appended):
                 continue
             received += len(event.messages)
@@ -74,7 +74,7 @@ def follow_in_process(url: str, key: str, readers: int) -> None:
 
 async def joined(store: AsyncStore, key: str, readers: int) -> int:
     """Wait until all readers wait."""
-    channels: dict[str, Any] = store.store.context.watcher._channels
+    channels: dict[str, Any] = store.store.context.watcher.channels
     while key not in channels or channels[key].readers < readers:
         await asyncio.sleep(0.01)
     return readers
@@ -137,7 +137,9 @@ def compare(url: str, readers: int, rounds: int) -> Iterator[tuple[str, str, str
                 with run(url, store, key, readers, results[name]):
                     followed = appends_per_second(store, key)
                 after = appends_per_second(store, store.create().key)
-                assert set(results[name][-1][0]) == {store.info(key).last_seq}, "a reader has missed a message"
+                assert set(results[name][-1][0]) == {store.conversation(key).info().last_seq}, (
+                    "a reader has missed a message"
+                )
                 rates[name].append((followed, (before + after) / 2))
     for name, measured in rates.items():
         share = median(followed / alone for followed, alone in measured)

@@ -14,12 +14,13 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
 
 import sqlalchemy as sa
 
+from lango_store import _groups
 from lango_store._connections.cancellation import pauses
-from lango_store._connections.context import Clock, Context, DefaultTTL, TokenCounter
+from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
@@ -29,6 +30,7 @@ from lango_store._services import watching
 from lango_store._services.effects import Effect
 from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn
+from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
 from lango_store.errors import CallInProgress
@@ -39,6 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
+Part = TypeVar("Part", bound=_groups.SessionPart)
 
 
 class _Twin(Protocol[S_co]):
@@ -49,12 +52,6 @@ class _Twin(Protocol[S_co]):
 
     @property
     def _threads(self) -> Threads: ...
-
-
-class _Opener(_Twin[S_co], Protocol[S_co]):
-    """An asynchronous object that opens conversations."""
-
-    def _handle(self, conversation: Conversation) -> AsyncConversation: ...
 
 
 def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, R]]:
@@ -70,19 +67,31 @@ def awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Twi
 
 def opening(
     method: Callable[Concatenate[S, P], Conversation],
-) -> Callable[Concatenate[_Opener[S], P], Coroutine[Any, Any, AsyncConversation]]:
+) -> Callable[Concatenate[_Twin[S], P], Coroutine[Any, Any, AsyncConversation]]:
     """Turn a method that returns a `Conversation` into a coroutine function that returns an `AsyncConversation`."""
 
     @functools.wraps(method)
-    async def call(self: _Opener[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
+    async def call(self: _Twin[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncConversation:
         opened = functools.partial(getattr(self._twin, method.__name__), *arguments, **options)
-        return self._handle(await self._threads.run(opened))
+        return AsyncConversation(self._threads, await self._threads.run(opened))
 
     return call
 
 
+@contextmanager
+def _steps(twin: Part, name: str) -> Iterator[Part]:
+    """Open one span for several calls of an object; yield a copy of it whose own calls have no spans."""
+    with twin._context.telemetry.span(name, twin.key):
+        yield getattr(twin, "_untraced", type(twin))(twin._context, twin.key)
+
+
+def _group(name: str, kind: Callable[[Threads, Any], R]) -> R:
+    """Create a property that returns the asynchronous twin of a group of methods."""
+    return cast(R, property(lambda part: kind(part._threads, getattr(part._twin, name))))
+
+
 def _attribute(name: str) -> Any:
-    """Create an attribute of a turn that is read from and written to its synchronous twin."""
+    """Create an attribute that is read from and written to the synchronous twin."""
     return property(lambda turn: getattr(turn._twin, name), lambda turn, value: setattr(turn._twin, name, value))
 
 
@@ -93,10 +102,148 @@ async def iterate(threads: Threads, pages: Iterator[list[R]]) -> AsyncGenerator[
             yield each
 
 
-def _tail(threads: Threads, context: Context, key: str, after: int | str, follow: bool) -> AsyncGenerator[Event, None]:
-    reader = watching.Reader(context, key, after, follow=follow)
-    events = cast(AsyncGenerator[Event, None], watching.follow_async(threads, reader))  # None only with a heartbeat
-    return context.telemetry.each_async("tail", key, events)
+class AsyncPart(Generic[S]):
+    """An asynchronous object whose calls run in threads."""
+
+    def __init__(self, threads: Threads, twin: S) -> None:
+        self._twin = twin  # first, so that pickle refuses it with the advice of `Context`
+        self._threads = threads
+
+    def __repr__(self) -> str:
+        return f"Async{self._twin!r}"
+
+    key: str = _attribute("key")
+
+
+class AsyncTurns(AsyncPart[_groups.Turns]):
+    """The methods of `Turns` as coroutines."""
+
+    find = awaited(_groups.Turns.find)
+    in_progress = awaited(_groups.Turns.in_progress)
+    release = awaited(_groups.Turns.release)
+    list = awaited(_groups.Turns.list)
+
+
+class AsyncStoreTurns(AsyncPart[_groups.StoreTurns]):
+    """The methods of `StoreTurns` as coroutines."""
+
+    in_progress = awaited(_groups.StoreTurns.in_progress)
+
+
+class AsyncCalls(AsyncPart[_groups.Calls]):
+    """The methods of `Calls` as coroutines."""
+
+    async def begin(
+        self,
+        seq: int,
+        position: int,
+        *,
+        limit: timedelta = timedelta(minutes=2),
+        wait: timedelta | None = None,
+        idempotent: bool = False,
+    ) -> Effect:
+        """Record that a tool call begins, before the tool runs.
+
+        See `Calls.begin`. The wait uses no thread and no connection.
+
+        Args:
+            seq: The `seq` of the message that asks for the call.
+            position: The position of the call in the `tool_calls` of the message, from 0.
+            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to 2 minutes.
+            wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
+                Defaults to not waiting.
+            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
+                the key or changes nothing. Defaults to False.
+
+        Raises:
+            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
+                `idempotent` is False; nothing was written.
+            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
+                still be running; nothing was written.
+            CallNotFound: The session has no such call; nothing was written.
+        """
+        with _steps(self._twin, "calls.begin") as twin:
+            begin = functools.partial(twin.begin, seq, position, limit=limit, idempotent=idempotent)
+            waiting = pauses(check_duration("wait", wait or timedelta(0)).total_seconds())
+            while True:
+                try:
+                    return await self._threads.run(begin)
+                except CallInProgress:
+                    if (pause := next(waiting, None)) is None:
+                        raise
+                await asyncio.sleep(pause)
+
+    finish = awaited(_groups.Calls.finish)
+    resolve = awaited(_groups.Calls.resolve)
+    list = awaited(_groups.Calls.list)
+
+
+class AsyncStoreCalls(AsyncPart[_groups.StoreCalls]):
+    """The methods of `StoreCalls` as coroutines."""
+
+    unknown = awaited(_groups.StoreCalls.unknown)
+
+
+class AsyncSuspensions(AsyncPart[_groups.Suspensions]):
+    """The methods of `Suspensions` as coroutines."""
+
+    create = awaited(_groups.Suspensions.create)
+    answer_by_id = awaited(_groups.Suspensions.answer_by_id)
+    delete = awaited(_groups.Suspensions.delete)
+    list = awaited(_groups.Suspensions.list)
+
+
+class AsyncStoreSuspensions(AsyncPart[_groups.StoreSuspensions]):
+    """The methods of `StoreSuspensions` as coroutines."""
+
+    answer = awaited(_groups.StoreSuspensions.answer)
+    list = awaited(_groups.StoreSuspensions.list)
+
+
+class AsyncDrafts(AsyncPart[_groups.Drafts]):
+    """The methods of `Drafts` as coroutines."""
+
+    keep = awaited(_groups.Drafts.keep)
+    drop = awaited(_groups.Drafts.drop)
+    list = awaited(_groups.Drafts.list)
+
+
+class AsyncInbox(AsyncPart[_groups.Inbox]):
+    """The methods of `Inbox` as coroutines."""
+
+    put = awaited(_groups.Inbox.put)
+    list = awaited(_groups.Inbox.list)
+
+
+class AsyncVersions(AsyncPart[_groups.Versions]):
+    """The methods of `Versions` as coroutines."""
+
+    changes = awaited(_groups.Versions.changes)
+    undo = awaited(_groups.Versions.undo)
+    redo = awaited(_groups.Versions.redo)
+    diff = awaited(_groups.Versions.diff)
+
+
+class AsyncValues(AsyncPart[_groups.Values]):
+    """The methods of `Values` as coroutines."""
+
+    get = awaited(_groups.Values.get)
+    set = awaited(_groups.Values.set)
+    drop = awaited(_groups.Values.drop)
+
+
+class AsyncPendingCompaction(AsyncPart[_groups.PendingCompaction]):
+    """A window that waits for its summary: the result of `AsyncConversation.begin_compaction`.
+
+    Attributes:
+        key: The session's key.
+        session: The session with the window, as they were read.
+        window: The messages to summarize.
+    """
+
+    session: Session = _attribute("session")
+    window: list[Message] = _attribute("window")
+    finish = awaited(_groups.PendingCompaction.finish)
 
 
 class StoreOptions(TypedDict, total=False):
@@ -120,7 +267,7 @@ class AsyncStore:
     They have the same names, arguments, results and exceptions.
 
     `using`, `transaction` and `snapshot` are missing: call them in a function that you pass to `run_sync`.
-    `conversation`, `at`, `in_turn`, `tail` and `iter_sessions` are not coroutines.
+    `conversation`, `at`, `in_turn`, `shared_values` and `iter_sessions` are not coroutines.
 
     Each call runs in a worker thread. A store has at most as many threads as the engine's pool has connections, and at
     most 32. Several event loops may use one store.
@@ -171,9 +318,6 @@ class AsyncStore:
     def _twin(self) -> Store:
         return self.store
 
-    def _handle(self, conversation: Conversation) -> AsyncConversation:
-        return AsyncConversation(self, conversation)
-
     @property
     def engine(self) -> sa.Engine:
         """The SQLAlchemy engine, for example for your own queries.
@@ -200,7 +344,7 @@ class AsyncStore:
             ```python
             def ask(store: Store, key: str) -> list[Message]:
                 store.append_message(key, Message.user("Hello"))
-                return store.messages(key)
+                return store.conversation(key).messages()
 
 
             messages = await store.run_sync(ask, "telegram:42")
@@ -243,7 +387,6 @@ class AsyncStore:
 
     create = awaited(Store.create)
     get = awaited(Store.get)
-    get_or_create = awaited(Store.get_or_create)
     open = opening(Store.open)
 
     def conversation(self, key: str) -> AsyncConversation:
@@ -258,55 +401,25 @@ class AsyncStore:
         Raises:
             InvalidKey: The key is not text of 1 to 512 characters.
         """
-        return self._handle(self.store.conversation(key))
+        return AsyncConversation(self._threads, self.store.conversation(key))
 
-    info = awaited(Store.info)
     exists = awaited(Store.exists)
-    update = awaited(Store.update)
     touch = awaited(Store.touch)
     delete = awaited(Store.delete)
 
     append_message = awaited(Store.append_message)
-    append_messages = awaited(Store.append_messages)
-    messages = awaited(Store.messages)
 
-    def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> AsyncGenerator[Event, None]:
-        """Follow a session: yield its stored events after a position, then new events.
+    turns = _group("turns", AsyncStoreTurns)
+    calls = _group("calls", AsyncStoreCalls)
+    suspensions = _group("suspensions", AsyncStoreSuspensions)
 
-        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
-        uses no thread and no connection.
+    def shared_values(self, scope: str) -> AsyncValues:
+        """Return the shared values of a scope, without accessing the database. This method is not a coroutine.
 
         Args:
-            key: The session to follow.
-            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
-                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
-                another session has the key now.
-            follow: Wait for more events (default). If False, end after the stored ones.
-
-        Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other calls of `tail` in this process may yield the same objects.
-
-        Raises:
-            InvalidCursor: `after` is text, but not a cursor.
-            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
-
-        Example:
-            ```python
-            async for event in store.tail("telegram:42", after=last_seq):
-                if isinstance(event, Appended):
-                    await show(event.messages)
-            ```
+            scope: Any text of 1 to 512 characters that your application chooses, such as `user:ann`.
         """
-        return _tail(self._threads, self.store.context, key, after, follow)
-
-    values = awaited(Store.values)
-    set_values = awaited(Store.set_values)
-    drop_values = awaited(Store.drop_values)
-    shared_values = awaited(Store.shared_values)
-    set_shared_values = awaited(Store.set_shared_values)
-    drop_shared_values = awaited(Store.drop_shared_values)
+        return AsyncValues(self._threads, self.store.shared_values(scope))
 
     list_sessions = awaited(Store.list_sessions)
     count = awaited(Store.count)
@@ -319,10 +432,6 @@ class AsyncStore:
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)
     restore = awaited(Store.restore)
-    open_turns = awaited(Store.open_turns)
-    unknown_calls = awaited(Store.unknown_calls)
-    suspensions = awaited(Store.suspensions)
-    resume = awaited(Store.resume)
 
     def iter_sessions(self, *, page_size: int = 500, **which: Unpack[Filters]) -> AsyncIterator[SessionInfo]:
         """Iterate over live sessions in the order of their keys, each exactly once.
@@ -359,7 +468,7 @@ class AsyncStore:
         await self.close()
 
 
-class AsyncConversation:
+class AsyncConversation(AsyncPart[Conversation]):
     """A handle for one session: the methods of `Conversation` as coroutines.
 
     They have the same names, arguments, results and exceptions.
@@ -371,25 +480,13 @@ class AsyncConversation:
         key: The session's key.
     """
 
-    __slots__ = ("_store", "_threads", "_twin", "key")
-
-    def __init__(self, store: AsyncStore, conversation: Conversation) -> None:
-        self._store = store
-        self._threads = store._threads
-        self._twin = conversation
-        self.key = conversation.key
-
-    def __repr__(self) -> str:
-        return f"AsyncConversation({self.key!r})"
-
-    def _handle(self, conversation: Conversation) -> AsyncConversation:
-        return AsyncConversation(self._store, conversation)
-
-    @contextmanager
-    def _steps(self, name: str) -> Iterator[Conversation]:
-        """Open one span for several calls of the twin; yield a twin whose own calls have no spans."""
-        with self._twin._context.telemetry.span(name, self.key):
-            yield Conversation(self._twin._context, self.key)
+    turns = _group("turns", AsyncTurns)
+    calls = _group("calls", AsyncCalls)
+    suspensions = _group("suspensions", AsyncSuspensions)
+    drafts = _group("drafts", AsyncDrafts)
+    inbox = _group("inbox", AsyncInbox)
+    versions = _group("versions", AsyncVersions)
+    values = _group("values", AsyncValues)
 
     get = awaited(Conversation.get)
     info = awaited(Conversation.info)
@@ -401,7 +498,6 @@ class AsyncConversation:
     all_messages = awaited(Conversation.all_messages)
     payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
-    last_message = awaited(Conversation.last_message)
     pop_message = awaited(Conversation.pop_message)
     update_message = awaited(Conversation.update_message)
     delete_message = awaited(Conversation.delete_message)
@@ -412,10 +508,6 @@ class AsyncConversation:
     clear = awaited(Conversation.clear)
 
     save_turn = awaited(Conversation.save_turn)
-    turns = awaited(Conversation.turns)
-    find_turn = awaited(Conversation.find_turn)
-    messages_of = awaited(Conversation.messages_of)
-    event_count = awaited(Conversation.event_count)
     total_usage = awaited(Conversation.total_usage)
 
     def turn(
@@ -442,7 +534,7 @@ class AsyncConversation:
 
         Raises:
             TurnInProgress: On entering the block: another turn has the lease.
-            LangoStoreError: The conversation belongs to a transaction, which would hide the lease from other processes.
+            InvalidState: The conversation belongs to a transaction, which would hide the lease from other processes.
 
         Example:
             ```python
@@ -456,74 +548,10 @@ class AsyncConversation:
         """
         return AsyncRunningTurn(self._threads, self._twin.turn(id, lease=lease, wait=wait, flush=flush))
 
-    open_turn = awaited(Conversation.open_turn)
-    release_turn = awaited(Conversation.release_turn)
-    drafts = awaited(Conversation.drafts)
-    keep_draft = awaited(Conversation.keep_draft)
-    drop_draft = awaited(Conversation.drop_draft)
-    enqueue = awaited(Conversation.enqueue)
-    inbox = awaited(Conversation.inbox)
-
-    async def begin_call(
-        self,
-        seq: int,
-        position: int,
-        *,
-        limit: timedelta = timedelta(minutes=2),
-        wait: timedelta | None = None,
-        idempotent: bool = False,
-    ) -> Effect:
-        """Record that a tool call begins, before the tool runs.
-
-        See `Conversation.begin_call`. The wait uses no thread and no connection.
-
-        Args:
-            seq: The `seq` of the message that asks for the call.
-            position: The position of the call in the `tool_calls` of the message, from 0.
-            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. Defaults to 2 minutes.
-            wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
-                Defaults to not waiting.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
-                the key or changes nothing. Defaults to False.
-
-        Raises:
-            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
-                `idempotent` is False; nothing was written.
-            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
-                still be running; nothing was written.
-            LangoStoreError: The session has no such call; nothing was written.
-        """
-        with self._steps("begin_call") as twin:
-            begin = functools.partial(twin.begin_call, seq, position, limit=limit, idempotent=idempotent)
-            waiting = pauses(check_duration("wait", wait or timedelta(0)).total_seconds())
-            while True:
-                try:
-                    return await self._threads.run(begin)
-                except CallInProgress:
-                    if (pause := next(waiting, None)) is None:
-                        raise
-                await asyncio.sleep(pause)
-
-    finish_call = awaited(Conversation.finish_call)
-    calls = awaited(Conversation.calls)
-    resolve_call = awaited(Conversation.resolve_call)
-    suspend = awaited(Conversation.suspend)
-    suspensions = awaited(Conversation.suspensions)
-    resume = awaited(Conversation.resume)
-    delete_suspension = awaited(Conversation.delete_suspension)
-
-    values = awaited(Conversation.values)
-    set_values = awaited(Conversation.set_values)
-    drop_values = awaited(Conversation.drop_values)
-
     child = opening(Conversation.child)
     children = awaited(Conversation.children)
     fork = opening(Conversation.fork)
     compactions = awaited(Conversation.compactions)
-    changes = awaited(Conversation.changes)
-    undo = awaited(Conversation.undo)
-    redo = awaited(Conversation.redo)
-    diff = awaited(Conversation.diff)
     history = awaited(Conversation.history)
 
     def iter_messages(
@@ -560,12 +588,21 @@ class AsyncConversation:
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
-            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
+            InvalidState: The store was closed; or `follow` is True and the store belongs to a transaction.
         """
-        return _tail(self._threads, self._twin._context, self.key, after, follow)
+        context = self._twin._context
+        reader = watching.Reader(context, self.key, after, follow=follow)
+        events = watching.follow_async(self._threads, reader)
+        return context.telemetry.each_async("tail", self.key, cast(AsyncGenerator[Event, None], events))
 
-    begin_compaction = awaited(Conversation.begin_compaction)
-    finish_compaction = awaited(Conversation.finish_compaction)
+    async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
+        """Read the window for a compaction in two steps, as `Conversation.begin_compaction` does.
+
+        Args:
+            records: Also read the records between the messages.
+        """
+        pending = await self._threads.run(functools.partial(self._twin.begin_compaction, records=records))
+        return None if pending is None else AsyncPendingCompaction(self._threads, pending)
 
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the messages of the window with a summary, as `Conversation.compact` does.
@@ -585,12 +622,12 @@ class AsyncConversation:
                 changed.
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
-        with self._steps("compact") as twin:
+        with _steps(self._twin, "compact") as twin:
             pending = await self._threads.run(twin.begin_compaction)
             if pending is None:
                 return None
             summary = await summarize_async(summarizer, pending.window)
-            return await self._threads.run(functools.partial(twin.finish_compaction, pending, summary, discard=discard))
+            return await self._threads.run(functools.partial(pending.finish, summary, discard=discard))
 
 
 class AsyncRunningTurn:
@@ -622,7 +659,7 @@ class AsyncRunningTurn:
 
     append = awaited(RunningTurn.append)
     append_messages = awaited(RunningTurn.append_messages)
-    inbox = awaited(RunningTurn.inbox)
+    take_inbox = awaited(RunningTurn.take_inbox)
     flush = awaited(RunningTurn.flush)
     interrupt = awaited(RunningTurn.interrupt)
 

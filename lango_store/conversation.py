@@ -3,81 +3,48 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import sqlalchemy as sa
 
-from lango_store import window
+from lango_store import _groups, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import (
-    calls,
-    drafts,
-    edits,
-    history,
-    inbox,
-    leases,
-    levels,
-    lists,
-    payloads,
-    prompts,
-    removals,
-    sessions,
-    suspensions,
-    turns,
-)
+from lango_store._operations import edits, history, levels, lists, payloads, prompts, removals, sessions, turns
 from lango_store._operations import messages as log
-from lango_store._operations import values as named_values
-from lango_store._operations.appends import Batch
-from lango_store._operations.calls import Place
 from lango_store._operations.lists import Filter
 from lango_store._operations.messages import Damaged, PayloadMode, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
-from lango_store._operations.turns import PendingCompaction
-from lango_store._rows.encoding import encode_id, encode_json, encode_role
-from lango_store._services import appending, effects, lifecycle, maintenance, searching, watching
-from lango_store._services.effects import Effect
+from lango_store._services import appending, archiving, lifecycle, searching, watching
 from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
-    BegunCall,
-    Change,
     Compaction,
-    Diff,
-    Draft,
     Message,
     MessageRole,
-    OpenTurn,
     OwnFields,
     SessionChanges,
     SessionFields,
     SessionInfo,
-    Suspension,
-    ToolCall,
     Turn,
-    Undone,
     Unset,
 )
 from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
-from lango_store._values.summarizer import Summarizer, Summary, summarize
+from lango_store._values.summarizer import Summarizer, summarize
 from lango_store._values.usage import total
 from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
 from lango_store.running_turn import RunningTurn
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class Conversation:
+class Conversation(_groups.SessionPart):
     """A handle for one session.
 
-    It has most methods of `Store` that work on one session (but not `exists`, `touch` and `delete`), without their
-    `key` argument, and methods for the log, the turns and the forks of the session.
+    Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `versions` and `values`.
 
     `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
     be used for one session. Returned objects are independent copies: changing them does not change stored data.
@@ -103,15 +70,24 @@ class Conversation:
         ```
     """
 
-    __slots__ = ("_context", "key")
+    __slots__ = ()
 
-    def __init__(self, context: Context, key: str) -> None:
-        self._context = context
-        self.key = key
+    # Groups of methods
 
-    def __repr__(self) -> str:
-        return f"Conversation({self.key!r})"
-
+    turns = _groups.of_session(_groups.Turns)
+    """The turns of the session: list and find them, and look at the turn in progress."""
+    calls = _groups.of_session(_groups.Calls)
+    """The tool calls of the session: run each of them once."""
+    suspensions = _groups.of_session(_groups.Suspensions)
+    """The suspensions of the session: questions that wait for an answer from outside the program."""
+    drafts = _groups.of_session(_groups.Drafts)
+    """The drafts of the session: text that turns have streamed and not appended."""
+    inbox = _groups.of_session(_groups.Inbox)
+    """The inbox of the session: messages that wait for a turn."""
+    versions = _groups.of_session(_groups.Versions)
+    """The versions of the log: list changes and take them back."""
+    values = _groups.of_session(_groups.Values)
+    """The values of the session: JSON by name."""
     # The session
 
     def get(self, *, expired: bool = False, records: bool = False, as_of: int | datetime | None = None) -> Session:
@@ -379,7 +355,7 @@ class Conversation:
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.
-            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
+            InvalidState: The store was closed; or `follow` is True and the store belongs to a transaction.
         """
         return watching.follow(watching.Reader(self._context, self.key, after, follow=follow))
 
@@ -390,21 +366,6 @@ class Conversation:
             id: The id that the message was stored with.
         """
         return self._context.read(log.find, self.key, id)
-
-    def last_message(self, role: MessageRole | str | None = None) -> Message | None:
-        """Return the last message of the session, or the last message of a role.
-
-        Summaries and records are skipped. Messages are read from the end until one matches: in a session of a million
-        messages without the role, this takes about a second.
-
-        Args:
-            role: The role to look for: `model` counts as assistant, `function` as tool. None (default) is any role.
-
-        Returns:
-            The message, or None if no message has this role.
-        """
-        wanted = None if role is None else MessageRole(encode_role(role))
-        return self._context.read_together(log.last_of, self.key, wanted)
 
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window, and return it.
@@ -487,9 +448,9 @@ class Conversation:
             seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
                 messages that had it.
             reason: A reason to store in the message's `extra`, as `redacted`.
-            archive: An archive in which to redact the message too. If the store has the message, only the archived copy
-                of the same session is redacted. If it has not, the message is redacted only in the archive: of the
-                sessions with this key that have the message, in the one that was archived last.
+            archive: An archive in which to redact the message too, as in `Store.restore`. If the store has the message,
+                only the archived copy of the same session is redacted. If it has not, the message is redacted only in
+                the archive, in the session that has this key there.
 
         Returns:
             The redacted message.
@@ -498,9 +459,9 @@ class Conversation:
             SessionNotFound: The store has no such session, and the archive has no such message; nothing was changed.
             MessageNotFound: The session in the store has no such message, and neither has the archive; nothing was
                 changed.
-            InvalidFile: `archive` does not exist or is not an archive; nothing was changed.
+            InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
         """
-        message = maintenance.redact(self._context, self.key, seq_or_id, reason, archive)
+        message = archiving.redact(self._context, self.key, seq_or_id, reason, archive)
         searching.drain(self._context)
         return message
 
@@ -651,44 +612,11 @@ class Conversation:
             has_ids=turn.id is not None,
         )
 
-    def turns(self) -> list[Turn]:
-        """List the turns and compactions, oldest first, without their messages."""
-        return self._read_part(turns.read)
-
-    def find_turn(self, id: str) -> Turn | None:
-        """Return the turn with this id, without its messages.
-
-        Args:
-            id: The id that was passed to `save_turn` or `turn`.
-
-        Returns:
-            The turn, or None if the session has no turn with this id.
-        """
-        return self._read_part(turns.find, id)
-
-    def messages_of(self, turn: Turn) -> list[Message]:
-        """Read the messages of a turn, without those that were deleted.
-
-        Args:
-            turn: A turn that `turns`, `find_turn` or `save_turn` returned. If it is a compaction, its messages are the
-                summary.
-
-        Raises:
-            TypeError: `turn` is not a `Turn`.
-        """
-        if not isinstance(turn, Turn):
-            raise TypeError(f"turn is {type(turn).__name__}: give a Turn, such as find_turn({quoted(turn)})")
-        return self._read_part(turns.messages_of, turn)
-
-    def event_count(self) -> int:
-        """Count the turns and compactions."""
-        return self.info().turn_count
-
-    def total_usage(self, *, children: bool = False) -> dict[str, Any]:
+    def total_usage(self, *, descendants: bool = False) -> dict[str, Any]:
         """Add up the usage of all turns and compactions.
 
         Args:
-            children: Also add the turns of all live descendants of the session.
+            descendants: Also add the turns of all live descendants of the session.
 
         Returns:
             A dict with all usage fields: the sum of each field with numbers, the latest value of any other field.
@@ -696,8 +624,8 @@ class Conversation:
 
         def read(connection: sa.Connection, now: Moment) -> dict[str, Any]:
             sessions.row_of(connection, now, self.key)
-            descendants = lists.keys(connection, now, Filter(key_prefix=levels.below(self.key))) if children else []
-            return total(usage for key in (self.key, *descendants) for usage in turns.usages(connection, key))
+            below = lists.keys(connection, now, Filter(key_prefix=levels.below(self.key))) if descendants else []
+            return total(usage for key in (self.key, *below) for usage in turns.usages(connection, key))
 
         return self._context.read_together(read)
 
@@ -714,7 +642,8 @@ class Conversation:
         """Return a context manager for a turn, which excludes other turns of the session.
 
         Entering the block takes the lease of the session, and leaving the block saves the turn. See `RunningTurn`. The
-        lease excludes only other turns: other processes can still read the session, append messages and call `enqueue`.
+        lease excludes only other turns: other processes can still read the session, append messages and put messages
+        into the inbox.
 
         Args:
             id: Your id of the turn, such as the id of the request; 1 to 512 bytes in UTF-8. If a turn with this id is
@@ -727,8 +656,8 @@ class Conversation:
 
         Raises:
             TurnInProgress: On entering the block: another turn has the lease.
-            LangoStoreError: The conversation belongs to a transaction (`Store.using`, `transaction` or `transact`),
-                which would hide the lease from other processes.
+            InvalidState: The conversation belongs to a transaction (`Store.using`, `transaction` or `transact`), which
+                would hide the lease from other processes.
 
         Example:
             ```python
@@ -741,306 +670,6 @@ class Conversation:
             ```
         """
         return RunningTurn(self._context, self.key, id, lease, wait, flush)
-
-    def open_turn(self) -> OpenTurn | None:
-        """Return the session's turn that has begun and not ended, or None.
-
-        `held` of the turn is False if its lease has ended, because its process died, was paused, or wrote nothing for
-        too long.
-        """
-        return self._context.on_primary().read(leases.find, self.key)
-
-    def release_turn(self) -> OpenTurn | None:
-        """Release the lease of the turn in progress, so that another turn can begin at once.
-
-        If the process of the turn still runs, its next write raises `LeaseLost`. Only the result of a call that it has
-        begun can still be stored.
-
-        Returns:
-            The turn as it was before the release, or None if there was none.
-        """
-        return self._context.transact(leases.release_any, self.key)
-
-    def drafts(self) -> list[Draft]:
-        """List the drafts of the session, oldest first.
-
-        A draft is text that a turn has streamed with `RunningTurn.write` and not appended. The list includes the draft
-        of a turn in progress. Saving a turn deletes its drafts.
-        """
-        return self._context.on_primary().read_together(drafts.read, self.key)
-
-    def keep_draft(self, id: str) -> Message:
-        """Append a draft to the log as an interrupted answer, and delete the draft.
-
-        Args:
-            id: The id of the draft.
-
-        Returns:
-            The stored message: an assistant message whose `extra` has `"interrupted": true`.
-
-        Raises:
-            TurnInProgress: The turn that writes the draft still has the lease; nothing was written.
-            LangoStoreError: The session has no such draft; nothing was written.
-        """
-        return self._context.transact(drafts.keep, self.key, id, lambda answer: self._context.batch([answer]))
-
-    def drop_draft(self, id: str) -> bool:
-        """Delete a draft.
-
-        Args:
-            id: The id of the draft.
-
-        Returns:
-            True if the draft existed, otherwise False.
-
-        Raises:
-            TurnInProgress: The turn that writes the draft still has the lease; nothing was deleted.
-        """
-        return self._context.transact(drafts.drop, self.key, id)
-
-    def enqueue(self, message: Message) -> Message:
-        """Store a message in the inbox of the session, for example while a turn is running.
-
-        The message is not in the log and not in the window until a turn calls `RunningTurn.inbox`, which moves it to
-        the log. Like an append, this sets `updated_at` and restarts the session's TTL, but `revision` does not change.
-
-        Args:
-            message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
-                again; the stored one is returned with `replayed=True`.
-
-        Returns:
-            The stored message. Its `seq` is 0 until it is in the log. A message without an id gets one from
-            `RunningTurn.inbox`.
-
-        Raises:
-            InvalidMessage: The message cannot be stored losslessly; nothing was written.
-        """
-        new = Batch([self._context.counted(message)])
-        run = self._context.transact if new.ids else self._context.transact_once
-        return run(inbox.enqueue, self.key, new)
-
-    def inbox(self) -> list[Message]:
-        """List the messages of the inbox in the order of their arrival. Their `seq` is 0."""
-        return self._context.on_primary().read_together(inbox.read, self.key)
-
-    # Tool calls and suspensions
-
-    def begin_call(
-        self,
-        seq: int,
-        position: int,
-        *,
-        limit: timedelta = timedelta(minutes=2),
-        wait: timedelta | None = None,
-        idempotent: bool = False,
-    ) -> Effect:
-        """Record that a tool call begins, before the tool runs.
-
-        If several processes begin a call at the same time, one succeeds. If the call already has a result, the returned
-        effect has `replayed=True` and the stored message as its `result`: do not run the tool. `RunningTurn.call` does
-        the same in a turn.
-
-        Args:
-            seq: The `seq` of the assistant message that asks for the call. A stored result, which may have
-                `tool_calls` too, is refused.
-            position: The position of the call in the `tool_calls` of the message, from 0. It identifies the call,
-                because ids of calls are not unique in a session.
-            limit: How long the call may run before it becomes unknown, 1 ms to 1 day. A later result is still stored,
-                unless the call was resolved or begun again. Defaults to 2 minutes.
-            wait: If the call may still be running, how long to wait for its result or its time limit, up to 1 day.
-                Defaults to not waiting.
-            idempotent: Run a call that is unknown again, with the same `Effect.key`. Pass True only if the tool honors
-                the key or changes nothing. Defaults to False.
-
-        Returns:
-            The effect, for `finish_call`.
-
-        Raises:
-            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
-                `idempotent` is False; nothing was written.
-            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
-                still be running; nothing was written.
-            LangoStoreError: The session has no such call, or the message does not ask for it; or the conversation
-                belongs to a transaction (`Store.using`, `transaction` or `transact`), so that the beginning could not
-                be stored before the tool runs.
-
-        Example:
-            ```python
-            effect = conversation.begin_call(asking.seq, 0)
-            if not effect.replayed:
-                conversation.finish_call(effect, pay(effect.call.arguments, idempotency_key=effect.key))
-            ```
-        """
-        place = Place(self.key, seq, position)
-        return effects.begin(self._context, place, limit, wait or timedelta(0), idempotent=idempotent)
-
-    def finish_call(self, effect: Effect, output: Any = UNSET, *, failed: str | None = None) -> Message:
-        """Append the result of a call, and record the end of the call, in one transaction.
-
-        Args:
-            effect: The result of `begin_call`.
-            output: The output of the tool: text, which becomes the content of the message, or any other JSON. Pass
-                either `output` or `failed`.
-            failed: An error text, if the tool failed and had no effect. `extra` of the message then has `"failed":
-                true`.
-
-        Returns:
-            The stored tool message; for an effect with `replayed=True`, its `result`.
-
-        Raises:
-            Conflict: The call was resolved or begun again, or its message was removed; nothing was written.
-            InvalidMessage: The output cannot be stored losslessly; nothing was written.
-            ValueError: The effect belongs to another session.
-            TypeError: Both or neither of `output` and `failed` were passed.
-        """
-        if effect._place.key != self.key:
-            raise ValueError("the effect belongs to another session: call finish_call on its conversation")
-        return effects.finish(self._context, effect, output, failed)
-
-    def calls(self) -> list[BegunCall]:
-        """List the tool calls that were begun, in the order of their messages."""
-        return self._context.on_primary().read_together(calls.read, self.key)
-
-    def resolve_call(
-        self, seq: int, position: int, *, output: Any = UNSET, failed: str | None = None, retry: bool = False
-    ) -> Message | None:
-        """Record the outcome of an unknown tool call.
-
-        Pass exactly one of `output`, `failed` and `retry=True`.
-
-        Args:
-            seq: The `seq` of the message that asks for the call.
-            position: The position of the call in the `tool_calls` of the message, from 0.
-            output: The output, if the tool has run: text or any other JSON. It is appended as the result of the call.
-            failed: An error text, if the tool failed. It is appended as the result of the call.
-            retry: True if the tool has not run: the call may then be begun again, with the same `Effect.key`.
-
-        Returns:
-            The stored result; None with `retry`.
-
-        Raises:
-            CallInProgress: The time limit of the call has not passed, so it may still be running; nothing was written.
-            LangoStoreError: There is no such call, or it was never begun, or it has a result; nothing was written.
-            InvalidMessage: The output cannot be stored losslessly; nothing was written.
-        """
-        if retry and (output is not UNSET or failed is not None):
-            raise TypeError("retry=True means that the tool has not run: do not pass output or failed as well")
-
-        def result(call: ToolCall) -> Batch:
-            return self._context.batch([effects.result_message(call, output, failed)])
-
-        return self._context.transact_once(calls.resolve, Place(self.key, seq, position), None if retry else result)
-
-    def suspend(
-        self,
-        calls: Sequence[tuple[int, int]] = (),
-        *,
-        state: Any = None,
-        reason: str | None = None,
-        ttl: timedelta | None = None,
-    ) -> Suspension:
-        """Store a request for an answer from outside the program, such as an approval.
-
-        `Store.resume` stores the answer, and returns the `state` to continue from.
-
-        Args:
-            calls: The tool calls that wait for the answer, all of one message: pairs of the message's `seq` and the
-                position of the call. Defaults to none.
-            state: Any JSON that the program needs to continue, such as the run state of an agent framework.
-            reason: The text of the question.
-            ttl: How long the suspension can be answered, up to 100 years. Defaults to as long as the session is live.
-
-        Returns:
-            The suspension with its `token`. Anyone who has the token can answer. No other method returns the token.
-
-        Raises:
-            InvalidValue: `state` or `reason` cannot be stored losslessly; nothing was written.
-            LangoStoreError: The session has no such call, or the message does not ask for it; nothing was written.
-            ValueError: `calls` are calls of several messages, or `ttl` is out of range.
-
-        Example:
-            ```python
-            suspension = conversation.suspend([(asking.seq, 0)], reason="Pay 40 euros?")
-            send_to_approver(suspension.token)
-            ```
-        """
-        new = suspensions.New(self.key, calls, state, reason, ttl)
-        return self._context.transact(suspensions.suspend, new)
-
-    def suspensions(self) -> list[Suspension]:
-        """List the suspensions of the session, answered or not, the oldest first."""
-        return self._context.on_primary().read_together(suspensions.read, self.key)
-
-    def resume(self, id: str, answer: Any) -> Suspension:
-        """Answer a suspension by its id instead of its token; see `Store.resume`.
-
-        Args:
-            id: The id of the suspension. The id is not secret: backups contain it, for example. So do not accept an id
-                from outside as a permission to answer.
-            answer: Any JSON.
-
-        Returns:
-            The suspension with the answer, its calls and its state, to continue from.
-
-        Raises:
-            AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
-            SuspensionExpired: The suspension's TTL has passed; nothing was written.
-            SuspensionNotFound: The session has no such suspension; nothing was written.
-            InvalidValue: The answer cannot be stored losslessly; nothing was written.
-        """
-        given = str(encode_id(id)), encode_json(answer, "answer")
-        return self._context.transact_once(suspensions.resume, self.key, *given)
-
-    def delete_suspension(self, id: str) -> bool:
-        """Delete a suspension of the session, with its state, reason and answer. Its token then answers nothing.
-
-        Args:
-            id: The id of the suspension, answered or not.
-
-        Returns:
-            True if the session had this suspension.
-
-        Raises:
-            SessionNotFound: There is no such session; nothing was deleted.
-        """
-        return self._context.transact(suspensions.delete, self.key, str(encode_id(id)))
-
-    # Values
-
-    def values(self, prefix: str | None = None) -> dict[str, Any]:
-        """Read the values of the session.
-
-        Args:
-            prefix: Only values whose name starts with this text. Defaults to all values.
-
-        Returns:
-            The values by name, in the order of their names.
-        """
-        return self._context.read(named_values.read, self.key, prefix)
-
-    def set_values(self, values: dict[str, Any]) -> None:
-        """Set values of the session, all or none. Values with other names do not change.
-
-        Args:
-            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes in UTF-8
-                together with the key.
-
-        Raises:
-            InvalidKey: A name is invalid; nothing was written.
-            InvalidValue: A value is not JSON; nothing was written.
-        """
-        self._context.write(named_values.write, self.key, named_values.encode_values(self.key, values))
-
-    def drop_values(self, names: Sequence[str] | None = None) -> int:
-        """Delete values of the session.
-
-        Args:
-            names: The names of the values to delete. Defaults to all values.
-
-        Returns:
-            The number of deleted values.
-        """
-        return self._context.transact_once(named_values.drop, self.key, names)
 
     # Children, branches and summaries
 
@@ -1148,98 +777,24 @@ class Conversation:
         pending = self.begin_compaction()
         if pending is None:
             return None
-        return self.finish_compaction(pending, summarize(summarizer, pending.window), discard=discard)
+        return pending.finish(summarize(summarizer, pending.window), discard=discard)
 
-    def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
-        """Read the window for a compaction: the first half of `compact`.
-
-        Use it if a single function call cannot produce the summary.
+    def begin_compaction(self, *, records: bool = False) -> _groups.PendingCompaction | None:
+        """Read the window for a compaction in two steps, if a single function call cannot produce the summary.
 
         Args:
             records: Also read the records between the messages.
 
         Returns:
-            The pending compaction with the messages in `window`, or None if the window is empty.
+            The pending compaction, with the messages in `window` and the method `finish`, or None if the window is
+            empty.
         """
-        pending = self._context.on_primary().read(turns.begin_compaction, self.key, records=records)
-        return pending if pending.session.messages else None
-
-    def finish_compaction(self, pending: PendingCompaction, summary: Summary, *, discard: bool = False) -> Compaction:
-        """Replace a window with a summary: the second half of `compact`.
-
-        Args:
-            pending: The result of `begin_compaction`.
-            summary: A `Message`, or a list of messages.
-            discard: Delete the replaced messages from the log, as in `compact`.
-
-        Returns:
-            The compaction.
-
-        Raises:
-            Conflict: The session was compacted, or messages were edited or removed, since `begin_compaction`; nothing
-                was changed.
-            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
-        """
-        new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
-        return self._context.transact(turns.finish_compaction, pending, new, discard=discard)
+        read = self._context.on_primary().read(turns.read_window, self.key, records=records)
+        return _groups.PendingCompaction(self._context, read) if read.session.messages else None
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, oldest first, with their summaries."""
         return self._context.read_together(turns.compactions, self.key)
-
-    # Changes
-
-    def changes(self, *, after: int = 0) -> list[Change]:
-        """List the changes of the log, oldest first: cuts, edits, compactions, undos and redos.
-
-        Args:
-            after: Only changes with a `seq` above this value. Defaults to 0, all changes.
-        """
-        return self._context.read_together(history.changes, self.key, after)
-
-    def undo(self) -> Undone | None:
-        """Take back the last cut, edit, replacement (`replace_after`) or compaction.
-
-        A second `undo` takes back the change before that, and so on; `redo` reverses the last undo. Messages that were
-        appended after the change stay. Redactions and `drop_sent` are never taken back. Begun calls and suspensions
-        that the change deleted are not restored, so a tool of a restored message may run again.
-
-        Returns:
-            The change that was taken back, and the numbers of restored and removed messages; None if there is no such
-            change.
-
-        Raises:
-            NotKept: The messages that the change removed or replaced are not kept: see `Store(keep_removed=…)`. Nothing
-                was written.
-            Conflict: The id of a removed message or turn was used again; nothing was written.
-        """
-        return self._context.transact_once(history.undo, self.key)
-
-    def redo(self) -> Undone | None:
-        """Take back the last undo, unless another change followed it.
-
-        Returns:
-            The undo that was taken back, and the numbers of restored and removed messages; None if there is no such
-            undo.
-
-        Raises:
-            NotKept: The messages that the undo removed are no longer kept; nothing was written.
-            Conflict: The id of a removed message or turn was used again; nothing was written.
-        """
-        return self._context.transact_once(history.redo, self.key)
-
-    def diff(self, a: int | datetime, b: int | datetime) -> Diff:
-        """Compare the logs of two moments.
-
-        Args:
-            a: The first moment: a `seq`, or an aware datetime, as `as_of` in `get`.
-            b: The second moment, which may be earlier.
-
-        Raises:
-            NotKept: There was a cut, edit or compaction since the earlier moment, and what it removed or replaced is
-                not kept.
-        """
-        return self._context.read_together(history.diff, self.key, a, b)
 
     # The prompt
 
@@ -1306,14 +861,3 @@ class Conversation:
 
     def _reading(self, expired: bool) -> Context:
         return self._context.ignoring_expiry() if expired else self._context
-
-    def _read_part(
-        self, operation: Callable[Concatenate[sa.Connection, str, P], R], *args: P.args, **options: P.kwargs
-    ) -> R:
-        """Run an operation that reads a part of the session; raise an error if the session is not live."""
-
-        def read(connection: sa.Connection, now: Moment) -> R:
-            sessions.row_of(connection, now, self.key)
-            return operation(connection, self.key, *args, **options)
-
-        return self._context.read_together(read)

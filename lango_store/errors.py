@@ -62,10 +62,14 @@ def _restored(kind: type[LangoStoreError], args: tuple[Any, ...], state: dict[st
     return error
 
 
-class SessionNotFound(LangoStoreError, LookupError):
+class NotFound(LangoStoreError, LookupError):
+    """The session, message, payload, draft, tool call or suspension does not exist; nothing was written."""
+
+
+class SessionNotFound(NotFound):
     """No live session has this key.
 
-    Nothing was written. Create the session first, or use `get_or_create`. A method that needs a live session raises the
+    Nothing was written. Create the session first, or use `open`. A method that needs a live session raises the
     subclass `SessionExpired` for a session whose TTL has passed.
 
     Attributes:
@@ -74,7 +78,7 @@ class SessionNotFound(LangoStoreError, LookupError):
 
     def __init__(self, key: str, message: str | None = None) -> None:
         self._fact = message or f"no session {quoted(key)}"
-        super().__init__(message or f"{self._fact}: create it first, or use get_or_create")
+        super().__init__(message or f"{self._fact}: create it first, or use open()")
         self.key = key
 
 
@@ -82,7 +86,7 @@ class SessionExpired(SessionNotFound):
     """The TTL of the session has passed; nothing was written.
 
     The session and its messages stay in the database until they are purged. Until then `touch` makes the session live
-    again, and `get_or_create(renew=True)` replaces the session with a new one.
+    again, and `open(renew=True)` replaces the session with a new one.
 
     Attributes:
         key: The key of the session.
@@ -96,7 +100,7 @@ class SessionExpired(SessionNotFound):
         self.expires_at = expires_at
 
 
-class MessageNotFound(LangoStoreError, LookupError):
+class MessageNotFound(NotFound):
     """The session has no message with this `seq` or id; nothing was written.
 
     `Conversation.all_messages()` returns the messages of the session.
@@ -114,7 +118,7 @@ class MessageNotFound(LangoStoreError, LookupError):
         self.seq_or_id = seq_or_id
 
 
-class PayloadNotFound(LangoStoreError, LookupError):
+class PayloadNotFound(NotFound):
     """The session has no payload with this digest.
 
     The message that referred to the payload was edited or removed, or the digest is from another session.
@@ -154,8 +158,8 @@ class NotKept(LangoStoreError):
 class SessionExists(LangoStoreError):
     """A new session cannot be stored, because a session already has its key.
 
-    Nothing was written. Use `get_or_create`, or another key. If the existing session has expired,
-    `get_or_create(renew=True)` replaces the session, and `touch` makes it live again.
+    Nothing was written. Use `open`, or another key. If the existing session has expired,
+    `open(renew=True)` replaces the session, and `touch` makes it live again.
 
     Attributes:
         key: The key of the session.
@@ -164,9 +168,9 @@ class SessionExists(LangoStoreError):
 
     def __init__(self, key: str, *, expired: bool = False) -> None:
         remedy = (
-            "and has expired: get_or_create(renew=True) replaces it, touch revives it"
+            "and has expired: open(renew=True) replaces it, touch revives it"
             if expired
-            else "already: use get_or_create, or another key"
+            else "already: use open(), or another key"
         )
         super().__init__(f"session {quoted(key)} exists {remedy}")
         self._fact = f"session {quoted(key)} exists {'and has expired' if expired else 'already'}"
@@ -237,24 +241,36 @@ class Conflict(LangoStoreError):
 class LeaseLost(Conflict):
     """A turn no longer has the lease of its session; nothing was written.
 
-    The lease ended and another turn took over, or `Conversation.release_turn` was called. Begin the turn again with
+    The lease ended and another turn took over, or `Conversation.turns.release` was called. Begin the turn again with
     `Conversation.turn` and the same id. If another process has saved the turn, `replayed` of the new turn is True.
     """
 
     def __init__(self, key: str, last_seq: int) -> None:
         message = (
             f"the turn no longer has the lease of session {quoted(key)}: it ended and another turn took over, "
-            "or release_turn() was called; nothing was written, begin the turn again"
+            "or turns.release() was called; nothing was written, begin the turn again"
         )
         super().__init__(key, expected=last_seq, last_seq=last_seq, message=message)
 
 
-class TurnInProgress(LangoStoreError):
+class InProgress(LangoStoreError):
+    """A turn or a tool call is in progress; nothing was written.
+
+    Attributes:
+        key: The key of the session.
+        until: The time at which the lease of the turn ends, or the call becomes unknown.
+    """
+
+    key: str
+    until: datetime
+
+
+class TurnInProgress(InProgress):
     """Another turn has the lease of the session and may be running; nothing was written.
 
-    `keep_draft` and `drop_draft` raise this exception if the turn that writes the draft has the lease. Wait and call
-    again, pass `wait=` to `Conversation.turn`, or store the message in the inbox with `Conversation.enqueue`. If the
-    process of the turn has died, the lease ends at `until`; `Conversation.release_turn` releases it at once.
+    `drafts.keep` and `drafts.drop` raise this exception if the turn that writes the draft has the lease. Wait and call
+    again, pass `wait=` to `Conversation.turn`, or store the message with `Conversation.inbox.put`. If the process of
+    the turn has died, the lease ends at `until`; `Conversation.turns.release` releases it at once.
 
     Attributes:
         key: The key of the session.
@@ -264,17 +280,17 @@ class TurnInProgress(LangoStoreError):
 
     def __init__(self, key: str, turn_id: str, until: datetime) -> None:
         self._fact = f"turn {quoted(turn_id)} of session {quoted(key)} is in progress, its lease ends at {until}"
-        super().__init__(f"{self._fact}: try again later, pass wait=, or store the message with enqueue()")
+        super().__init__(f"{self._fact}: try again later, pass wait=, or store the message with inbox.put()")
         self.key = key
         self.turn_id = turn_id
         self.until = until
 
 
-class CallInProgress(LangoStoreError):
+class CallInProgress(InProgress):
     """A tool call was begun and may still be running; nothing was written.
 
     The call has no result, and its time limit has not passed. Wait and call again, or pass `wait=` to
-    `Conversation.begin_call`. If no result is stored before `until`, the call becomes unknown.
+    `Conversation.calls.begin`. If no result is stored before `until`, the call becomes unknown.
 
     Attributes:
         key: The key of the session.
@@ -285,7 +301,7 @@ class CallInProgress(LangoStoreError):
 
     def __init__(self, key: str, seq: int, position: int, until: datetime) -> None:
         self._fact = f"{_call(key, seq, position)} was begun and may be running until {until}"
-        super().__init__(f"{self._fact}: try again later, or pass wait= to begin_call()")
+        super().__init__(f"{self._fact}: try again later, or pass wait= to calls.begin()")
         self.key, self.seq, self.position = key, seq, position
         self.until = until
 
@@ -294,7 +310,7 @@ class CallUnknown(LangoStoreError):
     """A tool call was begun and has no result, so the tool may have run; nothing was written.
 
     The time limit of the call has passed, or its result was deleted. Find out whether the tool ran, for example by
-    looking for `effect_key` in the service that it calls, and record the outcome with `Conversation.resolve_call`. If
+    looking for `effect_key` in the service that it calls, and record the outcome with `Conversation.calls.resolve`. If
     the tool honors the key or changes nothing, you can instead begin the call again with `idempotent=True`.
 
     Attributes:
@@ -307,18 +323,30 @@ class CallUnknown(LangoStoreError):
     def __init__(self, key: str, seq: int, position: int, effect_key: str) -> None:
         self._fact = f"{_call(key, seq, position)} was begun and has no result"
         super().__init__(
-            f"{self._fact}: find out whether the tool ran, and call resolve_call(); or, only if the tool honors the "
+            f"{self._fact}: find out whether the tool ran, and call calls.resolve(); or, only if the tool honors the "
             "effect key or changes nothing, pass idempotent=True"
         )
         self.key, self.seq, self.position = key, seq, position
         self.effect_key = effect_key
 
 
+class CallNotFound(NotFound):
+    """The session has no such tool call, the message does not ask for it, or it was never begun.
+
+    Nothing was written. Pass the `seq` of the assistant message that asks for the call, and the position of the call in
+    its `tool_calls`.
+    """
+
+
+class CallFinished(LangoStoreError):
+    """The tool call already has a result or an output; nothing was written. Use it, and do not run the tool."""
+
+
 def _call(key: str, seq: int, position: int) -> str:
     return f"call {position} of message {seq} of session {quoted(key)}"
 
 
-class SuspensionNotFound(LangoStoreError, LookupError):
+class SuspensionNotFound(NotFound):
     """No suspension has this token or id; nothing was written.
 
     The text is not a token, the session was deleted or has expired, or the suspension was deleted together with the
@@ -341,12 +369,12 @@ class SuspensionExpired(SuspensionNotFound):
         self.due_at = due_at
 
 
-class AlreadyResumed(LangoStoreError):
+class AlreadyAnswered(LangoStoreError):
     """The suspension was answered before; nothing was written.
 
-    If the program that got the answer may have died, read the suspension with `Conversation.suspensions`, and continue
-    with the stored answer. Begin the calls of the suspension with `Conversation.begin_call`: for a finished call, it
-    returns the stored result.
+    If the program that got the answer may have died, read the suspension with `Conversation.suspensions.list`, and
+    continue with the stored answer. Begin the calls of the suspension with `Conversation.calls.begin`: for a finished
+    call, it returns the stored result.
 
     Attributes:
         key: The key of the session.
@@ -362,6 +390,10 @@ class AlreadyResumed(LangoStoreError):
         self.id = id
         self.answer = answer
         self.answered_at = answered_at
+
+
+class DraftNotFound(NotFound):
+    """The session has no draft with this id; nothing was written. `Conversation.drafts.list` lists the drafts."""
 
 
 class UniqueViolation(LangoStoreError):
@@ -458,7 +490,11 @@ class InvalidCursor(LangoStoreError, ValueError):
     """
 
 
-class DamagedMessage(LangoStoreError):
+class DamagedDatabase(LangoStoreError):
+    """Stored rows or tables are damaged and cannot be read; `lango-store doctor` finds all damaged rows."""
+
+
+class DamagedMessage(DamagedDatabase):
     """A stored message, or a field of its session, is damaged and cannot be read.
 
     Nothing was written, except that `update` and `touch` on PostgreSQL have stored their change.
@@ -485,6 +521,18 @@ class DamagedMessage(LangoStoreError):
         self.seq = seq
         self.field = field
         self.reason = reason
+
+
+class InvalidState(LangoStoreError):
+    """The object cannot do this now; nothing was written.
+
+    The store is closed, the turn is not running, the block of a transaction has ended, a snapshot was used to write, or
+    the call needs its own transaction and the object belongs to a transaction of the caller.
+    """
+
+
+class StoreClosed(InvalidState):
+    """The store is closed. Create a new one."""
 
 
 class SchemaOutOfDate(LangoStoreError):
@@ -528,6 +576,20 @@ class UnknownFeature(LangoStoreError):
             f"the database uses {', '.join(features)}, which this release does not know: upgrade lango-store"
         )
         self.features = tuple(features)
+
+
+class MigrationRefused(LangoStoreError):
+    """The schema cannot be migrated, distributed or given a search index; nothing was changed.
+
+    The text says what to do first.
+    """
+
+
+class UnsupportedDatabase(LangoStoreError):
+    """The database, or the connection that you passed, has a setting or a version that the store cannot use.
+
+    Nothing was read or written. The text names the setting.
+    """
 
 
 class SearchUnavailable(LangoStoreError):

@@ -13,15 +13,16 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations import appends, drafts, inbox, leases, turns, turns_in_progress
+from lango_store._operations import appends, drafts, inbox, leases, turns_in_progress
 from lango_store._operations.calls import Place
 from lango_store._operations.drafts import INTERRUPTED
+from lango_store._operations.rows import encode_object
 from lango_store._operations.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending, effects
 from lango_store._services.effects import Effect
 from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
-from lango_store.errors import LangoStoreError, TurnInProgress, quoted
+from lango_store.errors import InvalidState, LangoStoreError, TurnInProgress, UniqueViolation, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,9 @@ class RunningTurn:
     saves the turn with all messages that were appended in it, and releases the lease. If the block raises an exception,
     the turn is not saved: its messages stay in the log, text that was streamed and not appended stays a draft, and the
     turn can be begun again at once. A turn has lost its lease if the lease ended and another turn began, or if
-    `Conversation.release_turn` was called.
+    `Conversation.turns.release` was called.
 
-    Use a turn in one thread at a time. Outside of the block, the methods that write raise `LangoStoreError`.
+    Use a turn in one thread at a time. Outside of the block, the methods that write raise `InvalidState`.
 
     Attributes:
         id: The id of the turn.
@@ -50,13 +51,15 @@ class RunningTurn:
         self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta
     ) -> None:
         if context.in_callers_transaction:
-            raise LangoStoreError(
+            raise InvalidState(
                 "a turn needs its own transactions, because its lease must be visible to other processes at once: "
                 "call turn() on the store, not on store.using() or in store.transact()"
             )
         check_duration("lease", lease, SHORTEST_LEASE)
         check_duration("flush", flush)
-        self.id: Final = encode_id(id) or context.new_id()
+        self._is_new = id is None
+        self._has_drafts = id is not None  # an earlier attempt may have stored some
+        self.id: Final = context.new_id() if id is None else str(encode_id(id))
         self.key: Final = key
         self.replayed = False
         self.usage: dict[str, Any] | None = None
@@ -64,12 +67,12 @@ class RunningTurn:
         self.stored: Turn | None = None
         self.lease: Final = Lease(new_token(), lease.total_seconds())
         self._context: Final = context
-        self._wait = check_duration("wait", wait or timedelta(0)).total_seconds()
+        self._wait = check_duration("wait", wait).total_seconds() if wait else 0.0
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
         self._expected: Final = Expected(lease=self.lease)
         prefix = f"{turns_in_progress.id_prefix(self.id)}{self.lease.token:016x}"
-        self._ids: Final = (f"{prefix}{number:x}" for number in count())
+        self._ids: Final = map(f"{prefix}{{:x}}".format, count())
         self._earlier: list[Message] = []
         self._appended: dict[int, Message] = {}
         self._forget_draft()
@@ -95,23 +98,25 @@ class RunningTurn:
     def tries(self) -> Iterator[float]:
         """Take the lease; yield the seconds to sleep before each new try while another turn has it."""
         if self._has_begun:
-            raise LangoStoreError(f"turn {quoted(self.id)} can be entered only once: call turn() again")
-        pauses, pause = cancellation.pauses(self._wait), None
+            raise InvalidState(f"turn {quoted(self.id)} can be entered only once: call turn() again")
+        pauses, pause = None, None
         with self._context.telemetry.span("turn", self.key, is_current=False):
             while True:
                 try:
                     if pause:  # one statement, while a try needs a transaction of several
                         self._context.on_primary().read(leases.check_free, self.key, self.id)
-                    self.stored, earlier = self._context.transact(
-                        turns_in_progress.begin, self.key, self.id, self.lease
+                    self.stored, earlier = self._context.write(
+                        turns_in_progress.begin, self.key, self.id, self.lease, is_new=self._is_new
                     )
                     break
                 except TurnInProgress:
+                    pauses = pauses or cancellation.pauses(self._wait)
                     if (pause := next(pauses, None)) is None:
                         raise
                 yield pause
         self.replayed = self.stored is not None
-        self._appended = {message.seq: message for message in earlier}
+        for message in earlier:
+            self._appended[message.seq] = message
         self._earlier = earlier
         self._has_begun, self._is_running = True, not self.replayed
         self._process = os.getpid()
@@ -123,7 +128,7 @@ class RunningTurn:
 
         Raises:
             TurnInProgress: Another turn has the lease.
-            LangoStoreError: The turn was entered before.
+            InvalidState: The turn was entered before.
         """
         for seconds in self.tries():
             cancellation.pause(seconds)
@@ -184,7 +189,7 @@ class RunningTurn:
         self._add(stored)
         return stored
 
-    def inbox(self) -> list[Message]:
+    def take_inbox(self) -> list[Message]:
         """Move the messages of the session's inbox to the log, as part of the turn.
 
         Returns:
@@ -241,6 +246,7 @@ class RunningTurn:
                 leases.extend(connection, now, self.key, self.lease)
                 drafts.write(connection, now, self.key, self.id, self.lease.token, *piece)
 
+        self._has_drafts = True
         self._flushed = 0  # if the outcome is unknown, the next piece is the whole draft
         self._context.trying(store, if_lost=False)
         self._flushed, self._flushed_at = len(self._texts), monotonic()
@@ -286,8 +292,8 @@ class RunningTurn:
             CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
                 still be running; nothing was written.
             LeaseLost: On entering the block: the turn has lost the lease of the session; nothing was written.
-            LangoStoreError: On entering the block: the session has no such call, or the message does not ask for it,
-                such as a stored result; nothing was written.
+            CallNotFound: On entering the block: the session has no such call, or the message does not ask for it, such
+                as a stored result; nothing was written.
             Conflict: On leaving the block: the call was resolved or begun again, or its message was removed. The output
                 was not stored.
             InvalidMessage: On leaving the block: the output cannot be stored losslessly. The call becomes unknown.
@@ -347,9 +353,26 @@ class RunningTurn:
             InvalidValue: `usage` or `metadata` cannot be stored losslessly; the turn was not saved.
         """
         self._check_running()
-        new = turns.new_turn(self.id, self.usage, self.metadata)
-        self.stored = self._context.transact(turns_in_progress.finish, self.key, new, self._appended.keys(), self.lease)
+        usage = None if self.usage is None else encode_object(self.usage, "usage")
+        metadata = None if self.metadata is None else encode_object(self.metadata, "metadata")
+        for is_retry in (False, True):
+            try:
+                self.stored = self._context.write(
+                    turns_in_progress.finish,
+                    self.key,
+                    self.id,
+                    (usage, metadata),
+                    self._appended.keys(),
+                    self.lease,
+                    has_drafts=self._has_drafts,
+                    keeps_removed=self._context.keeps_removed,
+                )
+                break
+            except UniqueViolation:  # `save_turn` has stored the id meanwhile, so the retry finds the stored turn
+                if is_retry:
+                    raise
         self._is_running = False
+        assert self.stored is not None
         return self.stored
 
     def abandon(self) -> None:
@@ -376,9 +399,9 @@ class RunningTurn:
     def _check_running(self) -> None:
         if not self._is_running:
             reason = "is already stored" if self.replayed else "is not running"
-            raise LangoStoreError(f"turn {quoted(self.id)} {reason}: write only inside of its block")
+            raise InvalidState(f"turn {quoted(self.id)} {reason}: write only inside of its block")
         if self._process != os.getpid():  # it would give its messages the ids of the parent's
-            raise LangoStoreError(
+            raise InvalidState(
                 f"turn {quoted(self.id)} belongs to the process that this one was forked from: write there, or fork "
                 "before the turn begins"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,33 +15,21 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._operations import calls, leases, lists, removed, sessions, stats, suspensions, usage_report
-from lango_store._operations import messages as log
-from lango_store._operations import values as named_values
+from lango_store._groups import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store
+from lango_store._operations import lists, removed, sessions, stats, usage_report
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.expiry import Policy
 from lango_store._operations.lists import Filter, Filters, Order
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
 from lango_store._operations.usage_report import Prices
-from lango_store._rows.encoding import aware, checked_key, encode_json
-from lango_store._services import appending, lifecycle, maintenance, searching
-from lango_store._values.events import Event
-from lango_store._values.model import (
-    UNSET,
-    BegunCall,
-    Message,
-    OpenTurn,
-    SessionChanges,
-    SessionFields,
-    SessionInfo,
-    Suspension,
-    Unset,
-)
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, SuspensionPage, UsageRow
+from lango_store._rows.encoding import aware, checked_key
+from lango_store._services import appending, archiving, lifecycle, maintenance, searching
+from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
+from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.errors import LangoStoreError, SessionHeld, quoted
+from lango_store.errors import InvalidState, SessionHeld, quoted
 from lango_store.running_turn import RunningTurn
 
 R = TypeVar("R")
@@ -78,9 +66,9 @@ class Store:
             stored separately from the message's row, once per session; 1 or more. None stores all strings in the row.
             What reads return does not depend on this option. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
-            `Conversation.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When this time
-            has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a store cannot
-            be taken back.
+            `Conversation.versions.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When
+            this time has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a
+            store cannot be taken back.
         replica: The URL of a PostgreSQL replica. The store reads sessions, messages, histories and lists from the
             replica if it has everything that this store wrote, otherwise from `database`.
 
@@ -151,7 +139,7 @@ class Store:
 
         Args:
             key: The session's key, 1 to 512 characters. None (default) creates a UUIDv7.
-            ttl: How long the session lives after the last append, `enqueue` or `touch`, up to 100 years. None means
+            ttl: How long the session lives after the last append, `inbox.put` or `touch`, up to 100 years. None means
                 that it never expires. Defaults to the store's `default_ttl`.
             messages: The first messages. They are stored in the same transaction.
             **fields: Fields of the session: `agent_id`, `user_id`, `title` and `model` (text), `settings` and
@@ -191,38 +179,6 @@ class Store:
             NotKept: There was a cut, edit or compaction since `as_of`, and what it removed or replaced is not kept.
         """
         return self._at(key).get(expired=expired, records=records, as_of=as_of)
-
-    def get_or_create(
-        self,
-        key: str,
-        *,
-        ttl: timedelta | None | Unset = UNSET,
-        messages: Sequence[Message] = (),
-        renew: bool = False,
-        **fields: Unpack[SessionFields],
-    ) -> Session:
-        """Load a session, or create it if it does not exist.
-
-        Of several concurrent callers, exactly one creates the session.
-
-        Args:
-            key: The session to load or to create.
-            ttl: The TTL of a new session, as in `Store.create`. An existing session keeps its TTL.
-            messages: The first messages of a new session. They are not added to an existing session.
-            renew: Replace an expired session with a new one instead of raising `SessionExpired`.
-            **fields: Fields of a new session, as in `Store.create`. They do not change an existing session.
-
-        Returns:
-            The existing session with its window, or the new session.
-
-        Raises:
-            SessionExpired: The session has expired, and `renew` is False.
-            InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidValue: A field cannot be stored losslessly; nothing was written.
-        """
-        new = appending.new_session(self._context, key, ttl, fields)
-        first = appending.encoded(self._context, messages)
-        return lifecycle.find_or_create(self._context, new, first, log.load, renew=renew)
 
     def open(
         self,
@@ -268,50 +224,9 @@ class Store:
         """
         return self._at(checked_key(key))
 
-    def info(self, key: str, *, expired: bool = False) -> SessionInfo:
-        """Load a session without its messages: fields, counters and times.
-
-        Args:
-            key: The session to load.
-            expired: Also load a session that has expired and is not purged yet. The session stays expired.
-        """
-        return self._at(key).info(expired=expired)
-
     def exists(self, key: str) -> bool:
         """Return True if a live session has this key; False if it is missing or expired."""
         return self._context.read(sessions.exists, key)
-
-    def update(
-        self,
-        key: str,
-        *,
-        activity: bool = False,
-        expect: int | None = None,
-        **changes: Unpack[SessionChanges],
-    ) -> SessionInfo:
-        """Change fields of a session.
-
-        Fields that you do not pass keep their values. A JSON field is replaced as a whole, not merged.
-
-        Args:
-            key: The session to change.
-            activity: Also set `updated_at` to now, so that the session moves to the front of lists and its idle time
-                starts again. False by default. `expires_at` never changes.
-            expect: Change the session only if its `revision` equals this value.
-            **changes: New values for `agent_id`, `user_id`, `title`, `model`, `settings`, `metadata`, `tools` and
-                `last_consolidated`. None clears a field, except `last_consolidated`, which is a number.
-
-        Returns:
-            The changed session without its messages.
-
-        Raises:
-            Conflict: The session's `revision` differs from `expect`; nothing was changed.
-            InvalidValue: A value cannot be stored losslessly; nothing was changed.
-            ValueError: `last_consolidated` is negative or greater than `message_count`; nothing was changed.
-            DamagedMessage: A field that you did not pass cannot be read. On PostgreSQL, the change was stored; on
-                SQLite, nothing was changed.
-        """
-        return self._at(key).update(activity=activity, expect=expect, **changes)
 
     def touch(self, key: str, *, ttl: timedelta | None | Unset = UNSET) -> SessionInfo:
         """Restart a session's TTL, and revive the session if it has expired.
@@ -333,13 +248,13 @@ class Store:
         """
         return self._context.write(sessions.touch, key, ttl)
 
-    def delete(self, key: str, *, expect: int | None = None, children: bool = False) -> bool:
+    def delete(self, key: str, *, expect: int | None = None, descendants: bool = False) -> bool:
         """Delete a session, live or expired, and everything that belongs to it.
 
         Args:
             key: The session to delete.
             expect: Delete the session only if its `revision` equals this value.
-            children: Also delete all descendants of the session, in the same transaction. Without `expect`, they are
+            descendants: Also delete all descendants of the session, in the same transaction. Without `expect`, they are
                 deleted even if the session itself does not exist.
 
         Returns:
@@ -350,7 +265,7 @@ class Store:
             SessionHeld: A row of another table refers to the session, or to one of the descendants, by a foreign key
                 without ON DELETE; nothing was deleted. `key` of the exception names the session or descendant.
         """
-        return lifecycle.delete(self._context, key, Expected(revision=expect), children=children)
+        return lifecycle.delete(self._context, key, Expected(revision=expect), children=descendants)
 
     # Messages
 
@@ -393,89 +308,6 @@ class Store:
             InvalidMessage: The message cannot be stored losslessly; nothing was written.
         """
         return appending.append(self._context, key, [message], None, after, expect, create, ttl, fields)[0]
-
-    def append_messages(
-        self,
-        key: str,
-        messages: Sequence[Message],
-        *,
-        after: int | None = None,
-        replace_after: int | None = None,
-        expect: int | None = None,
-        create: bool = False,
-        ttl: timedelta | None | Unset = UNSET,
-        **fields: Unpack[SessionFields],
-    ) -> list[Message]:
-        """Append messages to a session, all or none.
-
-        Args:
-            key: The session to append to.
-            messages: The messages to store. A message whose `id` is already stored in the session is not stored again;
-                the stored one is returned with `replayed=True`.
-            after: Append only if the session's `last_seq` equals this value; 0 for a new session without messages.
-            replace_after: First delete the messages with a `seq` above this value, as `Conversation.truncate` does, in
-                the same transaction, for example to regenerate an answer. Cannot be combined with `create`. See
-                `Conversation.append_messages`.
-            expect: Append only if the session's `revision` equals this value.
-            create: Create the session if it does not exist, or replace it if it has expired, in the same transaction.
-            ttl: The TTL of the session that `create=True` creates, as in `Store.create`. Cannot be passed without
-                `create=True`.
-            **fields: Fields of the session that `create=True` creates, as in `Store.create`. They do not change an
-                existing session.
-
-        Returns:
-            The stored messages, in the order of `messages`.
-
-        Raises:
-            SessionNotFound: There is no such session, and `create` is False.
-            SessionExpired: The session's TTL has passed, and `create` is False.
-            Conflict: `after` or `expect` does not match. With `create=True`, a missing or expired session matches no
-                `expect`, and no `after` above 0. Nothing was written.
-            InvalidMessage: A message cannot be stored losslessly; nothing was written.
-            InvalidCut: A compaction discarded messages with a `seq` above `replace_after`, so the session cannot go
-                back to that point; nothing was written.
-        """
-        return appending.append(self._context, key, messages, replace_after, after, expect, create, ttl, fields)
-
-    def messages(self, key: str, *, last: int | None = None, records: bool = False) -> list[Message]:
-        """Read the messages of a session's window: the messages that a model should see.
-
-        `Conversation.all_messages` reads the whole log. `Conversation.history` returns the end of the window as dicts
-        for a chat API.
-
-        Args:
-            key: The session to read.
-            last: Read at most this many messages, from the end of the window. By default the whole window.
-            records: Also read the records between the messages. `last` counts them, too.
-
-        Returns:
-            The messages in their order. After a compaction, the window begins with the summary.
-        """
-        return self._at(key).messages(last=last, records=records)
-
-    def tail(self, key: str, *, after: int | str = 0, follow: bool = True) -> Generator[Event, None, None]:
-        """Follow a session: yield its stored events after a position, then new events.
-
-        New events may come from any process. Each message is yielded once, in the order of `seq`. Waiting for an event
-        blocks the thread, but holds no connection.
-
-        Args:
-            key: The session to follow.
-            after: A `seq`, to start after that message, or the `cursor` of an event. Defaults to 0, the start of the
-                session. With a `seq`, whichever session has the key now is followed. With a cursor, the session that
-                the cursor came from is followed: if that session no longer exists, the only event is `Ended`, even if
-                another session has the key now.
-            follow: Wait for more events (default). If False, end after the stored ones.
-
-        Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other calls of `tail` in this process may yield the same objects.
-
-        Raises:
-            InvalidCursor: `after` is text, but not a cursor.
-            LangoStoreError: The store was closed; or `follow` is True and the store belongs to a transaction.
-        """
-        return self._at(key).tail(after=after, follow=follow)
 
     # Lists and search
 
@@ -556,86 +388,25 @@ class Store:
         """
         return self._context.trying(lambda: searching.find(self._context, words, limit, offset, which))
 
-    # Values
+    # Groups of methods
 
-    def values(self, key: str, prefix: str | None = None) -> dict[str, Any]:
-        """Read the values of a session.
+    turns = of_store(StoreTurns)
+    """The turns of all sessions: list those in progress."""
+    calls = of_store(StoreCalls)
+    """The tool calls of all sessions: list the unknown ones."""
+    suspensions = of_store(StoreSuspensions)
+    """The suspensions of all sessions: list and answer them."""
 
-        Args:
-            key: The session to read.
-            prefix: Read only values whose names start with this text. By default all values.
-
-        Returns:
-            The values by name, in the order of their names.
-        """
-        return self._at(key).values(prefix)
-
-    def set_values(self, key: str, values: dict[str, Any]) -> None:
-        """Set values of a session, all or none. Values with other names do not change.
-
-        Values are deleted with the session. Setting values changes the session's `revision`. It does not change
-        `updated_at`, and does not restart the TTL.
-
-        Args:
-            key: The session to change.
-            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes in UTF-8
-                together with the key.
-
-        Raises:
-            InvalidKey: A name is invalid; nothing was written.
-            InvalidValue: A value is not JSON; nothing was written.
-        """
-        self._at(key).set_values(values)
-
-    def drop_values(self, key: str, names: Sequence[str] | None = None) -> int:
-        """Delete values of a session, and return how many were deleted.
-
-        Args:
-            key: The session to change.
-            names: The names of the values to delete. None (default) deletes all values of the session.
-        """
-        return self._at(key).drop_values(names)
-
-    def shared_values(self, scope: str, prefix: str | None = None) -> dict[str, Any]:
-        """Read the shared values of a scope.
-
-        A scope is any text that your application chooses, such as `user:ann`. It is independent of session keys. A new
-        scope has no values.
-
-        Args:
-            scope: The scope to read, 1 to 512 characters.
-            prefix: Read only values whose names start with this text. By default all values.
-
-        Returns:
-            The values by name, in the order of their names.
-        """
-        return self._context.read(named_values.read, scope, prefix, SHARED_VALUE)
-
-    def set_shared_values(self, scope: str, values: dict[str, Any]) -> None:
-        """Set shared values of a scope, all or none. Values with other names do not change.
+    def shared_values(self, scope: str) -> Values:
+        """Return the shared values of a scope, without accessing the database.
 
         Deleting a session does not delete shared values.
 
         Args:
-            scope: The scope to change, 1 to 512 characters.
-            values: JSON by name; None is a value too. A name has 1 to 512 characters, and at most 2,600 bytes in UTF-8
-                together with the scope.
-
-        Raises:
-            InvalidKey: The scope or a name is invalid; nothing was written.
-            InvalidValue: A value is not JSON; nothing was written.
+            scope: Any text of 1 to 512 characters that your application chooses, such as `user:ann`. It is independent
+                of session keys.
         """
-        encoded = named_values.encode_values(scope, values, SHARED_VALUE)
-        self._context.write(named_values.write, scope, encoded, SHARED_VALUE)
-
-    def drop_shared_values(self, scope: str, names: Sequence[str] | None = None) -> int:
-        """Delete shared values of a scope, and return how many were deleted.
-
-        Args:
-            scope: The scope to change.
-            names: The names of the values to delete. None (default) deletes all values of the scope.
-        """
-        return self._context.transact_once(named_values.drop, scope, names, SHARED_VALUE)
+        return Values(self._context, scope, SHARED_VALUE)
 
     # Expiry and deletion of many sessions
 
@@ -653,7 +424,7 @@ class Store:
         archive: str | Path | None = None,
         on_batch: Callable[[ExpiryReport], None] | None = None,
         dry_run: bool = False,
-        children: bool = False,
+        descendants: bool = False,
     ) -> ExpiryReport:
         """Purge sessions: permanently delete sessions whose TTL has passed.
 
@@ -672,23 +443,25 @@ class Store:
             key_prefix: Purge only sessions whose key starts with this text.
             batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
             limit: The maximum number of sessions to purge. None (default) purges all.
-            archive: A SQLite file to copy the sessions to. It is created if necessary. Each batch is deleted only after
-                its copy is on disk.
+            archive: A database to copy the sessions to: the path of a SQLite file, which is created if necessary, or
+                the URL of a database with the schema of lango_store. Each batch is deleted only after its copy is on
+                disk.
             on_batch: A function that is called after each batch with the report so far.
             dry_run: Purge nothing, and report what would be purged. False by default.
-            children: Also purge all descendants of each purged session, live or expired, in the same transaction. The
-                report counts the descendants; `batch_size` and `limit` do not.
+            descendants: Also purge all descendants of each purged session, live or expired, in the same transaction.
+                The report counts them; `batch_size` and `limit` do not.
 
         Returns:
             A report with the numbers of purged sessions and messages.
 
         Raises:
             InvalidFile: `archive` is a SQLite database of another application; nothing was deleted.
-            DatabaseUnavailable: The database cannot be reached, or `archive` is not a SQLite file or cannot be written;
-                the current batch was not deleted.
+            ValueError: `archive` is the database of the store; nothing was deleted.
+            DatabaseUnavailable: The database or the archive cannot be reached, or `archive` is not a SQLite file or
+                cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
-        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=children)
+        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=descendants)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             after: str | None = ""
@@ -704,7 +477,7 @@ class Store:
         agent_id: str | None = None,
         key_prefix: str | None = None,
         batch_size: int = 500,
-        children: bool = False,
+        descendants: bool = False,
     ) -> int:
         """Delete all sessions of a user, an agent or a key prefix, live and expired.
 
@@ -716,8 +489,8 @@ class Store:
             agent_id: Delete only sessions of this agent.
             key_prefix: Delete only sessions whose key starts with this text.
             batch_size: The maximum number of sessions per transaction, 1 to 10,000. Defaults to 500.
-            children: Also delete all descendants of each deleted session, whatever their user and agent, in the same
-                transaction. `batch_size` does not count descendants.
+            descendants: Also delete all descendants of each deleted session, whatever their user and agent, in the same
+                transaction. `batch_size` does not count them.
 
         Returns:
             The number of deleted sessions, including descendants.
@@ -731,7 +504,9 @@ class Store:
             raise ValueError(
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
-        policy = Policy(agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, children=children)
+        policy = Policy(
+            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, children=descendants
+        )
         report = lifecycle.purge(self._context, policy, None, batch_size)
         if report.held:
             raise SessionHeld(*next(iter(report.held.items())))
@@ -739,19 +514,15 @@ class Store:
         return report.sessions
 
     def restore(
-        self, archive: str | Path, key: str, *, ttl: timedelta | None = None, children: bool = False
+        self, archive: str | Path, key: str, *, ttl: timedelta | None = None, descendants: bool = False
     ) -> Session:
         """Restore a session from an archive. The archive keeps its copy.
 
-        If the archive has several purged sessions with this key, the one that was purged last is restored.
-
         Args:
-            archive: The SQLite file that `expire(archive=…)` wrote.
+            archive: The path or URL that was passed to `expire(archive=…)`.
             key: The session to restore.
             ttl: The TTL of the restored session. None (default) means that it never expires.
-            children: Also restore the descendants of the session, with the same TTL, in the same transaction.
-                If the archive has an earlier session with this key too, descendants that were purged no later than that
-                session are left out.
+            descendants: Also restore the descendants of the session, with the same TTL, in the same transaction.
 
         Returns:
             The restored session with its window.
@@ -760,11 +531,12 @@ class Store:
             SessionNotFound: The archive has no session with this key.
             SessionExists: The store has a session with this key or a restored descendant's key, live or expired;
                 nothing was written.
-            InvalidFile: The file does not exist, is a SQLite file but not an archive, or has a damaged row of the
-                session; nothing was written.
-            DatabaseUnavailable: The database cannot be reached, or the file is not a SQLite file; nothing was written.
+            InvalidFile: The file does not exist, or is a SQLite database of another application; nothing was written.
+            DamagedMessage: A row of the session is damaged in the archive; nothing was written.
+            DatabaseUnavailable: The database or the archive cannot be reached, or the file is not a SQLite file;
+                nothing was written.
         """
-        return maintenance.restore(self._context, archive, key, ttl, children=children)
+        return archiving.restore(self._context, archive, key, ttl, children=descendants)
 
     # Transactions and snapshots
 
@@ -777,13 +549,13 @@ class Store:
         savepoint. Calls in the block are never retried; use `transact` for a transaction that the store may repeat.
 
         Raises:
-            LangoStoreError: The yielded store was used after the block.
+            InvalidState: The yielded store was used after the block.
 
         Example:
             ```python
             with store.transaction() as tx:
                 tx.append_message("k", Message.user("Hello"))
-                tx.set_values("k", {"step": 1})
+                tx.conversation("k").values.set({"step": 1})
             ```
         """
         with self._context.telemetry.span("transaction", None), self._bound_to(self._context.transaction()) as store:
@@ -811,7 +583,7 @@ class Store:
             ```python
             def book(tx: Store) -> None:
                 tx.append_message("k", Message.user("Book it."))
-                tx.set_values("k", {"step": 2})
+                tx.conversation("k").values.set({"step": 2})
 
             store.transact(book)
             ```
@@ -831,12 +603,12 @@ class Store:
         For a store from `using(connection)`, the isolation level of your transaction determines what the reads see.
 
         Raises:
-            LangoStoreError: The yielded store was used to write, or was used after the end of the block.
+            InvalidState: The yielded store was used to write, or was used after the end of the block.
 
         Example:
             ```python
             with store.snapshot() as view:
-                session, values = view.get("k"), view.values("k")
+                session, values = view.get("k"), view.conversation("k").values.get()
             ```
         """
         opened = self._context.snapshot()
@@ -891,69 +663,6 @@ class Store:
 
     # Maintenance
 
-    def open_turns(self) -> list[OpenTurn]:
-        """List the turns that have begun and not ended, of all live sessions.
-
-        At most 1,000 are listed, in the order in which their leases end.
-
-        `held` of a turn is False if its lease has ended, because its process died, was paused, or wrote nothing for too
-        long. `Conversation.release_turn` releases a lease.
-        """
-        return self._context.on_primary().read(leases.read)
-
-    def unknown_calls(self) -> list[BegunCall]:
-        """List the unknown tool calls of all live sessions.
-
-        A call is unknown if it was begun, and its time limit passed without a result. At most 1,000 are listed.
-        `Conversation.resolve_call` resolves a call. A call whose result was deleted is unknown too, but only
-        `Conversation.calls` lists it.
-        """
-        return self._context.on_primary().read(calls.read_unknown)
-
-    def suspensions(
-        self,
-        *,
-        user_id: str | None = None,
-        agent_id: str | None = None,
-        due_before: datetime | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> SuspensionPage:
-        """List the unanswered suspensions of live sessions, oldest first.
-
-        Args:
-            user_id: Only suspensions of sessions of this user.
-            agent_id: Only suspensions of sessions of this agent.
-            due_before: Only suspensions whose `due_at` is before this time, an aware datetime. None (default) also
-                lists suspensions without a `due_at`. In both cases, the `due_at` may have passed already.
-            limit: The number of suspensions per page, 1 to 1,000. Defaults to 50.
-            cursor: The `next` of the previous page. None (default) reads the first page.
-
-        Raises:
-            InvalidCursor: The cursor was not returned by this method.
-        """
-        which = {"user_id": user_id, "agent_id": agent_id}
-        return self._context.on_primary().read_together(suspensions.page, which, due_before, limit, cursor)
-
-    def resume(self, token: str, answer: Any) -> Suspension:
-        """Answer a suspension. Of several answers, exactly one is stored.
-
-        Args:
-            token: The token that `Conversation.suspend` returned.
-            answer: Any JSON.
-
-        Returns:
-            The suspension with the answer, its calls and its state, to continue from.
-
-        Raises:
-            AlreadyResumed: The suspension was answered before; `answer` of the exception is that answer.
-            SuspensionExpired: The suspension's TTL has passed; nothing was written.
-            SuspensionNotFound: No suspension of a live session has this token; nothing was written.
-            InvalidValue: The answer cannot be stored losslessly; nothing was written.
-        """
-        given = (*suspensions.parse(token), encode_json(answer, "answer"))
-        return self._context.transact_once(suspensions.resume, *given)
-
     def usage(
         self,
         by: Sequence[str] = (),
@@ -963,7 +672,7 @@ class Store:
         user_id: str | None = None,
         agent_id: str | None = None,
         key_prefix: str | None = None,
-        children: bool = True,
+        top_level: bool = False,
         prices: Prices | None = None,
     ) -> list[UsageRow]:
         """Add up the usage of turns, for all sessions or by groups.
@@ -979,7 +688,7 @@ class Store:
             user_id: Only sessions of this user.
             agent_id: Only sessions of this agent.
             key_prefix: Only sessions whose key starts with this text.
-            children: Include child sessions. True by default.
+            top_level: Leave out child sessions. False by default.
             prices: The prices of usage without a stored cost: for each model, the usage fields with their prices in
                 dollars per million units, such as
                 `{"gpt-x": {"input_tokens": 2.0, "input_tokens_details.cached_tokens": -1.0}}`. The negative price is a
@@ -990,9 +699,9 @@ class Store:
 
         Raises:
             ValueError: `by` has an unknown name, or a time has no time zone.
-            LangoStoreError: The usage of a turn is damaged, or a number is too large to add.
+            DamagedDatabase: The usage of a turn is damaged, or a number is too large to add.
         """
-        chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=not children, expired=None)
+        chosen = Filter(user_id=user_id, agent_id=agent_id, key_prefix=key_prefix, top_level=top_level, expired=None)
         return self._context.read_together(usage_report.report, by, chosen, since, until, prices)
 
     def stats(self) -> Stats:
@@ -1048,7 +757,7 @@ class Store:
         Raises:
             DatabaseUnavailable: The database cannot be reached.
             SchemaOutOfDate: The schema is older than this release needs.
-            LangoStoreError: A table is missing.
+            DamagedDatabase: A table is missing.
         """
         self._context.ping()
 
@@ -1088,7 +797,7 @@ class Store:
 
         def get_connection() -> sa.Connection:
             if not is_open:
-                raise LangoStoreError("this block has ended: begin another one with store.transaction() or snapshot()")
+                raise InvalidState("this block has ended: begin another one with store.transaction() or snapshot()")
             return connection
 
         with opened as connection:

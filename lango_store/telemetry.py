@@ -17,6 +17,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
+from lango_store import _groups
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
 from lango_store._values.model import Message, Turn
@@ -33,16 +34,30 @@ SEMANTIC_CONVENTIONS: Final = "https://opentelemetry.io/schemas/1.43.0"
 
 _NAME: Final = "lango_store"
 _ITERATORS: Final = {"tail", "iter_messages", "iter_sessions"}
-_HANDLES: Final = {"conversation", "turn"}
+_HANDLES: Final = {"conversation", "shared_values", "turn"}
 _UNTRACED: Final = {
     *("close", "using", "at", "in_turn"),  # make no database call
-    *("begin", "write", "collect", "call"),  # call other methods
-    *("transact", "transaction", "snapshot", "tries"),  # record their own spans
+    *("turn.begin", "turn.write", "turn.collect", "turn.call"),  # call other methods
+    *("transact", "transaction", "snapshot", "turn.tries"),  # record their own spans
 }
 _APPENDS: Final = {
     *("append_message", "append_messages", "save_turn"),
-    *("turn.append", "turn.append_messages", "turn.inbox", "turn.interrupt"),
+    *("turn.append", "turn.append_messages", "turn.take_inbox", "turn.interrupt"),
 }
+_TRACED: Final[dict[type, str]] = {
+    Store: "",
+    Conversation: "",
+    RunningTurn: "turn.",
+    _groups.PendingCompaction: "compaction.",
+    **dict.fromkeys((_groups.StoreTurns, _groups.Turns), "turns."),
+    **dict.fromkeys((_groups.StoreCalls, _groups.Calls), "calls."),
+    **dict.fromkeys((_groups.StoreSuspensions, _groups.Suspensions), "suspensions."),
+    _groups.Drafts: "drafts.",
+    _groups.Inbox: "inbox.",
+    _groups.Versions: "versions.",
+    _groups.Values: "values.",
+}
+"""The classes whose calls are recorded, with the prefix of the names of their spans."""
 
 
 def instrument(
@@ -149,8 +164,7 @@ class _Telemetry(Telemetry):
 
 def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[..., Any]:
     """Return a method that has a span and runs on an untraced copy of the object, so that inner calls have no spans."""
-    is_turn = issubclass(plain, RunningTurn)
-    operation = f"turn.{name}" if is_turn else name
+    operation = _TRACED[_base(plain)] + name
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -172,21 +186,33 @@ def _traced(name: str, method: Callable[..., Any], plain: type) -> Callable[...,
 
 
 def _trace(result: Any) -> Any:
-    """Trace the calls of a conversation or a turn that a call returned; return any other result unchanged."""
-    if isinstance(result, Conversation | RunningTurn) and not hasattr(result, "_untraced"):
+    """Trace the calls of a conversation, turn or group that a call returned; return any other result unchanged."""
+    if isinstance(result, tuple(_TRACED)) and not isinstance(result, Store) and not hasattr(result, "_untraced"):
         plain: Any = type(result)
         result.__class__ = _traced_class(plain)
     return result
 
 
+def _base(plain: type) -> type:
+    return next(each for each in _TRACED if issubclass(plain, each))
+
+
+def _traced_group(group: property) -> property:
+    get: Any = group.fget
+    return property(lambda self: _trace(get(self)), doc=group.__doc__)
+
+
 @functools.cache
 def _traced_class(plain: type) -> type:
     """Return a subclass that traces the methods of the package, also where the application overrides them."""
-    base = next(each for each in (Store, Conversation, RunningTurn) if issubclass(plain, each))
-    methods = {
+    base = _base(plain)
+    methods: dict[str, Any] = {
         name: _traced(name, getattr(plain, name), plain)
         for name, method in vars(base).items()
-        if inspect.isfunction(method) and not name.startswith("_") and name not in _UNTRACED
+        if inspect.isfunction(method) and not name.startswith("_") and _TRACED[base] + name not in _UNTRACED
     }
+    for name, group in vars(base).items():
+        if isinstance(group, property) and not name.startswith("_"):
+            methods[name] = _traced_group(group)
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
     return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

@@ -165,7 +165,7 @@ class _Pages:
         query = request.query_params
         key = query.get("key", "")
         after, before = _seq(query, "after"), _seq(query, "before")
-        info = self._store.info(key)
+        info = self._store.conversation(key).info()
         messages = (
             self._log(key, after=after, limit=_MESSAGES)
             if after is not None

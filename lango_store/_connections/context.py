@@ -45,11 +45,6 @@ DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
 TokenCounter = Callable[[Message], int]
 
 
-def utc_now() -> datetime:
-    """Return the current time in UTC as an aware datetime."""
-    return datetime.now(UTC)
-
-
 class Telemetry:
     """The interface to record calls of several steps. It records nothing until `telemetry.instrument` replaces it."""
 
@@ -88,6 +83,8 @@ class Context:
             raise ValueError(f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, or None")
         self.engine = engine
         self._keep_removed = keep_removed
+        self.keeps_removed = keep_removed is not None
+        """True if the store keeps removed rows."""
         self.least_payload = payloads
         """The number of characters from which a string becomes a payload; None if no string does."""
         self._owned = owned
@@ -107,7 +104,7 @@ class Context:
             self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
         self.watcher = Watcher(self)
         """Shares the events of followed sessions with their readers."""
-        pooled.after_write = self.watcher.notify
+        pooled.readers, pooled.after_write = self.watcher.channels, self.watcher.notify
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
@@ -149,7 +146,7 @@ class Context:
             return self.clock_time()
         dialect = dialect_of(connection)
         if not dialect.tells_time:
-            return utc_now()
+            return datetime.now(UTC)
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
@@ -160,7 +157,7 @@ class Context:
     def clock_time(self) -> datetime:
         """Return the time of the store's `clock`, by default of this machine's clock."""
         if self._clock is None:
-            return utc_now()
+            return datetime.now(UTC)
         moment = self._clock()
         if moment.tzinfo is None:
             raise ValueError("the store's clock returned a time without a time zone: use datetime.now(UTC)")
@@ -250,12 +247,18 @@ class Context:
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         """Run a single write with few round trips, and retry it after transient errors."""
+        try:
+            return self._write(operation, *args, **options)
+        except (DatabaseBusy, DatabaseUnavailable) as error:
+            failed = error
+        return self.retry_after(functools.partial(self._write, operation, *args, **options), failed, if_lost=True)
 
-        def run() -> R:
-            with self.single_write() as connection:
-                return operation(connection, self.moment(connection), *args, **options)
-
-        return self.trying(run)
+    def _write(
+        self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        cancellation.begin_write()
+        with self._connections.single(writes=True) as connection:
+            return operation(connection, self.moment(connection), *args, **options)
 
     def transact(
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs

@@ -6,7 +6,7 @@ A provider also translates driver errors, checks the schema and reports statemen
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, Final, Protocol
@@ -16,11 +16,11 @@ from sqlalchemy import event
 from sqlalchemy.pool import PoolProxiedConnection
 
 from lango_store._connections.schema_gate import SchemaGate, reject_translated
-from lango_store._dialect import AnyConnection, Dialect, dialect_of
+from lango_store._dialect import DETECTED, AnyConnection, Dialect, dialect_of
 from lango_store._dialect.driver_errors import of_driver, translate, translated_errors
 from lango_store._dialect.statement import OBSERVER, SINGLE_OPERATION, Observer
 from lango_store._engine import checkpoints, pool
-from lango_store.errors import LangoStoreError
+from lango_store.errors import InvalidState
 
 
 class Connections(Protocol):
@@ -50,6 +50,8 @@ class Pooled:
         dialect_of(engine)  # raises an error for an unsupported database or driver
         self.gate = gate
         self.on_statement = on_statement
+        self.readers: Collection[str] = ()
+        """The keys of the sessions that have readers, which wait for `after_write`."""
         self.after_write: Callable[[], None] = lambda: None
 
     @property
@@ -103,7 +105,7 @@ class Pooled:
             if file is not None:
                 file.look()
             yield connection
-        if writes:
+        if writes and self.readers:
             self.after_write()
 
     def options(self) -> Mapping[str, Any]:
@@ -149,7 +151,7 @@ class Callers:
 
     def _reject_snapshot(self) -> None:
         if self._read_only:
-            raise LangoStoreError("a snapshot is for reads: write with the store itself, or in store.transaction()")
+            raise InvalidState("a snapshot is for reads: write with the store itself, or in store.transaction()")
 
     @contextmanager
     def _open(self, within: Callable[[sa.Connection], AbstractContextManager[Any]]) -> Iterator[sa.Connection]:
@@ -196,6 +198,8 @@ class _Single:
     def __enter__(self) -> AnyConnection:
         pooled = self._pooled
         file = pooled.gate.check_engine(pooled.engine)
+        if file is not None and not self._writes:
+            file.check()
         try:
             # After an interruption here, the connection returns to the pool when the proxy is garbage collected.
             self._proxy = proxy = pool.take(pooled.engine)
@@ -203,7 +207,7 @@ class _Single:
             try:
                 is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
                 self._options = pooled.options() if is_observed else _SINGLE_OPERATION
-                self._dialect = dialect_of(self)
+                self._dialect = vars(self.dialect)[DETECTED]  # the gate has detected it
                 if self._writes:
                     checkpoints.make_if_due(self._driver, proxy.info)
                 self._started = self._dialect.start(self._driver, writes=self._writes)
@@ -226,7 +230,7 @@ class _Single:
                 raise
             if error is None:
                 self._proxy.close()
-                if self._writes:
+                if self._writes and self._pooled.readers:
                     self._pooled.after_write()
             else:
                 self._return_to_pool(error)

@@ -11,7 +11,7 @@ from lango_store._dialect import detect_dialect, dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.pool import DatabaseFile, renew_lock_in_children, watch_file
 from lango_store._operations import revision
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import DamagedDatabase, LangoStoreError, SchemaOutOfDate, StoreClosed, UnsupportedDatabase
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE
 
 logger = logging.getLogger("lango_store")
@@ -31,11 +31,12 @@ class SchemaGate:
         self._closed = False
 
     def check_engine(self, engine: sa.Engine) -> DatabaseFile | None:
-        """Check the schema on first use. Later, check only that the file of a SQLite database was not replaced.
+        """Check the schema on first use.
 
         Returns:
-            The file, or None for a database without a file. Callers check it again once they hold
-            SQLite's lock, because the file may be replaced while they wait for the lock.
+            The file of a SQLite database, or None for a database without a file. Callers check that the
+            file was not replaced: a write, once it has SQLite's lock, because the file may be replaced
+            while it waits for the lock.
         """
         file: Any = self._passed.get(engine, _UNCHECKED)
         if file is _UNCHECKED:
@@ -44,8 +45,6 @@ class SchemaGate:
                     self._reject_closed()
                     self._migrate_and_check(engine)
                 file = self._passed.get(engine)
-        elif file is not None:
-            file.check()
         return file  # type: ignore[no-any-return]
 
     def check_connection(self, connection: sa.Connection) -> None:
@@ -95,7 +94,7 @@ class SchemaGate:
 
     def _reject_closed(self) -> None:
         if self._closed:
-            raise LangoStoreError("this store is closed: create a new one")
+            raise StoreClosed("this store is closed: create a new one")
 
     def _check(self, connection: sa.Connection, *, tables: bool = False) -> DatabaseFile | None:
         self._reject_incompatible(connection)
@@ -108,7 +107,7 @@ class SchemaGate:
                 reject_unversioned(connection)
             raise
         if tables and (missing := revision.missing_tables(connection)):
-            raise LangoStoreError(
+            raise DamagedDatabase(
                 f"{', '.join(missing)} missing, although {VERSION_TABLE} says that the schema is complete: restore "
                 "a backup, or, in a new database, run `lango-store db stamp base` and `lango-store db upgrade`"
             )
@@ -131,13 +130,13 @@ class SchemaGate:
     def _reject_incompatible(connection: sa.Connection) -> None:
         reject_translated(connection)
         if fault := dialect_of(connection).incompatibility(connection):
-            raise LangoStoreError(fault)
+            raise UnsupportedDatabase(fault)
 
 
 def reject_translated(connection: sa.Connection) -> None:
     """Raise `LangoStoreError` if the connection has a `schema_translate_map`."""
     if connection.get_execution_options().get("schema_translate_map"):
-        raise LangoStoreError(
+        raise UnsupportedDatabase(
             "schema_translate_map is not supported, because some statements would ignore it. "
             "On PostgreSQL, set the search path: "
             "create_engine(url, connect_args={'options': '-csearch_path=tenant'}). On SQLite, use a file per schema."

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from lango_store._connections.cancellation import Cancellation, Cancelled
-from lango_store.errors import LangoStoreError
+from lango_store.errors import StoreClosed
 
 R = TypeVar("R")
 
@@ -55,7 +55,7 @@ class Threads:
     def submit(self, call: Callable[[], R]) -> tuple[Future[R], Cancellation]:
         """Start a call; return its future, which any event loop can await, and its `Cancellation`."""
         if self.is_closed:
-            raise LangoStoreError("this store is closed: create a new one")
+            raise StoreClosed("this store is closed: create a new one")
         if self._process != os.getpid():  # a forked child process has no worker threads
             self._start()
         cancellation, context = Cancellation(), contextvars.copy_context()

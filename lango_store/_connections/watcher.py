@@ -98,19 +98,20 @@ class Watcher:
         self._lock = threading.RLock()
         renew_lock_in_children(self)
         self._is_closed = False
+        self.channels: dict[str, Channel] = {}
+        """The channels by session key."""
         self._start()
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._channels: dict[str, Channel] = {}
+        self.channels.clear()
         self._thread: threading.Thread | None = None
         self._written, self._stopped = threading.Event(), threading.Event()
         self._news_at = self._delivery = 0.0
 
     def notify(self) -> None:
-        """Poll soon, if sessions are followed: this process has committed a write."""
-        if self._channels:
-            self._written.set()
+        """Poll soon, because this process has committed a write."""
+        self._written.set()
 
     def join(self, key: str, batch: Batch, channel: Channel | None) -> Channel:
         """Return the channel of a session for a reader that has just read this batch.
@@ -122,7 +123,7 @@ class Watcher:
             if channel is None:
                 if self._process != os.getpid():  # a forked child has no thread
                     self._start()
-                channel = self._channels[key] = self._channels.get(key) or Channel()
+                channel = self.channels[key] = self.channels.get(key) or Channel()
                 channel.readers += 1
                 self._news_at = monotonic()
                 self._written.set()
@@ -147,8 +148,8 @@ class Watcher:
         """Remove a reader from a channel."""
         with self._lock:
             channel.readers -= 1
-            if not channel.readers and self._channels.get(key) is channel:
-                del self._channels[key]
+            if not channel.readers and self.channels.get(key) is channel:
+                del self.channels[key]
                 self._written.set()
 
     def next(self, channel: Channel, after: Cursor, loop: asyncio.AbstractEventLoop | None) -> tuple[Any, Batch | None]:
@@ -165,7 +166,7 @@ class Watcher:
     def interrupt(self) -> None:
         """Wake all readers, so that each reads from the database and notices if it has to end."""
         with self._lock:
-            for channel in self._channels.values():
+            for channel in self.channels.values():
                 channel.head = None
                 channel.recent.clear()
                 self._wake(channel)
@@ -185,7 +186,7 @@ class Watcher:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if self._is_closed or not self._channels:
+                if self._is_closed or not self.channels:
                     self._thread = None
                     return
             least = min(max(_SHORTEST, self._delivery * _DELIVERY_SHARE), _LONGEST)
@@ -207,7 +208,7 @@ class Watcher:
 
     def _poll(self) -> None:
         with self._lock:
-            channels = dict(self._channels)
+            channels = dict(self.channels)
         is_shared = not is_listened_to(self._reads.engine)  # a listener may read the tenant from the context
         for keys in [[*channels]] if is_shared and channels else [[key] for key in channels]:
             states = channels[keys[0]].context.run(self._states, keys)

@@ -18,6 +18,7 @@ from lango_store._dialect.sqlite import SQLite
 from lango_store._rows.columns import TimeColumn
 
 __all__ = [
+    "DETECTED",
     "SEARCH_TABLES",
     "AnyConnection",
     "AppendMethod",
@@ -35,7 +36,9 @@ __all__ = [
 
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 _CITUS, _OF_TENANT = Citus(), OfTenant()
-_OURS: Final = "lango_store"  # the attribute of SQLAlchemy's dialect object that holds our dialect
+DETECTED: Final = "lango_store"
+"""The attribute of SQLAlchemy's dialect object that holds our dialect, once `detect_dialect` has detected it."""
+
 _TIME_IS_BOUND: Final = "lango_store_time_is_bound"
 
 SEARCH_TABLES: Final = frozenset(table for dialect in _DIALECTS.values() for table in dialect.search_index.tables)
@@ -92,7 +95,7 @@ def detect_dialect(connection: sa.Connection) -> None:
     dialect = _supported_dialect(connection)
     if dialect.is_distributed(connection):
         dialect = _OF_TENANT if is_tenant(connection) else _CITUS
-    vars(connection.dialect)[_OURS] = dialect
+    vars(connection.dialect)[DETECTED] = dialect
 
 
 class _HasDialect(Protocol):
@@ -102,7 +105,7 @@ class _HasDialect(Protocol):
 
 def dialect_of(connection: _HasDialect) -> Dialect:
     """Return the dialect of a connection or an engine; raise ValueError for an unsupported database or driver."""
-    return vars(connection.dialect).get(_OURS) or _supported_dialect(connection)
+    return vars(connection.dialect).get(DETECTED) or _supported_dialect(connection)
 
 
 def _supported_dialect(connection: _HasDialect) -> Dialect:

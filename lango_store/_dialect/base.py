@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 
 from lango_store._dialect.search import SearchIndex
-from lango_store.errors import LangoStoreError
+from lango_store.errors import DamagedDatabase, LangoStoreError
 
 NO_TRANSACTION: Final = (
     "this connection is in autocommit and has no transaction to take part in: give using() a connection "
@@ -69,7 +69,7 @@ def reflected() -> Iterator[None]:
         raise
     except (sa.exc.SQLAlchemyError, ValueError, LookupError, TypeError, AttributeError) as error:
         # SQLAlchemy parses DDL with regular expressions, which can raise any of these for a damaged file.
-        raise LangoStoreError(f"the definitions of the tables cannot be read: {error}; restore a backup") from error
+        raise DamagedDatabase(f"the definitions of the tables cannot be read: {error}; restore a backup") from error
 
 
 Moment = datetime | None

@@ -9,15 +9,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from lango_store._dialect.base import AnyConnection, AppendMethod, TransientReason
-from lango_store._dialect.postgresql import PostgreSQL, primary_message, set_config
+from lango_store._dialect.base import AppendMethod, TransientReason
+from lango_store._dialect.postgresql import BEGIN, PostgreSQL, end, primary_message, set_config
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import DatabaseUnavailable, LangoStoreError
 from lango_store.tables import VERSION_TABLE, Base
 
-# READ COMMITTED is enough, because our statements lock rows and read them again. This text replaces the driver's own
-# BEGIN, which would wait for the server's answer.
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _OF_ONE_SERVER: Final = re.compile("not allowed in CASE or COALESCE|cannot be called with column references")
 _LOST_COMMIT: Final = re.compile("could not commit transaction for shard|failure on connection marked as essential")
 
@@ -52,19 +49,6 @@ class Citus(PostgreSQL):
         factor = sa.cast(sa.cast(session.expires_at == session.expires_at, sa.Integer), sa.Double)
         next_expiry = self.next_expiry(now, session.ttl_seconds * factor)
         return sa.func.greatest(session.expires_at, next_expiry, type_=TimeColumn())
-
-    @contextmanager
-    def short_transaction(self, connection: AnyConnection) -> Iterator[None]:
-        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
-        if not driver.autocommit or driver.pgconn.transaction_status:
-            yield
-            return
-        driver.execute(_BEGIN)
-        try:
-            yield
-            driver.execute("COMMIT")
-        finally:
-            _end(driver)
 
     def bytes_on_disk(self, connection: sa.Connection, tables: Sequence[str]) -> int:
         # On the coordinator a distributed table is empty, and citus_total_relation_size() accepts no other tables.
@@ -117,7 +101,7 @@ def pipelined(driver: Any) -> Iterator[None]:
     try:
         with driver.pipeline():
             try:
-                driver.execute(_BEGIN)
+                driver.execute(BEGIN)
                 yield
                 driver.execute("COMMIT")
             except BaseException as error:  # raised after the pipeline, which would log the errors that this one causes
@@ -125,7 +109,7 @@ def pipelined(driver: Any) -> Iterator[None]:
     except Exception as error:
         raise first or _interruption(driver, error) or error from None
     finally:
-        _end(driver)
+        end(driver)
     if first is not None:
         raise first
 
@@ -159,15 +143,6 @@ def _interruption(driver: Any, error: BaseException | None) -> BaseException | N
     while isinstance(error, Exception) and (not is_active or hasattr(error, "sqlstate")):
         error = error.__context__
     return error
-
-
-def _end(driver: Any) -> None:
-    if driver.closed:
-        return
-    if driver.pgconn.pipeline_status:  # interrupted: answers are pending and cannot be matched to statements
-        driver.pgconn.finish()
-    else:
-        driver.rollback()  # nothing to do after a commit
 
 
 def _later(now: sa.ColumnElement[datetime], interval: sa.ColumnElement[Any]) -> sa.ColumnElement[datetime]:

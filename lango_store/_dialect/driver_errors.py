@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from lango_store._dialect import Dialect, dialect_of
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DamagedDatabase, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 
 @contextmanager
@@ -29,7 +29,10 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 
 def translate(error: BaseException, engine: sa.Engine) -> None:
-    """Raise the store's error for an error of SQLAlchemy or the driver; return for any other error."""
+    """Raise the store's error for an error of SQLAlchemy or the driver; return for any other error.
+
+    A driver's error from another database, for which a connection is open too, is one of the others.
+    """
     if isinstance(error, sa.exc.TimeoutError):
         raise DatabaseBusy(
             f"no connection became free in time: {error}; "
@@ -38,7 +41,7 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
     driver_error = of_driver(error)
     if isinstance(driver_error, engine.dialect.loaded_dbapi.Error):
         raise translated(driver_error, dialect_of(engine)) from None
-    if isinstance(error, sa.exc.StatementError):
+    if isinstance(error, sa.exc.StatementError) and not isinstance(error, sa.exc.DBAPIError):
         raise translated(driver_error, dialect_of(engine)) from None
     if isinstance(error, UnicodeDecodeError):  # from a driver that cannot decode a name in a damaged file
         raise DatabaseUnavailable(f"the database is damaged: {error}; restore it from a backup") from error
@@ -47,7 +50,7 @@ def translate(error: BaseException, engine: sa.Engine) -> None:
         ours.driver_error = error
         raise ours from None
     if isinstance(error, OverflowError):
-        raise LangoStoreError(f"a number is larger than the database holds: {error}; run `doctor`") from error
+        raise DamagedDatabase(f"a number is larger than the database holds: {error}; run `doctor`") from error
 
 
 def translated(error: BaseException, dialect: Dialect) -> LangoStoreError:

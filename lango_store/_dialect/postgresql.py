@@ -24,11 +24,16 @@ from lango_store.errors import (
     DatabaseBusy,
     DatabaseUnavailable,
     LangoStoreError,
+    MigrationRefused,
     NotPermitted,
     SessionHeld,
     UniqueViolation,
+    UnsupportedDatabase,
 )
 
+# READ COMMITTED is enough, because our statements lock rows and read them again. This text replaces the driver's own
+# BEGIN, which would wait for the server's answer in a pipeline.
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 READ_COMMITTED: Final = 2  # psycopg's number of the level
 REPEATABLE_READ: Final = 3
 _ACTIVE: Final = 1
@@ -99,7 +104,7 @@ class PostgreSQL(Dialect):
             "LEFT JOIN pg_dist_node n ON n.groupid = 0 WHERE l.groupid <> 0"
         )
         if coordinator := connection.exec_driver_sql(query).scalar():
-            raise LangoStoreError(
+            raise MigrationRefused(
                 "this server is a worker of a Citus cluster, and schemas are changed on the coordinator: "
                 f"give the URL of {coordinator}"
             )
@@ -136,12 +141,11 @@ class PostgreSQL(Dialect):
     def join(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.dbapi_connection
         if driver.autocommit:
-            raise LangoStoreError(NO_TRANSACTION)
+            raise UnsupportedDatabase(NO_TRANSACTION)
 
     @contextmanager
     def transaction(self, connection: sa.Connection) -> Iterator[None]:
-        # READ COMMITTED is enough, because our statements lock rows and read them again. A stricter level would make
-        # writers fail after they waited for a lock.
+        # A stricter level than READ COMMITTED would make writers fail after they waited for a lock.
         with isolated(connection, READ_COMMITTED), ensure_transaction(connection):
             yield
 
@@ -161,7 +165,7 @@ class PostgreSQL(Dialect):
                 except sa.exc.DBAPIError as error:
                     if getattr(error.orig, "sqlstate", None) != "25001":
                         raise
-                    raise LangoStoreError(
+                    raise UnsupportedDatabase(
                         "a listener of this engine (connect, checkout or engine_connect) runs a query and leaves its "
                         "transaction open, so that several reads cannot see one moment: commit it in the listener, "
                         "or set what is needed in a listener for `begin`"
@@ -185,6 +189,19 @@ class PostgreSQL(Dialect):
             driver.rollback()
         elif not driver.autocommit:
             driver.commit()
+
+    @contextmanager
+    def short_transaction(self, connection: AnyConnection) -> Iterator[None]:
+        driver: Any = getattr(connection.connection, "dbapi_connection", connection.connection)
+        if not driver.autocommit or driver.pgconn.transaction_status:
+            yield
+            return
+        driver.execute(BEGIN)
+        try:
+            yield
+            driver.execute("COMMIT")
+        finally:
+            end(driver)
 
     @contextmanager
     def time_limit(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
@@ -259,7 +276,7 @@ class PostgreSQL(Dialect):
     def confined(self, connection: sa.Connection) -> Iterator[None]:
         before = connection.exec_driver_sql("SHOW search_path").scalar()
         if self.schema(connection) is None:
-            raise LangoStoreError(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
+            raise MigrationRefused(f"no schema of search_path ({before}) exists: CREATE SCHEMA, or correct search_path")
         connection.exec_driver_sql("SELECT set_config('search_path', quote_ident(current_schema()), true)")
         yield  # an error rolls back the transaction or savepoint, which restores the setting
         set_config(connection, "search_path", before)
@@ -421,6 +438,19 @@ def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
 def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
     """Change a setting of the server for this transaction, or with `local=False` for the connection."""
     connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), local)))
+
+
+def end(driver: Any) -> None:
+    """Roll back a transaction that was not committed; close a connection with an interrupted pipeline.
+
+    A connection with an interrupted statement cannot roll back; the pool discards it.
+    """
+    if driver.closed:
+        return
+    if driver.pgconn.pipeline_status:  # interrupted: answers are pending and cannot be matched to statements
+        driver.pgconn.finish()
+    elif driver.pgconn.transaction_status != _ACTIVE:
+        driver.rollback()  # nothing to do after a commit
 
 
 # Positions in the write-ahead log

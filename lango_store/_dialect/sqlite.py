@@ -19,7 +19,6 @@ from lango_store._dialect.base import (
     AnyConnection,
     AppendMethod,
     Dialect,
-    Moment,
     TransientReason,
     ensure_transaction,
 )
@@ -28,7 +27,15 @@ from lango_store._engine.engine import LOG_LIMIT, NO_SHARED_MEMORY
 from lango_store._engine.sqlite_library import REMEDY, is_affected, library_version
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError, SessionHeld, UniqueViolation
+from lango_store.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    LangoStoreError,
+    MigrationRefused,
+    SessionHeld,
+    UniqueViolation,
+    UnsupportedDatabase,
+)
 from lango_store.tables import Base
 
 _SYNC_CHECKPOINTS: Final = 1  # PRAGMA synchronous = NORMAL: with a WAL, only checkpoints wait for the disk
@@ -59,8 +66,7 @@ class SQLite(Dialect):
     search_index = Fts5()
     select_triggers = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'trigger'"
 
-    def time(self, moment: Moment) -> str | None:
-        return None if moment is None else encode_time_text(moment)
+    time = staticmethod(encode_time_text)
 
     def is_malformed_time(self, column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         digits = "[0-9][0-9]"
@@ -109,7 +115,7 @@ class SQLite(Dialect):
         options = connection.get_execution_options()
         begins_none = driver.isolation_level is None and not driver.in_transaction
         if options.get("isolation_level") == "AUTOCOMMIT" or begins_none or getattr(driver, "autocommit", None) is True:
-            raise LangoStoreError(NO_TRANSACTION)
+            raise UnsupportedDatabase(NO_TRANSACTION)
         _begin_immediate(connection)
 
     @contextmanager
@@ -216,7 +222,7 @@ class SQLite(Dialect):
         (still_on,) = cursor.fetchone()
         cursor.close()
         if still_on:
-            raise LangoStoreError(
+            raise MigrationRefused(
                 "the connection has foreign keys on and has begun a transaction, and batch operations would delete the "
                 "rows of child tables: call schema.upgrade_in_env(context) before you write"
             )
@@ -226,7 +232,7 @@ class SQLite(Dialect):
         # Foreign keys cannot be switched off inside a transaction, so a migration that recreates a table is refused.
         def guard(_: object, __: object, statement: str, *___: object) -> None:
             if re.match(r'\s*DROP TABLE "?lango_session\b', statement) and _children_have_rows(connection):
-                raise LangoStoreError(
+                raise MigrationRefused(
                     "this revision recreates lango_session, which with foreign keys on would delete its messages: "
                     "run `PRAGMA foreign_keys = OFF` before the transaction begins, or give the engine"
                 )
@@ -380,7 +386,7 @@ def _reject_orphans(connection: sa.Connection) -> None:
         if sa.inspect(connection).has_table(table):
             orphans = connection.exec_driver_sql(f"PRAGMA foreign_key_check({table})").all()
             if orphans:
-                raise LangoStoreError(f"the migration would leave rows without their session: {orphans[:3]}")
+                raise MigrationRefused(f"the migration would leave rows without their session: {orphans[:3]}")
 
 
 def _log_size(file: str | None) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql import visitors
 
-from lango_store._dialect import AnyConnection, Dialect, compile_dialect, dialect_of
+from lango_store._dialect import DETECTED, AnyConnection, Dialect, compile_dialect, dialect_of
 from lango_store._dialect.citus import pipelined
 
 Observer = Callable[[str, float], None]
@@ -34,11 +34,16 @@ SINGLE_OPERATION: Final = "lango_store_alone"
 
 
 class Statement:
-    """A statement that is built for each dialect by a function and compiled once per dialect."""
+    """A statement that is built for each dialect by a function and compiled once per dialect.
 
-    def __init__(self, write: Callable[[Dialect], sa.Executable]) -> None:
+    `repeatable` means that the statement may change rows, but in the same transaction a second execution has the same
+    result. Other statements that change rows fail without the name of the field if they return undecodable text.
+    """
+
+    def __init__(self, write: Callable[[Dialect], sa.Executable], *, repeatable: bool = False) -> None:
         self._write = write
-        self._compiled: dict[tuple[Dialect, str, bool], _Compiled] = {}
+        self._repeatable = repeatable
+        self._compiled: dict[tuple[Dialect | None, str, bool], _Compiled] = {}
 
     def run(
         self,
@@ -53,7 +58,9 @@ class Statement:
         Rows are decoded in groups, to avoid holding all rows and all decoded values in memory at once. With
         `max_chars`, reading stops once the rows hold that many characters of text.
         """
-        compiled = self._compiled_for(connection, values)
+        engine_dialect = connection.dialect  # the next two lines are those of `_compiled_for`, without its calls
+        variant = vars(engine_dialect).get(DETECTED), engine_dialect.paramstyle, values.get("now") is not None
+        compiled = self._compiled.get(variant) or self._compiled_for(connection, values)
         # This asks the pool's proxy for a cursor. With an async engine, the driver's connection is asynchronous, and
         # its coroutines would never be awaited.
         cursor = connection.connection.cursor()
@@ -68,7 +75,7 @@ class Statement:
                 decoded += decode(page)
             return decoded
         except Exception as error:
-            if not compiled.reads or not dialect_of(connection).is_undecodable(error):
+            if not (compiled.reads or self._repeatable) or not dialect_of(connection).is_undecodable(error):
                 raise
         finally:
             cursor.close()
@@ -81,7 +88,9 @@ class Statement:
         """Execute a statement without result rows once for each item of `values`. Needs a transaction."""
         if not values:
             return
-        compiled = self._compiled_for(connection, values[0])
+        engine_dialect = connection.dialect
+        variant = vars(engine_dialect).get(DETECTED), engine_dialect.paramstyle, values[0].get("now") is not None
+        compiled = self._compiled.get(variant) or self._compiled_for(connection, values[0])
         cursor = connection.connection.cursor()
         started = perf_counter()
         try:
@@ -92,12 +101,11 @@ class Statement:
                 observe(compiled.text, perf_counter() - started)
 
     def _compiled_for(self, connection: AnyConnection, values: Mapping[str, Any]) -> _Compiled:
-        dialect = dialect_of(connection)
-        time_is_bound = not dialect.tells_time or values.get("now") is not None
-        variant = dialect, connection.dialect.paramstyle, time_is_bound
+        dialect, has_time = dialect_of(connection), values.get("now") is not None
+        variant = dialect, connection.dialect.paramstyle, has_time
         compiled = self._compiled.get(variant)
         if compiled is None:
-            engine_dialect = compile_dialect(connection.dialect, time_is_bound=time_is_bound)
+            engine_dialect = compile_dialect(connection.dialect, time_is_bound=has_time or not dialect.tells_time)
             compiled = self._compiled[variant] = _Compiled(self._write(dialect), engine_dialect)
         return compiled
 
@@ -159,15 +167,20 @@ class _Compiled:
         for name, bind in compiled.binds.items():  # psycopg encodes binary arrays several times faster than text ones
             if isinstance(bind.type, sa.ARRAY):
                 self.text = self.text.replace(f"%({name})s", f"%({name})b")
-        self._order: list[str] | None = compiled.positiontup
+        order: list[str] | None = compiled.positiontup
         self._constants: dict[str, Any] = {
             name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
         }
-        self.parameters: Callable[[Mapping[str, Any]], Any] = self._parameters
-        if self._order and len(self._order) > 1 and not self._constants:
-            self.parameters = itemgetter(*self._order)  # saves a Python call for each row
-
-    def _parameters(self, values: Mapping[str, Any]) -> Any:
+        self._in_order: Callable[[Mapping[str, Any]], Any] = _unchanged
+        if order is not None:
+            self._in_order = itemgetter(*order) if len(order) > 1 else lambda values: [values[name] for name in order]
+        self.parameters: Callable[[Mapping[str, Any]], Any] = self._in_order
         if self._constants:
-            values = self._constants | values  # type: ignore[operator]
-        return values if self._order is None else tuple(values[name] for name in self._order)
+            self.parameters = self._with_constants
+
+    def _with_constants(self, values: Mapping[str, Any]) -> Any:
+        return self._in_order(self._constants | values)  # type: ignore[operator]
+
+
+def _unchanged(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return values

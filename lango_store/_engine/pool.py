@@ -172,10 +172,13 @@ class DatabaseFile:
         """Check the file now; raise `DatabaseUnavailable` if it is or was deleted or replaced."""
         if self._fault is None:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
-            identity = _identity(self._path)
-            if identity == self._identity:
+            try:
+                status = os.stat(self._path)  # noqa: PTH116 # runs at every write, and Path takes twice as long
+            except OSError:
+                status = None
+            if status is not None and (status.st_dev, status.st_ino) == self._identity:
                 return
-            change = "deleted or moved" if identity is None else "replaced"
+            change = "deleted or moved" if status is None else "replaced"
             self._fault = (
                 f"{self._path} was {change} while a store had it open; nothing was read or written. Stop all processes "
                 "that have it open, restore the right file without old -wal and -shm files, and create a new Store"
@@ -203,7 +206,7 @@ _files: weakref.WeakKeyDictionary[sa.Engine, DatabaseFile] = weakref.WeakKeyDict
 
 def _identity(path: str | Path) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 # runs at every write, and Path takes twice as long
+        status = Path(path).stat()
     except OSError:
         return None
     return status.st_dev, status.st_ino

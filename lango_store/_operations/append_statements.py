@@ -15,6 +15,7 @@ from lango_store._dialect import Dialect, IfTimeBound
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import (
+    IS_STORED_TURN,
     KEY,
     LIVE,
     LIVE_SESSION,
@@ -140,15 +141,22 @@ def _insert_payloads(dialect: Dialect, session: sa.FromClause, *conditions: sa.C
     return dialect.insert(PAYLOAD).from_select(["session_key", "digest", "body"], rows).on_conflict_do_nothing()
 
 
-def _turn(
+_ADDED_ROWS: Final = number("added")
+
+
+def turn_row(
     turn_no: sa.ColumnElement[int],
     last_seq: sa.ColumnElement[int],
     key: sa.ColumnElement[str] = KEY,
     now: sa.ColumnElement[datetime] = NOW,
+    *,
+    added: sa.ColumnElement[int] = _ADDED_ROWS,
 ) -> dict[str, Any]:
+    """Return the values of a new turn: the bound ones, and the bounds of the last `added` seqs up to `last_seq`."""
     names = ("id", "usage", "metadata", "kind", "replaced_upto", "copied_from")
     bound = {name: column(TURN.c[name], f"turn_{name}") for name in names}
-    seqs = {"first_seq": last_seq - number("added") + 1, "last_seq": last_seq}
+    first_seq = last_seq - added + sa.literal_column("1", sa.BigInteger())
+    seqs = {"first_seq": first_seq, "last_seq": last_seq}
     return {"session_key": key, "created_at": now, "turn_no": turn_no} | seqs | bound
 
 
@@ -160,7 +168,7 @@ def _append(dialect: Dialect, *, one: bool, turn: bool, creates: bool, leased: b
     last_seq, now, turn_no = session.c
     inserts = [_insert_messages(session, KEY, last_seq, now, turn_no if turn else None, one=one).cte("messages")]
     if turn:
-        row = _turn(turn_no, last_seq)
+        row = turn_row(turn_no, last_seq)
         inserts.append(sa.insert(TURN).from_select(list(row), sa.select(*row.values())).cte("turn"))
     if payloads:
         inserts.append(_insert_payloads(dialect, session).cte("payloads"))
@@ -195,7 +203,14 @@ def insert_messages(*names: str) -> Statement:
     return Statement(lambda _: sa.insert(MESSAGE).values(row))
 
 
-insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(_turn(number("turn_no"), number("last_seq"))))
+insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(turn_row(number("turn_no"), number("last_seq"))))
+
+
+def end_of_turn(dialect: Dialect) -> sa.Update:
+    """Count a turn in progress and release its lease, if the session has the lease and the turn is not stored."""
+    released = dict.fromkeys((SESSION.c.lease_token, SESSION.c.lease_turn, SESSION.c.lease_until), sa.null())
+    counted = _counted(dialect, NOW) | released
+    return sa.update(SESSION).where(LIVE_SESSION, *_HAS_LEASE, ~IS_STORED_TURN).values(counted).returning(*_COUNTED)
 
 
 # Citus: all statements are sent together, so no statement can use the result of an earlier one. The first ones insert
@@ -220,7 +235,7 @@ def _messages_first(*, one: bool, turn: bool, leased: bool) -> sa.Executable:
 
 def _then_turn(*, after_messages: bool, leased: bool) -> sa.Executable:
     session = SESSION if after_messages else _locked_session(leased)
-    row = _turn(session.c.last_turn_no + 1, session.c.last_seq + number("seqs_added"), session.c.key, NOW_TOGETHER)
+    row = turn_row(session.c.last_turn_no + 1, session.c.last_seq + number("seqs_added"), session.c.key, NOW_TOGETHER)
     chosen = sa.select(*row.values()).select_from(session)
     return sa.insert(TURN).from_select(
         list(row), chosen.where(of_session(SESSION), _NEW_MESSAGE) if after_messages else chosen

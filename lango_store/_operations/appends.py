@@ -57,8 +57,11 @@ class Batch:
         for position, message in enumerate(self.messages):
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
-            if least is not None and (moved := move(row, least)):
-                row["moved"] = moved
+            if least is not None:
+                text = row["text"]
+                may_move = row["content"] or row["tool_calls"] or row["extra"] or (text and len(text) >= least)
+                if may_move and (moved := move(row, least)):
+                    row["moved"] = moved
             if "moved" in row:
                 self.bodies |= row["moved"]
             if row["id"] is not None:
@@ -206,7 +209,7 @@ def write(
         "turns_added": 0,
     }
     if expected.lease is not None:
-        params |= expected.lease.bound(connection, now)
+        params |= expected.lease.bound(dialect, now)
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
         params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
@@ -223,7 +226,7 @@ def write(
         except SessionNotFound:  # the session had expired, and was purged since the statement
             if create is None or not tries:
                 raise
-    last_seq = whole_number(key, "last_seq", row[0])
+    last_seq = row[0] if type(row[0]) is int else whole_number(key, "last_seq", row[0])
     created_at = now or stored_time(key, "updated_at", row[1])
     turn_no = None if turn is None else whole_number(key, "last_turn_no", row[2])
     stored: list[Message] = []
@@ -268,19 +271,21 @@ def _in_transaction(
         whole_number(params["key"], "last_seq", last_seq)
     turn_no = last_turn_no if params["turns_added"] else None
     key = params["key"]
-    for seq, row in enumerate(
-        rows, last_seq - len(rows) + 1
-    ):  # changes the rows in place, because copies would cost more
+    have_times = False
+    # Changes the rows in place, because copies would cost more.
+    for seq, row in enumerate(rows, last_seq - len(rows) + 1):
         created_at = row["created_at"]
         row["session_key"], row["seq"], row["turn_no"] = key, seq, turn_no
-        row["stored_at"] = updated_at if created_at is None else dialect_of(connection).time(created_at)
-        row["logged_at"] = None if created_at is None else updated_at
+        row["stored_at"], row["logged_at"] = updated_at, None
+        if created_at is not None:
+            row["stored_at"], row["logged_at"] = dialect_of(connection).time(created_at), updated_at
+            have_times = True
     if "digests" in params:
         payloads.insert(connection, key, dict(zip(params["digests"], params["bodies"], strict=True)))
     names: Sequence[str] = MESSAGE_INPUT_FIELDS
     if len(rows) > 1:  # SQLite inserts a row with half the columns 25% faster
         names = tuple(name for name in names if any(row[name] is not None for row in rows))
-    if any(row["logged_at"] is not None for row in rows):
+    if have_times:
         names = (*names, "logged_at")
     statements.insert_messages(*names).run_many(connection, rows)
     if turn_no is not None:

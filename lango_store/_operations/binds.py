@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Now, NowTogether
+from lango_store._dialect import Dialect, Now, NowTogether
 from lango_store._rows.columns import TEXT, TimeColumn
 from lango_store._values.model import MessageRole
 from lango_store.tables import Base, live_at
@@ -94,11 +94,20 @@ def numbered_insert(rows: sa.Table, *names: str) -> sa.Insert:
     return sa.insert(rows).from_select(list(values), sa.select(*values.values()))
 
 
+def numbers_of_list(dialect: Dialect, name: str) -> sa.Select[tuple[int]]:
+    """Return a query of the numbers in the JSON list that is bound with this name."""
+    listed = dialect.texts_of_list(text(name)).subquery()
+    return sa.select(sa.cast(listed.c[0], sa.BigInteger))
+
+
 OF_ITS_TURN: Final = sa.and_(of_session(TURN, MESSAGE.c.session_key), TURN.c.turn_no == MESSAGE.c.turn_no)
 """Joins a message to its turn."""
 
 IS_COMPACTION: Final = TURN.c.kind == "compaction"
 """Matches turns that are compactions; their messages are summaries."""
+
+IS_STORED_TURN: Final = sa.exists().where(of_session(TURN), TURN.c.id == text("turn_id"))
+"""True if the session has a turn with the bound `turn_id`."""
 
 IN_SUMMARY: Final = sa.exists().where(OF_ITS_TURN, IS_COMPACTION)
 """Matches messages that belong to a summary."""

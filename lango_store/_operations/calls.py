@@ -8,7 +8,7 @@ unknown ones. All functions that write need a transaction.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -16,13 +16,13 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, leases, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import CALL, LIVE, MESSAGE, NOW, SESSION, number, of_session
+from lango_store._operations.binds import CALL, KEY, LIVE, MESSAGE, NOW, SESSION, column, number, of_session
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
-from lango_store.errors import CallInProgress, CallUnknown, Conflict, LangoStoreError, LeaseLost, quoted
+from lango_store.errors import CallFinished, CallInProgress, CallNotFound, CallUnknown, Conflict, LeaseLost, quoted
 
 _LISTED: Final = 1_000
 
@@ -39,9 +39,9 @@ class Place:
         return f"call {self.position} of message {self.seq} of session {quoted(self.key)}"
 
     @property
-    def row(self) -> sa.ColumnElement[bool]:
-        """Match the row of the call."""
-        return sa.and_(of_session(CALL, self.key), CALL.c.message_seq == self.seq, CALL.c.position == self.position)
+    def bound(self) -> dict[str, Any]:
+        """The values to bind in a statement with `_OF_PLACE`."""
+        return {"key": self.key, "message_seq": self.seq, "position": self.position}
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ def asked(connection: sa.Connection, place: Place) -> ToolCall:
     """
     message = _message(connection, place)
     if message is None:
-        raise LangoStoreError(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
+        raise CallNotFound(f"there is no {place}: give the seq of a stored message and a position in its tool_calls")
     if message.role.canonical is not MessageRole.ASSISTANT:
         fact = f"message {place.seq} of session {quoted(place.key)} has the role {message.role} and asks for no call"
-        raise LangoStoreError(f"{fact}: give the seq of the assistant message that asks for the call")
+        raise CallNotFound(f"{fact}: give the seq of the assistant message that asks for the call")
     call = message.tool_calls[place.position]
     if call.answered:
-        raise LangoStoreError(f"{place} already has an output in its message: use that output, and do not run the tool")
+        raise CallFinished(f"{place} already has an output in its message: use that output, and do not run the tool")
     return call
 
 
@@ -78,10 +78,8 @@ def _message(connection: sa.Connection, place: Place) -> Message | None:
     messages.check_seq("seq", place.seq)
     if type(place.position) is not int:
         raise TypeError(f"position is {type(place.position).__name__}: give the position of a call, from 0")
-    for message in messages.where(connection, place.key, MESSAGE.c.seq == place.seq):
-        if 0 <= place.position < len(message.tool_calls):
-            return message
-    return None
+    message = messages.at(connection, place.key, place.seq)
+    return message if message is not None and 0 <= place.position < len(message.tool_calls) else None
 
 
 def begin(
@@ -102,11 +100,11 @@ def begin(
     else:
         leases.extend(connection, now, place.key, lease)
     call = asked(connection, place)
-    begun = {"token": attempt.token, "begun_at": now, "until": now + attempt.limit, "result_seq": None}
+    time = dialect_of(connection).time
+    begun = {"token": attempt.token, "begun_at": time(now), "until": time(now + attempt.limit)}
     row = _row(connection, place)
     if row is None:
-        new = {"session_key": place.key, "message_seq": place.seq, "position": place.position}
-        _write(connection, place, sa.insert(CALL).values(new | begun | {"effect_key": attempt.effect_key}))
+        _write(connection, place, _insert, begun | {"effect_key": attempt.effect_key})
         return call, attempt.effect_key, None
     if (result := _result(connection, place, row)) is not None:
         return call, row.effect_key, result
@@ -115,7 +113,7 @@ def begin(
         _check_ended(place, row, now)
         if not idempotent:
             raise CallUnknown(place.key, place.seq, place.position, row.effect_key)
-    _write(connection, place, sa.update(CALL).where(place.row).values(begun))
+    _write(connection, place, _begin_again, begun)
     return call, row.effect_key, None
 
 
@@ -145,16 +143,35 @@ def finish(
 
 
 def _record(
-    connection: sa.Connection, now: datetime, place: Place, result: Batch, expected: Expected = ANYTHING, **values: Any
+    connection: sa.Connection, now: datetime, place: Place, result: Batch, expected: Expected = ANYTHING
 ) -> Message:
     (stored,) = appends.append_new_ids(connection, now, place.key, result, expected)
-    _write(connection, place, sa.update(CALL).where(place.row).values(result_seq=stored.seq, **values))
+    _write(connection, place, _end, {"result_seq": stored.seq})
     return stored
 
 
-def _write(connection: sa.Connection, place: Place, statement: sa.Insert | sa.Update) -> None:
+_OF_PLACE: Final = sa.and_(
+    of_session(CALL), CALL.c.message_seq == number("message_seq"), CALL.c.position == number("position")
+)
+_update: Final = sa.update(CALL).where(_OF_PLACE).returning(CALL.c.effect_key)
+_begun: Final = {name: column(CALL.c[name]) for name in ("token", "begun_at", "until")}
+_place: Final = {"session_key": KEY, "message_seq": number("message_seq"), "position": number("position")}
+_insert: Final = Statement(
+    lambda _: (
+        sa.insert(CALL).values(_place | _begun | {"effect_key": column(CALL.c.effect_key)}).returning(CALL.c.effect_key)
+    )
+)
+_begin_again: Final = Statement(lambda _: _update.values(_begun | {"result_seq": sa.null()}))
+_end: Final = Statement(lambda _: _update.values(result_seq=number("result_seq")))
+_forget_attempt: Final = Statement(lambda _: _update.values(token=sa.null(), result_seq=sa.null()))
+_leave: Final = Statement(
+    lambda _: _update.where(CALL.c.token == number("token"), CALL.c.result_seq.is_(None)).values(until=NOW)
+)
+
+
+def _write(connection: sa.Connection, place: Place, statement: Statement, values: dict[str, Any]) -> None:
     """Write the row of a call; raise `NotPermitted` if no row was written, since the tool could then run twice."""
-    if connection.execute(statement.returning(CALL.c.effect_key)).first() is None:
+    if not statement.run(connection, place.bound | values):
         raise sessions.not_permitted(place.key)
 
 
@@ -163,8 +180,7 @@ def leave(connection: sa.Connection, now: datetime, place: Place, token: int) ->
 
     Return True if it had no result.
     """
-    is_running = (place.row, CALL.c.token == token, CALL.c.result_seq.is_(None))
-    return connection.execute(sa.update(CALL).where(*is_running).values(until=now)).rowcount > 0
+    return bool(_leave.run(connection, place.bound | {"token": token, "now": dialect_of(connection).time(now)}))
 
 
 def resolve(
@@ -180,34 +196,40 @@ def resolve(
     row = _row(connection, place)
     if row is None:
         asked(connection, place)
-        raise LangoStoreError(f"{place} was never begun: begin_call() runs it")
+        raise CallNotFound(f"{place} was never begun: calls.begin() runs it")
     if _result(connection, place, row) is not None:
-        raise LangoStoreError(f"{place} already has a result: message {row.result_seq}")
+        raise CallFinished(f"{place} already has a result: message {row.result_seq}")
     if row.token is not None:
         _check_ended(place, row, now)
-    if result is not None:
-        message = _message(connection, place)  # a redacted message asks for no call
-        call = ToolCall(id="", name="") if message is None else message.tool_calls[place.position]
-        return _record(connection, now, place, result(call), token=None)
-    _write(connection, place, sa.update(CALL).where(place.row).values(token=None, result_seq=None))
-    return None
-
-
-_STATE: Final = [CALL.c.effect_key, CALL.c.token, as_stored(CALL.c.until), CALL.c.result_seq]
-
-
-def _row(connection: sa.Connection, place: Place) -> Any:
-    return connection.execute(sa.select(*_STATE).where(place.row)).first()
-
-
-def _result(connection: sa.Connection, place: Place, row: Any) -> Message | None:
-    if row.result_seq is None:
+    _write(connection, place, _forget_attempt, {})
+    if result is None:
         return None
-    stored = messages.where(connection, place.key, MESSAGE.c.seq == row.result_seq)
-    return stored[0].model_copy(update={"replayed": True}) if stored else None
+    message = _message(connection, place)  # a redacted message asks for no call
+    call = ToolCall(id="", name="") if message is None else message.tool_calls[place.position]
+    return _record(connection, now, place, result(call))
 
 
-def _check_ended(place: Place, row: Any, now: datetime) -> None:
+class _Row(NamedTuple):
+    effect_key: str
+    token: int | None
+    until: Any
+    result_seq: int | None
+
+
+_select: Final = Statement(lambda _: sa.select(*(as_stored(CALL.c[name]) for name in _Row._fields)).where(_OF_PLACE))
+
+
+def _row(connection: sa.Connection, place: Place) -> _Row | None:
+    rows = _select.run(connection, place.bound)
+    return _Row(*rows[0]) if rows else None
+
+
+def _result(connection: sa.Connection, place: Place, row: _Row) -> Message | None:
+    stored = None if row.result_seq is None else messages.at(connection, place.key, row.result_seq)
+    return None if stored is None else stored.model_copy(update={"replayed": True})
+
+
+def _check_ended(place: Place, row: _Row, now: datetime) -> None:
     until = stored_time(place.key, f"until of {place}", row.until)
     if row.result_seq is None and until > now:
         raise CallInProgress(place.key, place.seq, place.position, until)

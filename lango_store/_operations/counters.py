@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.binds import CHANGE, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
 from lango_store.errors import DamagedMessage, SessionNotFound, quoted
@@ -53,10 +54,12 @@ def wrong(connection: sa.Connection, key: str | None = None) -> Iterator[tuple[A
             yield session_key, {name: (before[name], value) for name, value in corrected.items()}
 
 
+_lock: Final = Statement(lambda _: sa.select(SESSION.c.key).where(of_session(SESSION)).with_for_update())
+
+
 def correct(connection: sa.Connection, key: str) -> None:
     """Set the wrong counters of a session to the values computed from its rows; see `corrections`."""
-    locked = sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update()
-    if connection.execute(locked).first() is None:
+    if not _lock.run(connection, {"key": key}):
         raise SessionNotFound(key)
     for _, faults in wrong(connection, key):
         for name, (_, value) in faults.items():

@@ -1,5 +1,6 @@
 """The inbox: messages that wait outside of the log until a turn moves them to the log."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
@@ -10,7 +11,16 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import appends, messages, sessions
 from lango_store._operations.appends import Batch
-from lango_store._operations.binds import INBOX, MESSAGE, SESSION, numbered_insert, of_session
+from lango_store._operations.binds import (
+    INBOX,
+    MESSAGE,
+    NOW,
+    SESSION,
+    numbered_insert,
+    numbers_of_list,
+    of_session,
+    text,
+)
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, decode_messages
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
@@ -45,12 +55,17 @@ def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> M
                 return stored.model_copy(update={"replayed": True})
     created_at = dialect_of(connection).time(row["created_at"] or now)
     _insert.run_many(connection, [row | {"key": key, "created_at": created_at}])
-    moment = sa.literal(now, SESSION.c.updated_at.type)
-    times = {"updated_at": moment, "expires_at": dialect_of(connection).later_expiry(moment, SESSION.c)}
-    connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(times))
+    _note_activity.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
     return message.stored_as(0, now, None)
 
 
+_note_activity: Final = Statement(
+    lambda dialect: (
+        sa.update(SESSION)
+        .where(of_session(SESSION))
+        .values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c))
+    )
+)
 _select: Final = Statement(lambda _: sa.select(*ROWS).where(of_session(INBOX)).order_by(INBOX.c.n))
 
 
@@ -62,6 +77,16 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     except DamagedMessage as error:
         raise DamagedMessage(key, 0, f"inbox message {error.seq}, {error.field}", error.reason) from None
     return [each.model_copy(update={"seq": 0}) for each in waiting]
+
+
+_mark_taken: Final = Statement(
+    lambda dialect: (
+        sa.update(MESSAGE)
+        .where(of_session(MESSAGE), MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs")), MESSAGE.c.turn_no.is_(None))
+        .values(taken_by=text("turn_id"))
+    )
+)
+_delete_all: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX)))
 
 
 def take(
@@ -85,7 +110,7 @@ def take(
         return []
     new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
     taken = appends.append_new_ids(connection, now, key, Batch(new, least), Expected(lease=lease))
-    is_taken = (of_session(MESSAGE, key), MESSAGE.c.seq.in_([each.seq for each in taken]))
-    connection.execute(sa.update(MESSAGE).where(*is_taken, MESSAGE.c.turn_no.is_(None)).values(taken_by=turn_id))
-    connection.execute(sa.delete(INBOX).where(of_session(INBOX, key)))
+    seqs = json.dumps([each.seq for each in taken])
+    _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
+    _delete_all.run_many(connection, [{"key": key}])
     return taken

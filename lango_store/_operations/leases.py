@@ -15,7 +15,7 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import sessions
 from lango_store._operations.append_statements import lease_end
-from lango_store._operations.binds import LIVE, NOW, SESSION, TURN, number, of_session, text
+from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, number, of_session, text
 from lango_store._operations.rows import session_value, stored_time, whole_number
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
@@ -29,7 +29,6 @@ _HELD: Final = SESSION.c.lease_until > NOW
 _OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD, SESSION.c.lease_token]
 
 _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
-_IS_STORED: Final = sa.exists().where(of_session(TURN), TURN.c.id == text("turn_id"))
 
 # Take and release
 
@@ -48,18 +47,19 @@ _take: Final = _update(
     lambda dialect: {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)},
     LIVE,
     _IS_FREE,
-    ~_IS_STORED,
+    ~IS_STORED_TURN,
 )
 _release: Final = _update(lambda _: dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()), _IS_OURS)
 _extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
 
 
 def _run(statement: Statement, connection: AnyConnection, now: Moment, key: str, lease: Lease, **bound: Any) -> bool:
-    bound |= lease.bound(connection, now) | {"key": checked_key(key), "now": dialect_of(connection).time(now)}
+    dialect = dialect_of(connection)
+    bound |= lease.bound(dialect, now) | {"key": checked_key(key), "now": dialect.time(now)}
     return bool(statement.run(connection, bound))
 
 
-def take(connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease) -> bool:
+def take(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease) -> bool:
     """Take the lease of a live session for a turn, and lock the session's row.
 
     Returns False if the session is not live, or if another owner has the lease and the lease has not ended. Also
@@ -103,7 +103,7 @@ def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
     return _decoded(rows[0])
 
 
-_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, _HELD, ~_IS_STORED))
+_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, _HELD, ~IS_STORED_TURN))
 
 
 def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> None:

@@ -1,6 +1,7 @@
 """Reads of a session's messages: the window that a model sees, and the log of all messages."""
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -12,7 +13,6 @@ from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Decode, Statement
 from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
-    IN_SUMMARY,
     IS_RECORD,
     LIVE_SESSION,
     MESSAGE,
@@ -236,31 +236,38 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
     return found[0]  # type: ignore[no-any-return]
 
 
-def read_by_ids(connection: sa.Connection, key: str, ids: frozenset[str]) -> dict[str, Message]:
+def selecting(condition: Callable[[Dialect], sa.ColumnElement[bool]]) -> Statement:
+    """Return a statement for `select`: it reads the messages of a session that meet a condition."""
+    query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE)).order_by(MESSAGE.c.seq)
+    return Statement(lambda dialect: query.where(condition(dialect)))
+
+
+def select(connection: AnyConnection, statement: Statement, key: str, **values: Any) -> list[Message]:
+    """Read messages of a session with a statement of `selecting`."""
+    return statement.run(connection, values | {"key": key}, payloads.decoder(connection, key))
+
+
+_at = selecting(lambda _: MESSAGE.c.seq == number("seq"))
+_with_ids = selecting(lambda dialect: MESSAGE.c.id.in_(dialect.texts_of_list(text("ids"))))
+
+
+def at(connection: AnyConnection, key: str, seq: int) -> Message | None:
+    """Return the message of a session with this seq, or None."""
+    stored = select(connection, _at, key, seq=seq)
+    return stored[0] if stored else None
+
+
+def read_by_ids(connection: AnyConnection, key: str, ids: frozenset[str]) -> dict[str, Message]:
     """Return the stored messages with these ids as a dict by id."""
-    stored: dict[str, Message] = {}
-    wanted = sorted(ids)
-    for start in range(0, len(wanted), 500):  # a statement binds a limited number of values
-        chosen = where(connection, key, MESSAGE.c.id.in_(wanted[start : start + 500]))
-        stored |= {str(message.id): message for message in chosen}
-    return stored
+    if not ids:
+        return {}
+    return {str(message.id): message for message in select(connection, _with_ids, key, ids=json.dumps(sorted(ids)))}
 
 
 def where(connection: sa.Connection, key: str, condition: sa.ColumnElement[bool]) -> list[Message]:
     """Read the messages of a session that meet a condition."""
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE, key), condition).order_by(MESSAGE.c.seq)
     return payloads.decode_rows(connection, key, connection.execute(query).all())
-
-
-def last_of(connection: sa.Connection, now: Moment, key: str, role: MessageRole | None) -> Message | None:
-    """Return a live session's last message or, with `role`, its last one of that role; skip summaries and records."""
-    sessions.row_of(connection, now, key)
-    conditions = [of_session(MESSAGE, key), ~IN_SUMMARY, ~IS_RECORD]
-    if role is not None:
-        conditions.append(MESSAGE.c.role.in_([each for each in MessageRole if each.canonical is role.canonical]))
-    query = sa.select(*MESSAGE_COLUMNS).where(*conditions).order_by(MESSAGE.c.seq.desc()).limit(1)
-    result = payloads.decode_rows(connection, key, connection.execute(query).all())
-    return result[0] if result else None
 
 
 # The end of a window
@@ -380,7 +387,8 @@ def _read_tail(
         sessions.raise_unmatched(connection, now, key)
         return [], None
     summary_turn: int | None = rows[0][-1]
-    by_seq = list(reversed(rows[:newest]))
-    shown = sorted(by_seq, key=lambda row: summary_turn is not None and row[1] != summary_turn)
+    shown = rows[:newest][::-1]
+    if summary_turn is not None:
+        shown.sort(key=lambda row: row[1] != summary_turn)
     width = len(MESSAGE_COLUMNS)
     return decode([row[:width] for row in shown[max(len(shown) - last, 0) :]]), rows[0]

@@ -28,7 +28,6 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.levels import chunks
 from lango_store._operations.rows import decode_messages
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
@@ -36,7 +35,6 @@ from lango_store._rows.payloads import FAULTS, move, put_back, references
 from lango_store._values.model import Message
 from lango_store.errors import PayloadNotFound
 
-_AT_ONCE: Final = 500  # a statement binds a limited number of values
 _HAS_PAYLOADS: Final = MESSAGE.c.payloads.is_not(None)
 
 
@@ -63,8 +61,8 @@ def decoder(connection: AnyConnection, key: str, decode: Callable[..., list[Any]
     bodies: dict[str, str] = {}
 
     def with_payloads(rows: Sequence[Sequence[Any]]) -> list[Any]:
-        wanted = digests_of([row[-1] for row in rows if row[-1] is not None]) - bodies.keys()
-        bodies.update(read(connection, key, wanted))
+        if listings := [row[-1] for row in rows if row[-1] is not None]:
+            bodies.update(read(connection, key, digests_of(listings) - bodies.keys()))
         return decode(key, rows, bodies)
 
     return with_payloads
@@ -114,12 +112,28 @@ def insert(connection: AnyConnection, key: str, bodies: Mapping[str, str]) -> No
 
 def release(connection: sa.Connection, key: str) -> None:
     """Delete the payloads of a locked session to which no message and no row of `lango_removed_message` refers."""
-    for part in chunks(sorted(_unused(connection, key)), _AT_ONCE):
-        connection.execute(sa.delete(PAYLOAD).where(of_session(PAYLOAD, key), PAYLOAD.c.digest.in_(part)))
+    if unused := _unused(connection, key):
+        _delete.run_many(connection, [{"key": key, "digests": json.dumps([*unused])}])
+
+
+_stored_digests: Final = Statement(lambda _: sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD)))
+_delete: Final = Statement(
+    lambda dialect: sa.delete(PAYLOAD).where(
+        of_session(PAYLOAD), PAYLOAD.c.digest.in_(dialect.texts_of_list(text("digests")))
+    )
+)
+_listings: Final = {
+    table: Statement(
+        lambda _, table=table: (  # type: ignore[misc]
+            sa.select(as_stored(table.c.payloads)).where(of_session(table), table.c.payloads.is_not(None))
+        )
+    )
+    for table in (MESSAGE, REMOVED_MESSAGE)
+}
 
 
 def _stored(connection: sa.Connection, key: str) -> set[str]:
-    return set(connection.execute(sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, key))).scalars())
+    return {digest for (digest,) in _stored_digests.run(connection, {"key": key})}
 
 
 def _unused(connection: sa.Connection, key: str) -> set[str]:
@@ -132,8 +146,7 @@ def _unused(connection: sa.Connection, key: str) -> set[str]:
 
 def referenced(connection: sa.Connection, key: str, table: sa.Table = MESSAGE) -> set[str]:
     """Return the digests of the payloads that a session's messages in a table refer to."""
-    query = sa.select(as_stored(table.c.payloads)).where(of_session(table, key), table.c.payloads.is_not(None))
-    return digests_of(connection.execute(query).scalars())
+    return digests_of(listing for (listing,) in _listings[table].run(connection, {"key": key}))
 
 
 # All sessions
@@ -187,6 +200,7 @@ Position = tuple[str, int]
 """The session key and the seq of a message."""
 
 
+_columns: Final = Statement(lambda _: sa.select(*_COLUMNS).where(of_session(MESSAGE), MESSAGE.c.seq == number("seq")))
 _update: Final = Statement(
     lambda _: (
         sa.update(MESSAGE)
@@ -198,12 +212,20 @@ _update: Final = Statement(
 
 def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, least: int | None) -> list[Position]:
     """Return the next messages to move: long ones without payloads or, if `least` is None, those with payloads."""
-    size: sa.ColumnElement[int] = sa.literal_column("0")
-    for each in _COLUMNS[:-1]:
-        size += sa.func.coalesce(sa.func.length(each), sa.literal_column("0"))
-    is_chosen = _HAS_PAYLOADS if least is None else sa.and_(~_HAS_PAYLOADS, size >= least)
-    query = sa.select(*_POSITION).where(sa.tuple_(*_POSITION) > after, is_chosen).order_by(*_POSITION)
-    return [(key, seq) for key, seq in connection.execute(query.limit(limit))]
+    key, seq = after
+    bound = {"key": key, "seq": seq, "limit": limit, "least": least}
+    return [(key, seq) for key, seq in (_with_payloads if least is None else _long).run(connection, bound)]
+
+
+def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
+    is_later = sa.tuple_(*_POSITION) > sa.tuple_(KEY, number("seq"))
+    return sa.select(*_POSITION).where(is_later, is_chosen).order_by(*_POSITION).limit(number("limit"))
+
+
+_ZERO: Final[sa.ColumnElement[int]] = sa.literal_column("0")
+_SIZE: Final = sum((sa.func.coalesce(sa.func.length(each), _ZERO) for each in _COLUMNS[:-1]), _ZERO)
+_with_payloads: Final = Statement(lambda _: _build_choice(_HAS_PAYLOADS))
+_long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("least") <= _SIZE)))
 
 
 def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], least: int | None) -> int:
@@ -222,9 +244,8 @@ def move_row(connection: sa.Connection, key: str, seq: int, least: int | None, *
 
     The session must be locked. With `fills_missing`, a missing payload becomes empty text.
     """
-    query = sa.select(*_COLUMNS).where(of_session(MESSAGE, key), MESSAGE.c.seq == seq)
-    stored = connection.execute(query).first()
-    row = {} if stored is None else dict(stored._mapping)
+    stored = _columns.run(connection, {"key": key, "seq": seq})
+    row: dict[str, Any] = dict(zip(_NAMES, stored[0], strict=True)) if stored else {}
     if not row or (row["payloads"] is None) == (least is None):  # changed since it was chosen
         return False
     try:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
-from lango_store.errors import LangoStoreError, SchemaOutOfDate, UnknownFeature, quoted
+from lango_store.errors import DamagedDatabase, SchemaOutOfDate, UnknownFeature, quoted
 from lango_store.tables import FEATURE_TABLE, KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE, Base
 
 
@@ -16,12 +16,12 @@ def found(connection: sa.Connection) -> str | None:
         return None
     rows = connection.exec_driver_sql(f"SELECT version_num FROM {versions}").scalars().all()
     if len(rows) > 1:
-        raise LangoStoreError(f"{VERSION_TABLE} has {len(rows)} rows instead of one: `lango-store db stamp` writes it")
+        raise DamagedDatabase(f"{VERSION_TABLE} has {len(rows)} rows instead of one: `lango-store db stamp` writes it")
     revision = rows[0] if rows else None
     # Revisions are compared as text, so all have the same length and only digits.
     if revision is None or (isinstance(revision, str) and len(revision) == len(SCHEMA_REVISION) and revision.isdigit()):
         return revision
-    raise LangoStoreError(
+    raise DamagedDatabase(
         f"{VERSION_TABLE} says {quoted(revision)}, which is not a revision: `lango-store db stamp` writes one"
     )
 

@@ -267,7 +267,8 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str
         if tokens is not None:
             value["tokens"] = tokens
         try:
-            value["created_at"] = decode_time(created_at)
+            moment = datetime.fromisoformat(created_at) if type(created_at) is str else created_at
+            value["created_at"] = moment if type(moment) is datetime and moment.tzinfo is UTC else decode_time(moment)
         except ValueError as error:
             raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
         if payloads is not None:

@@ -127,9 +127,9 @@ class Lease:
     token: int
     seconds: float
 
-    def bound(self, connection: AnyConnection, now: Moment) -> dict[str, Any]:
+    def bound(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""
-        until = None if now is None else dialect_of(connection).time(now + timedelta(seconds=self.seconds))
+        until = None if now is None else dialect.time(now + timedelta(seconds=self.seconds))
         return {"lease_token": self.token, "lease_seconds": self.seconds, "lease_until": until}
 
 
@@ -240,13 +240,15 @@ def lock(connection: AnyConnection, now: Moment, key: str) -> Locked:
     return Locked(*(whole_number(key, name, stored) for name, stored in zip(Locked._fields, rows[0], strict=True)))
 
 
+_lock_any = Statement(lambda _: sa.update(SESSION).where(of_session(SESSION)).values(revision=SESSION.c.revision))
+
+
 def lock_any(connection: sa.Connection, key: str) -> None:
     """Lock a session, live or expired, for a change of its rows that its counters do not show.
 
     The lock is an update of the row, so another transaction with an earlier snapshot fails if it writes to the session.
     """
-    unchanged = {"revision": SESSION.c.revision}
-    connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(unchanged))
+    _lock_any.run_many(connection, [{"key": key}])
 
 
 def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> None:
@@ -436,6 +438,9 @@ def delete(connection: AnyConnection, key: str, expected: Expected = ANYTHING) -
     return False
 
 
+_delete_expired = Statement(lambda _: sa.delete(SESSION).where(of_session(SESSION), expired_at(NOW)))
+
+
 def delete_expired(connection: sa.Connection, now: datetime, key: str) -> None:
     """Delete a session if it has expired."""
-    connection.execute(sa.delete(SESSION).where(of_session(SESSION, checked_key(key)), expired_at(now)))
+    _delete_expired.run_many(connection, [{"key": checked_key(key), "now": dialect_of(connection).time(now)}])

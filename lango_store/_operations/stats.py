@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._dialect import dialect_of
+from lango_store._dialect import Dialect, dialect_of
+from lango_store._dialect.statement import Statement
 from lango_store._operations import payloads
-from lango_store._operations.binds import SESSION
+from lango_store._operations.binds import NOW, SESSION, time
 from lango_store._values.reports import AgentStats, Stats
-from lango_store.errors import LangoStoreError
+from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at
 
 _SPANS: Final = {
@@ -20,11 +21,19 @@ _SPANS: Final = {
 }
 
 
+_COUNTERS: Final = (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count, SESSION.c.turn_count)
+_sums: Final = Statement(
+    lambda _: (
+        sa.select(SESSION.c.agent_id, sa.func.count(), *(sa.func.sum(each) for each in _COUNTERS))
+        .select_from(SESSION)
+        .group_by(SESSION.c.agent_id)
+    )
+)
+
+
 def sum_up(connection: sa.Connection, now: datetime) -> Stats:
     """Return the numbers of sessions, messages and tokens per agent, and totals of the whole store."""
-    counters = (SESSION.c.message_count, SESSION.c.token_count, SESSION.c.record_count, SESSION.c.turn_count)
-    sums = (sa.func.sum(each) for each in counters)
-    rows = connection.execute(sa.select(SESSION.c.agent_id, sa.func.count(), *sums).group_by(SESSION.c.agent_id)).all()
+    rows = _sums.run(connection, {})
     agents = [
         AgentStats(agent_id=_text(agent_id), sessions=sessions, messages=_number(messages), tokens=_number(tokens))
         for agent_id, sessions, messages, tokens, *_ in rows
@@ -51,7 +60,7 @@ def _number(stored: Any) -> int:
     try:
         return int(stored)
     except (ValueError, TypeError, OverflowError):
-        raise LangoStoreError(
+        raise DamagedDatabase(
             "the sessions' counters cannot be summed up: `lango-store doctor` says which are wrong"
         ) from None
 
@@ -61,10 +70,26 @@ def _text(stored: Any) -> str | None:
     return stored.decode("utf-8", "backslashreplace") if isinstance(stored, bytes) else stored
 
 
+def _build_expiring(_: Dialect) -> sa.Executable:
+    cases = [(SESSION.c.expires_at.is_(None), "never"), (expired_at(NOW), "expired")]
+    cases += [(expired_at(time(_bind(name))), name) for name in _SPANS]
+    when = sa.case(*((condition, _quoted(name)) for condition, name in cases), else_=_quoted("later"))
+    return sa.select(when, sa.func.count()).select_from(SESSION).group_by(sa.literal_column("1"))
+
+
+def _bind(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def _quoted(name: str) -> sa.ColumnElement[str]:
+    return sa.literal_column(f"'{name}'")
+
+
+_expiring: Final = Statement(_build_expiring)
+
+
 def _count_expiring(connection: sa.Connection, now: datetime) -> dict[str, int]:
-    cases = [(SESSION.c.expires_at.is_(None), "never"), (expired_at(now), "expired")]
-    cases += [(expired_at(now + span), name) for name, span in _SPANS.items()]
-    when = sa.case(*((condition, sa.literal_column(f"'{name}'")) for condition, name in cases), else_="later")
-    counted = connection.execute(sa.select(when, sa.func.count()).group_by(sa.literal_column("1")))
-    counts: dict[str, int] = {row[0]: row[1] for row in counted}
+    encode = dialect_of(connection).time
+    ends = {_bind(name): encode(now + span) for name, span in _SPANS.items()}
+    counts: dict[str, int] = dict(_expiring.run(connection, {"now": encode(now)} | ends))
     return {name: counts.get(name, 0) for name in ("expired", *_SPANS, "later", "never")}

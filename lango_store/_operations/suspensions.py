@@ -22,7 +22,7 @@ from lango_store._rows.encoding import aware, checked_key, encode_json, encode_t
 from lango_store._values.model import Suspension
 from lango_store._values.reports import SuspensionPage
 from lango_store.errors import (
-    AlreadyResumed,
+    AlreadyAnswered,
     InvalidCursor,
     SessionNotFound,
     SuspensionExpired,
@@ -121,7 +121,7 @@ def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answ
     """Store the answer of a suspension, and return the suspension.
 
     Raises:
-        AlreadyResumed: The suspension already has an answer.
+        AlreadyAnswered: The suspension already has an answer.
         SuspensionExpired: The TTL of the suspension has passed.
         SuspensionNotFound: There is no such suspension, or its session is not live.
     """
@@ -136,7 +136,7 @@ def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answ
     if stored is None:
         raise _not_found(f"session {quoted(key)} has no such suspension")
     if stored.answered_at is not None:
-        raise AlreadyResumed(stored.key, stored.id, stored.answer, stored.answered_at)
+        raise AlreadyAnswered(stored.key, stored.id, stored.answer, stored.answered_at)
     if stored.due_at is not None and stored.due_at <= now:
         raise SuspensionExpired(stored.key, stored.due_at)
     raise sessions.not_permitted(key)

@@ -1,7 +1,7 @@
 """Transfer: read the rows of a session as stored, and insert them into another database.
 
-The copy gets a new incarnation and revision. Leases, copies of removed or replaced rows, and payloads that only these
-copies refer to are left out.
+The copy gets a new revision, and a new incarnation unless the row to insert has one. Leases, copies of removed or
+replaced rows, and payloads that only these copies refer to are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -248,14 +248,8 @@ def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
     return {key for each in encoded for (key,) in _insert_sessions.run(connection, each)}
 
 
-def set_counters(connection: sa.Connection, key: str, counters: Mapping[str, Any]) -> None:
-    """Set counters of a session that was just inserted."""
-    if counters:
-        connection.execute(sa.update(SESSION).where(of_session(SESSION, key)).values(dict(counters)))
-
-
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:
-    encoded = row | new_incarnation() | _NO_LEASE if table is SESSION else row | _NO_UNDO
+    encoded = new_incarnation() | row | _NO_LEASE if table is SESSION else row | _NO_UNDO
     time = dialect_of(connection).time
     for name in _TIMES[table.name]:
         encoded[name] = time(row[name])

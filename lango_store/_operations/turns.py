@@ -129,10 +129,23 @@ def read(connection: sa.Connection, key: str, *conditions: sa.ColumnElement[bool
     return [decode_turn(key, row) for row in connection.execute(query)]
 
 
-def find(connection: sa.Connection, key: str, id: str) -> Turn | None:
-    """Return the turn with this id, without its messages, or None."""
-    rows = read(connection, key, TURN.c.id == encode_id(id))
-    return rows[0] if rows else None
+def read_all(connection: sa.Connection, now: Moment, key: str) -> list[Turn]:
+    """Read the turns of a live session without their messages."""
+    sessions.row_of(connection, now, key)
+    return read(connection, key)
+
+
+def find(connection: sa.Connection, now: Moment, key: str, turn_no_or_id: int | str) -> Turn | None:
+    """Return the turn of a live session with this number or id and its messages, or None."""
+    sessions.row_of(connection, now, key)
+    is_wanted: sa.ColumnElement[bool]
+    if isinstance(turn_no_or_id, int):
+        is_wanted = TURN.c.turn_no == min(max(int(turn_no_or_id), 0), messages.MAX_SEQ)
+    else:
+        is_wanted = TURN.c.id == str(encode_id(turn_no_or_id))
+    for turn in read(connection, key, is_wanted):
+        return turn.model_copy(update={"messages": messages_of(connection, key, turn)})
+    return None
 
 
 def messages_of(connection: sa.Connection, key: str, turn: Turn) -> list[Message]:
@@ -162,16 +175,11 @@ def usages(connection: AnyConnection, key: str) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class PendingCompaction:
+class ReadWindow:
     """A window that is being summarized, with the state of its session at the time of reading."""
 
     session: Session
     incarnation: int
-
-    @property
-    def window(self) -> list[Message]:
-        """The messages to summarize."""
-        return list(self.session.messages)
 
     @property
     def state(self) -> tuple[int, int]:
@@ -180,14 +188,14 @@ class PendingCompaction:
         return self.incarnation, session.last_seq - session.message_count - session.record_count
 
 
-def begin_compaction(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> PendingCompaction:
+def read_window(connection: AnyConnection, now: Moment, key: str, *, records: bool = False) -> ReadWindow:
     """Read the window of a live session for a summary."""
     incarnation, session = messages.load_with_incarnation(connection, now, key, records=records)
-    return PendingCompaction(session, incarnation)
+    return ReadWindow(session, incarnation)
 
 
 def finish_compaction(
-    connection: sa.Connection, now: datetime, pending: PendingCompaction, summary: Batch, *, discard: bool
+    connection: sa.Connection, now: datetime, pending: ReadWindow, summary: Batch, *, discard: bool
 ) -> Compaction:
     """Replace a window with its summary. Messages appended since it was read stay in the window, after the summary.
 

@@ -1,26 +1,49 @@
 """Turns in progress: begin a turn with a lease, append messages while it runs, and save the turn at the end."""
 
+import functools
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import appends, drafts, leases, levels, messages, payloads, removed, sessions, turns
-from lango_store._operations.appends import Batch, NewTurn
-from lango_store._operations.binds import DRAFT, MESSAGE, TURN, of_session
-from lango_store._operations.rows import MESSAGE_COLUMNS, MESSAGE_INPUT_FIELDS, encode_message
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import append_statements, appends, drafts, leases, messages, payloads, sessions
+from lango_store._operations.appends import Batch
+from lango_store._operations.binds import (
+    DRAFT,
+    MESSAGE,
+    REMOVED_MESSAGE,
+    SESSION,
+    TURN,
+    number,
+    numbers_of_list,
+    of_session,
+    text,
+)
+from lango_store._operations.rows import (
+    MESSAGE_COLUMNS,
+    MESSAGE_INPUT_FIELDS,
+    TURN_COLUMNS,
+    decode_turn,
+    encode_message,
+    stored_time,
+    whole_number,
+)
 from lango_store._operations.sessions import Expected, Lease
+from lango_store._rows.encoding import decode_json
 from lango_store._values.model import Message, Turn
-
-_SEQS_AT_ONCE: Final = 500  # a statement binds a limited number of values
 
 
 def begin(
-    connection: sa.Connection, now: datetime, key: str, turn_id: str, lease: Lease
+    connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease, *, is_new: bool
 ) -> tuple[Turn | None, list[Message]]:
-    """Take the lease of a live session for a turn.
+    """Take the lease of a live session for a turn. `is_new` promises that no attempt of the turn was begun before.
 
     Returns:
         If the turn was saved before, the stored turn and no messages; the lease is then not
@@ -30,64 +53,200 @@ def begin(
         TurnInProgress: The session has a lease that has not ended.
     """
     tries = sessions.MAX_TRIES
-    while True:
-        is_taken = leases.take(connection, now, key, turn_id, lease)
-        # Read after the update has locked the row: the turn may have been saved while the update waited.
-        for stored in turns.read(connection, key, TURN.c.id == turn_id):
+    with nullcontext() if is_new else dialect_of(connection).short_transaction(connection):
+        while True:
+            is_taken = leases.take(connection, now, key, turn_id, lease)
+            # Read after the update has locked the row: the turn may have been saved while the update waited.
+            if not is_new and (stored := _find(connection, key, turn_id)):
+                if is_taken:
+                    leases.release(connection, key, lease.token)
+                return _replayed(connection, now, key, stored), []
             if is_taken:
-                leases.release(connection, key, lease.token)
-            return turns.replayed(connection, now, key, stored), []
-        if is_taken:
-            return None, _appended_before(connection, key, turn_id)
-        tries -= 1
-        leases.check_free(connection, now, key, turn_id)
-        sessions.raise_unmatched(connection, now, key, tries_left=tries)
+                return None, [] if is_new else _appended_before(connection, key, turn_id)
+            tries -= 1
+            leases.check_free(connection, now, key, turn_id)
+            sessions.raise_unmatched(connection, now, key, tries_left=tries)
 
 
-def _appended_before(connection: sa.Connection, key: str, turn_id: str) -> list[Message]:
-    prefix = id_prefix(turn_id)
-    in_range = sa.and_(MESSAGE.c.id >= prefix, MESSAGE.c.id < f"{prefix}g", MESSAGE.c.turn_no.is_(None))
-    appended = messages.where(connection, key, in_range)
+_turn: Final = Statement(lambda _: sa.select(*TURN_COLUMNS).where(of_session(TURN), TURN.c.id == text("turn_id")))
+
+
+def _find(connection: AnyConnection, key: str, turn_id: str) -> Turn | None:
+    rows = _turn.run(connection, {"key": key, "turn_id": turn_id})
+    return decode_turn(key, rows[0]) if rows else None
+
+
+_of_turn: Final = messages.selecting(
+    lambda _: sa.and_(MESSAGE.c.seq.between(number("first"), number("last")), MESSAGE.c.turn_no == number("turn_no"))
+)
+
+
+def _replayed(connection: AnyConnection, now: Moment, key: str, turn: Turn) -> Turn:
+    sessions.lock(connection, now, key)
+    bounds = {"first": turn.first_seq, "last": turn.last_seq, "turn_no": turn.turn_no}
+    stored = messages.select(connection, _of_turn, key, **bounds)
+    return turn.model_copy(update={"messages": stored, "replayed": True})
+
+
+def _select_appended_before(_: Dialect) -> sa.Executable:
+    in_range = sa.and_(MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end"))
     # Two queries, because each has its own index.
-    taken = messages.where(connection, key, sa.and_(MESSAGE.c.taken_by == turn_id, MESSAGE.c.turn_no.is_(None)))
-    found = {each.seq: each for each in (*appended, *taken)}
-    return [found[seq] for seq in sorted(found)]
+    conditions = (in_range, MESSAGE.c.taken_by == text("turn_id"))
+    without_turn = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), MESSAGE.c.turn_no.is_(None))
+    return sa.union_all(*(without_turn.where(each) for each in conditions)).order_by("seq")
+
+
+_before: Final = Statement(_select_appended_before)
+
+
+def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[Message]:
+    prefix = id_prefix(turn_id)
+    bound = {"prefix": prefix, "prefix_end": f"{prefix}g", "turn_id": turn_id}
+    return [*{each.seq: each for each in messages.select(connection, _before, key, **bound)}.values()]
 
 
 def finish(
-    connection: sa.Connection, now: datetime, key: str, new: NewTurn, seqs: Collection[int], lease: Lease
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    turn_id: str,
+    encoded: tuple[str | None, str | None],
+    seqs: Collection[int],
+    lease: Lease,
+    *,
+    has_drafts: bool,
+    keeps_removed: bool,
 ) -> Turn:
     """Save a turn whose messages are already in the log, delete its drafts and release its lease.
+
+    `encoded` has the usage and the metadata of the turn as JSON.
 
     A turn that is already stored is returned unchanged: an earlier try was committed, or `save_turn` stored the id.
 
     Raises:
         LeaseLost: The session no longer has the lease, and the turn is not stored with
             these messages.
+        UniqueViolation: `save_turn` stored the id at the same time; nothing was written.
     """
-    is_ours = leases.release(connection, key, lease.token)
-    stored = turns.read(connection, key, TURN.c.id == new.id)
-    if not is_ours and not (stored and set(seqs) <= {*range(stored[0].first_seq, stored[0].last_seq + 1)}):
-        sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=0)
-    drafts.delete(connection, key, DRAFT.c.turn_id == new.id)
-    if stored:
-        return turns.replayed(connection, now, key, stored[0])
-    saved = turns.save(connection, now, key, Batch([]), turn=new)
-    rows: list[Sequence[Any]] = []
-    for part in levels.chunks(sorted(seqs), _SEQS_AT_ONCE):
-        of_turn = (of_session(MESSAGE, key), MESSAGE.c.seq.in_(part), MESSAGE.c.turn_no.is_(None))
-        rows += connection.execute(
-            sa.update(MESSAGE).where(*of_turn).values(turn_no=saved.turn_no).returning(*MESSAGE_COLUMNS)
-        )
-    members = payloads.decode_rows(connection, key, sorted(rows, key=lambda row: row[0]))
-    if not members:
-        return saved
-    # Not the copies of messages that were removed meanwhile: the turn does not contain these.
-    for part in levels.chunks([each.seq for each in members], _SEQS_AT_ONCE):
-        removed.join_turn(connection, key, part, saved.turn_no)
-    bounds = {"first_seq": members[0].seq, "last_seq": members[-1].seq}
-    connection.execute(sa.update(TURN).where(of_session(TURN, key), TURN.c.turn_no == saved.turn_no).values(bounds))
-    return saved.model_copy(update=bounds | {"messages": members})
+    dialect, (usage, metadata) = dialect_of(connection), encoded
+    bound = {"key": key, "now": dialect.time(now), "lease_token": lease.token, "seqs": json.dumps([*seqs])}
+    bound |= {"turn_id": turn_id, "turn_usage": usage, "turn_metadata": metadata, **_ONE_TURN}
+    rows = _end_at_once[keeps_removed].run(connection, bound) if dialect.modifying_cte else []
+    if rows:
+        counters, stored = rows[0][:3], [row[3:] for row in rows if row[3] is not None]
+        members = payloads.decode_rows(connection, key, stored)
+    else:
+        with dialect.short_transaction(connection):
+            tries = sessions.MAX_TRIES
+            while not (rows := _end.run(connection, bound)):
+                tries -= 1
+                if turn := _find(connection, key, turn_id):
+                    is_ours = leases.release(connection, key, lease.token)
+                    if is_ours or set(seqs) <= {*range(turn.first_seq, turn.last_seq + 1)}:
+                        drafts.delete_of_turn(connection, key, turn_id)
+                        return _replayed(connection, now, key, turn)
+                sessions.raise_unmatched(connection, now, key, Expected(lease=lease), tries_left=tries)
+            counters = rows[0]
+            members = _insert_turn(connection, key, bound, counters, has_drafts=has_drafts, keeps_removed=keeps_removed)
+    last_seq, updated_at, turn_no = counters
+    return Turn(
+        turn_no=turn_no,
+        id=turn_id,
+        first_seq=members[0].seq if members else last_seq + 1,
+        last_seq=members[-1].seq if members else last_seq,
+        usage={} if usage is None else decode_json(usage),
+        metadata={} if metadata is None else decode_json(metadata),
+        created_at=now or stored_time(key, "updated_at", updated_at),
+        messages=members,
+    )
+
+
+def _insert_turn(
+    connection: AnyConnection,
+    key: str,
+    bound: dict[str, Any],
+    counters: Sequence[Any],
+    *,
+    has_drafts: bool,
+    keeps_removed: bool,
+) -> list[Message]:
+    """Insert a turn that was counted, and return its messages."""
+    last_seq, updated_at, turn_no = counters
+    if type(last_seq) is not int or type(turn_no) is not int:
+        whole_number(key, "last_seq", last_seq)
+        whole_number(key, "last_turn_no", turn_no)
+    bound |= {"now": updated_at, "turn_no": turn_no, "last_seq": last_seq, "added": 0}
+    members: list[Message] = []
+    if bound["seqs"] != "[]":
+        members = _join.run(connection, bound, payloads.decoder(connection, key))
+        members.sort(key=attrgetter("seq"))
+    if members:
+        bound |= {"last_seq": members[-1].seq, "added": members[-1].seq - members[0].seq + 1}
+        if keeps_removed:  # not the copies of messages that were removed meanwhile: they are not part of the turn
+            _join_copies.run_many(connection, [bound | {"seqs": json.dumps([each.seq for each in members])}])
+    append_statements.insert_turn.run_many(connection, [bound])
+    if has_drafts:
+        drafts.delete_of_turn(connection, key, bound["turn_id"])
+    return members
+
+
+_end: Final = Statement(append_statements.end_of_turn)
+_TURN_NO: Final = number("turn_no")
+_ONE_TURN: Final = {
+    "seqs_added": 0,
+    "messages_added": 0,
+    "records_added": 0,
+    "tokens_added": 0,
+    "turns_added": 1,
+    "turn_kind": "turn",
+    "turn_replaced_upto": None,
+    "turn_copied_from": None,
+}
+
+
+def _build_join(rows: sa.Table, seqs: sa.Select[tuple[int]], turn_no: sa.ColumnElement[int] = _TURN_NO) -> sa.Update:
+    # Also matches rows that have the number, so that the statement is repeatable.
+    is_free = sa.or_(rows.c.turn_no.is_(None), rows.c.turn_no == turn_no)
+    return sa.update(rows).where(of_session(rows), rows.c.seq.in_(seqs), is_free).values(turn_no=turn_no)
+
+
+_join: Final = Statement(
+    lambda dialect: _build_join(MESSAGE, numbers_of_list(dialect, "seqs")).returning(*MESSAGE_COLUMNS), repeatable=True
+)
+_join_copies: Final = Statement(lambda dialect: _build_join(REMOVED_MESSAGE, numbers_of_list(dialect, "seqs")))
+
+
+def _build_end_at_once(dialect: Dialect, *, keeps_removed: bool) -> sa.Executable:
+    """Build a statement that ends a turn and returns its counters and messages; nothing if it has to be done in steps.
+
+    While the statement waits for the session's lock, another writer may commit. The statement would not see what was
+    written, so it changes nothing unless the session's revision is the one that it sees. It changes nothing either if
+    a message has payloads, which have to be read under the lock.
+    """
+    seen, seqs = SESSION.alias("seen"), numbers_of_list(dialect, "seqs")
+    is_seen = SESSION.c.revision == sa.select(seen.c.revision).where(of_session(seen)).scalar_subquery()
+    have_payloads = sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq.in_(seqs), MESSAGE.c.payloads.is_not(None))
+    session = append_statements.end_of_turn(dialect).where(is_seen, ~have_payloads).cte("session")
+    last_seq, updated_at, turn_no = session.c
+    members = _build_join(MESSAGE, seqs, turn_no).returning(*MESSAGE_COLUMNS).cte("members")
+    first, last = (sa.select(each(members.c.seq)).scalar_subquery() for each in (sa.func.min, sa.func.max))
+    none, one = (sa.literal_column(each, sa.BigInteger()) for each in "01")
+    added = sa.func.coalesce(last - first + one, none)
+    row = append_statements.turn_row(turn_no, sa.func.coalesce(last, last_seq), now=updated_at, added=added)
+    turn = sa.insert(TURN).from_select(list(row), sa.select(*row.values()).select_from(session))
+    is_ended = sa.exists(sa.select(turn_no))
+    others: list[Any] = [sa.delete(DRAFT).where(of_session(DRAFT), DRAFT.c.turn_id == text("turn_id"), is_ended)]
+    if keeps_removed:
+        others.append(_build_join(REMOVED_MESSAGE, sa.select(members.c.seq), turn_no))
+    ctes = [each.cte(f"part_{number}") for number, each in enumerate([turn, *others])]
+    rows = sa.select(*session.c, *members.c).select_from(session.outerjoin(members, sa.true()))
+    return rows.order_by(members.c.seq).add_cte(*ctes)
+
+
+_end_at_once: Final = {
+    keeps_removed: Statement(functools.partial(_build_end_at_once, keeps_removed=keeps_removed))
+    for keeps_removed in (False, True)
+}
 
 
 def abandon(
@@ -101,7 +260,7 @@ def abandon(
 def append_answer(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease) -> list[Message]:
     """Append messages under a lease, and delete the draft of the answer that they contain."""
     stored = appends.append_new_ids(connection, now, key, new, Expected(lease=lease))
-    drafts.delete(connection, key, DRAFT.c.token == lease.token)
+    drafts.delete(connection, key, lease.token)
     return stored
 
 
@@ -121,12 +280,15 @@ def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message],
     `earlier` are messages that an earlier attempt of the turn may have stored. A message that equals one of these gets
     its id instead, so that it is not stored again; the equal message is removed from `earlier`.
     """
-    rows = [encode_message(message) for message in new]
-    identified = list(new)
-    for position, row in enumerate(rows):
+    rows: list[dict[str, Any]] = []
+    identified: list[Message] = []
+    for message in new:
+        row = encode_message(message)
         if row["id"] is None:
-            row["id"] = id = _id_of_equal(row, earlier) or next(ids)
-            identified[position] = new[position].with_id(id)
+            row["id"] = id = (_id_of_equal(row, earlier) if earlier else None) or next(ids)
+            message = message.with_id(id)
+        rows.append(row)
+        identified.append(message)
     return Batch(identified, least, rows=rows)
 
 

@@ -19,7 +19,7 @@ from lango_store._operations.lists import Filter, conditions
 from lango_store._rows.encoding import aware, decode_json
 from lango_store._values.reports import UsageRow
 from lango_store._values.usage import TOKENS, add_usage, cost, numbers_by_path, numbers_of, tokens, total
-from lango_store.errors import LangoStoreError, quoted
+from lango_store.errors import DamagedDatabase, quoted
 
 GROUPS: Final = ("key", "root", "user_id", "agent_id", "model", "day", "month")
 
@@ -80,7 +80,7 @@ def report(
             sums = sorted(_sums(rows, by).items(), key=lambda item: [value or "" for value in item[0]])
         return [each.row(dict(zip(by, group, strict=True)), prices or {}) for group, each in sums]
     except OverflowError:
-        raise LangoStoreError("the usage of turns cannot be summed up: a number is too large") from None
+        raise DamagedDatabase("the usage of turns cannot be summed up: a number is too large") from None
 
 
 def _sums(rows: Iterable[sa.Row[Any]], by: Sequence[str]) -> dict[tuple[str | None, ...], _Sum]:
@@ -136,7 +136,7 @@ def _decoded(key: str, usages: str, turns: int) -> list[dict[str, Any]]:
         if len(decoded) != turns or {*map(type, decoded)} != {dict}:
             raise ValueError("is not a JSON object")
     except ValueError as error:
-        raise LangoStoreError(
+        raise DamagedDatabase(
             f"session {quoted(key)}: the usage of a turn cannot be read ({error}): run `lango-store doctor`"
         ) from None
     return decoded

@@ -1,5 +1,7 @@
 """Named JSON values of a session or of a shared scope. The values of a session are deleted with the session."""
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,13 +22,13 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
     session_key,
+    text,
 )
 from lango_store._operations.rows import stored_json
 from lango_store._rows.columns import KEY_TEXT, as_stored
 from lango_store._rows.encoding import checked_key, checked_name, encode_json, encode_text, end_of_prefix
 
 _OWNERS: Final = {VALUE: "session key", SHARED_VALUE: "scope"}
-_NAMES_AT_ONCE: Final = 500  # a statement binds 65,535 values at most
 
 NamedJson = list[tuple[str, str]]
 """Names and the JSON of their values, sorted, so that two writers of the same names never deadlock."""
@@ -137,22 +139,29 @@ def drop(
 ) -> int:
     """Delete values of a live session or of a scope by their names, or all of them; return how many."""
     checked_key(owner, _OWNERS[table])
-    conditions: list[sa.ColumnElement[bool]] = [sa.true()]
+    bound = {"key": owner}
     if names is not None:
-        wanted = sorted({checked_name(owner, name, _OWNERS[table]) for name in names})
-        starts = range(0, len(wanted), _NAMES_AT_ONCE)
-        conditions = [table.c.name.in_(wanted[start : start + _NAMES_AT_ONCE]) for start in starts]
+        bound["names"] = json.dumps([checked_name(owner, name, _OWNERS[table]) for name in names])
     if table is VALUE:
         sessions.lock(connection, now, owner)
-    count = sum(_drop(connection, table, owner, condition) for condition in conditions)
+    count = len(_drop[table, names is not None].run(connection, bound))
     if count and table is VALUE:
         sessions.change(connection, owner, {})
     return count
 
 
-def _drop(connection: sa.Connection, table: sa.Table, owner: str, condition: sa.ColumnElement[bool]) -> int:
+def _build_drop(dialect: Dialect, table: sa.Table, named: bool) -> sa.Executable:
     # Rows are locked in the order in which writers set them, so that a delete and a write never deadlock.
-    wanted = sa.select(table.c.name).where(of_session(table, owner), condition).order_by(table.c.name)
+    wanted = sa.select(table.c.name).where(of_session(table)).order_by(table.c.name)
+    if named:
+        wanted = wanted.where(table.c.name.in_(dialect.texts_of_list(text("names"))))
     locked = wanted.with_for_update().cte("locked")
-    delete = sa.delete(table).where(of_session(table, owner), table.c.name.in_(sa.select(locked.c.name)))
-    return len(connection.execute(delete.returning(table.c.name)).all())
+    delete = sa.delete(table).where(of_session(table), table.c.name.in_(sa.select(locked.c.name)))
+    return delete.returning(table.c.name)
+
+
+_drop: Final = {
+    (table, named): Statement(functools.partial(_build_drop, table=table, named=named))
+    for table in _OWNERS
+    for named in (False, True)
+}

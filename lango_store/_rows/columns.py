@@ -121,7 +121,7 @@ class TimeColumn(sa.types.TypeDecorator[datetime]):
 
     def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], Any] | None:
         as_text = dialect.type_descriptor(self.load_dialect_impl(dialect)).python_type is str
-        return (lambda value: None if value is None else encode_time_text(value)) if as_text else None
+        return encode_time_text if as_text else None
 
     def process_result_value(self, value: datetime | str | None, dialect: Dialect) -> datetime | None:
         return None if value is None else decode_time(value)

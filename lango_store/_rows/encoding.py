@@ -58,6 +58,8 @@ def encode_id(text: str | None) -> str | None:
 
 def checked_key(key: str, kind: str = "session key") -> str:
     """Return a session key, scope or name, or raise `InvalidKey`."""
+    if type(key) is str and 0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and "\0" not in key:
+        return key  # fast path for most keys
     fault = _text_fault(key)
     if fault is None and not 0 < len(key) <= MAX_KEY_LENGTH:
         fault = f"has {len(key)} characters"
@@ -86,13 +88,6 @@ def encode_content(content: Any) -> tuple[str | None, str | None]:
     if isinstance(content, str) and _text_fault(content) is None:
         return content if type(content) is str else str.__str__(content), None
     return None, encode_json(content, "content")
-
-
-def json_of_content(text: str | None, content: str | None) -> str | None:
-    """Return the columns `text` and `content` as one JSON text; None for a message without content."""
-    if text is not None:
-        return json.dumps(text, ensure_ascii=False)
-    return None if content == NO_CONTENT else content
 
 
 def content_fault(text: object, content: object) -> tuple[str, str] | None:
@@ -187,9 +182,9 @@ def _described(stored: object) -> str:
 # Times
 
 
-def encode_time_text(moment: datetime) -> str:
-    """Encode a time as text for SQLite: in UTC and with six digits, so that the text sorts by time."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+def encode_time_text(moment: datetime | None) -> str | None:
+    """Encode a time as text for SQLite: in UTC and with six digits, so that the text sorts by time. None stays None."""
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def decode_time(stored: datetime | str) -> datetime:

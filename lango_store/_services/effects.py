@@ -15,7 +15,7 @@ from lango_store._operations import calls
 from lango_store._operations.calls import Attempt, Place
 from lango_store._operations.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
-from lango_store.errors import CallInProgress, LangoStoreError
+from lango_store.errors import CallInProgress, InvalidState, LangoStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def begin(
         LangoStoreError: There is no such call, or the context uses a caller's transaction.
     """
     if context.in_callers_transaction:
-        raise LangoStoreError(
+        raise InvalidState(
             "a call needs its own transaction, because its beginning must be stored before the tool runs: "
             "begin the call on the store, not on store.using() or in store.transact()"
         )

@@ -19,7 +19,7 @@ from lango_store._operations.expiry import ArchiveBatch, Policy, Purged, Reason
 from lango_store._operations.lists import Filter
 from lango_store._operations.pace import Pace
 from lango_store._operations.sessions import Expected, New
-from lango_store._services import appending
+from lango_store._services import appending, archiving
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
@@ -210,9 +210,8 @@ def purge(
     with ExitStack() as stack:
         archive_batch = None
         if archive is not None and not dry_run:
-            from lango_store.archive import Archive  # imported late: few programs use archives
-
-            archive_batch = partial(stack.enter_context(Archive(archive, create=True)).keeping, now=now)
+            cold = stack.enter_context(archiving.opened(context, archive, create=True))
+            archive_batch = partial(archiving.keep, cold)
         pace = Pace(dialect_of(context.engine))
         while reasons and (limit is None or limit > 0):
             max_sessions = batch_size if limit is None else min(batch_size, limit)

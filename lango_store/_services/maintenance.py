@@ -1,60 +1,13 @@
-"""Maintenance that reaches beyond one transaction: redact and restore with an archive, and examine the store."""
+"""Maintenance that reaches beyond one transaction: move payloads, and examine the store."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from pathlib import Path
-
-import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
-from lango_store._operations import edits, examination, messages, payloads, revision, sessions, transfer
+from lango_store._operations import examination, payloads, revision
 from lango_store._operations.pace import Pace
-from lango_store._rows.encoding import checked_key
-from lango_store._values.model import Message
 from lango_store._values.reports import Finding
-from lango_store._values.session import Session
-from lango_store.errors import LangoStoreError, MessageNotFound, SchemaOutOfDate, SessionExpired, SessionNotFound
-
-
-def redact(context: Context, key: str, seq_or_id: int | str, reason: str | None, archive: str | Path | None) -> Message:
-    """Redact a message in the store and, if given, in an archive.
-
-    If only the archive contains the message, redact it there.
-    """
-    if archive is None:
-        return context.transact(edits.redact, key, seq_or_id, reason)
-    from lango_store.archive import Archive  # imported late: few programs use archives
-
-    def redact_stored(connection: sa.Connection, now: datetime) -> tuple[Message, int]:
-        message = edits.redact(connection, now, key, seq_or_id, reason)
-        return message, transfer.incarnations(connection, [key])[key]
-
-    with Archive(archive) as opened:
-        try:
-            message, incarnation = context.transact(redact_stored)
-        except (SessionNotFound, MessageNotFound) as error:
-            if isinstance(error, SessionExpired):  # an expired session still contains the message
-                raise
-            if (archived := opened.redact(key, seq_or_id, reason=reason)) is None:
-                raise
-            return archived
-        # A redacted message keeps its seq, so after an interruption here the caller can repeat the whole call.
-        opened.redact(key, message.seq, reason=reason, incarnation=incarnation)
-        return message
-
-
-def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, children: bool) -> Session:
-    """Restore a session from an archive; with `children`, also restore its descendants."""
-    from lango_store.archive import Archive  # imported late: few programs use archives
-
-    with Archive(archive) as opened:
-
-        def restore_archived(connection: sa.Connection, now: datetime) -> Session:
-            opened.restore(connection, checked_key(key), now=now, ttl=sessions.seconds(ttl), children=children)
-            return messages.load(connection, now, key)
-
-        return context.transact(restore_archived)
+from lango_store.errors import LangoStoreError, SchemaOutOfDate
 
 
 def move_payloads(context: Context, least: int | None, on_batch: Callable[[int], None] | None) -> int:

@@ -13,7 +13,7 @@ from lango_store._operations import tailing
 from lango_store._operations.tailing import Batch, Cursor
 from lango_store._rows.encoding import checked_key
 from lango_store._values.events import Event
-from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
+from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState
 
 _RETRY: Final = 1.0
 """Seconds until a reader that could not read tries again."""
@@ -24,7 +24,7 @@ class Reader:
 
     def __init__(self, context: Context, key: str, after: int | str, *, follow: bool) -> None:
         if follow and context.in_callers_transaction:
-            raise LangoStoreError(
+            raise InvalidState(
                 "a transaction cannot follow other writers: call tail() on the store, or with follow=False"
             )
         self._context = context.on_primary()

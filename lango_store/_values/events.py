@@ -3,22 +3,20 @@
 from functools import cached_property
 from typing import Literal
 
-from lango_store._values.model import Message
+from lango_store._values.model import ChangeKind, Message
 from lango_store._values.value import Value
 
 
-class Event(Value):
-    """The base class of the events that `tail` yields.
+class _Event(Value):
+    """The fields of all events.
 
     All calls of `tail` for one session in a process may yield the same object. Do not change it.
 
     Attributes:
-        event: The kind of event: "appended", "changed", "piece" or "ended".
         cursor: The position after this event, to pass as `after` to a later `tail`. The cursor also identifies the
             session, so that the cursor of a deleted session does not continue in a new session with the same key.
     """
 
-    event: str
     cursor: str
 
     @cached_property
@@ -27,7 +25,7 @@ class Event(Value):
         return self.model_dump_json(exclude={"event", "cursor"})
 
 
-class Appended(Event):
+class Appended(_Event):
     """Messages that were appended, including records and the messages of summaries.
 
     Attributes:
@@ -39,7 +37,7 @@ class Appended(Event):
     messages: list[Message]
 
 
-class Changed(Event):
+class Changed(_Event):
     """A change of the log, which may affect messages that you have received.
 
     Each row of `lango_change` is one event.
@@ -51,12 +49,12 @@ class Changed(Event):
     """
 
     event: Literal["changed"] = "changed"
-    kind: str
+    kind: ChangeKind
     seq: int
     after_seq: int
 
 
-class Piece(Event):
+class Piece(_Event):
     """New text of the draft of the turn in progress.
 
     Attributes:
@@ -73,7 +71,7 @@ class Piece(Event):
     text: str
 
 
-class Ended(Event):
+class Ended(_Event):
     """The last event: the followed session was deleted, has expired, or was replaced.
 
     Attributes:
@@ -82,3 +80,7 @@ class Ended(Event):
 
     event: Literal["ended"] = "ended"
     reason: Literal["deleted", "expired", "replaced"]
+
+
+Event = Appended | Changed | Piece | Ended
+"""An event that `tail` yields. Type checkers know its class from its field `event`."""

@@ -56,13 +56,14 @@ class MessageRole(StrEnum):
     MODEL = "model"
     RECORD = "record"
 
-    @property
-    def canonical(self) -> MessageRole:
-        """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
-        return _CANONICAL.get(self, self)
+    canonical: MessageRole
+    """The common name: ASSISTANT for MODEL, TOOL for FUNCTION, otherwise the role itself."""
 
 
-_CANONICAL: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+# An attribute, because prompts read it several times for each message, and a property costs a call.
+_ALIASES: Final = {MessageRole.MODEL: MessageRole.ASSISTANT, MessageRole.FUNCTION: MessageRole.TOOL}
+for _role in MessageRole:
+    _role.canonical = _ALIASES.get(_role, _role)
 
 
 class ToolCall(Value):
@@ -134,6 +135,11 @@ class Payload(Value):
     media_type: str | None = Field(default=None, exclude_if=absent)
 
 
+ChangeKind = Literal[
+    "truncate", "clear", "pop", "delete", "update", "redact", "drop_sent", "compact", "discard", "undo", "redo", "fork"
+]
+
+
 class Change(Value):
     """One change of a session's log: a cut, an edit, a compaction, an undo or a redo.
 
@@ -153,7 +159,7 @@ class Change(Value):
     """
 
     seq: int
-    kind: str
+    kind: ChangeKind
     after_seq: int
     changed_by: str | None = Field(default=None, exclude_if=absent)
     changed_at: datetime
@@ -475,8 +481,8 @@ class SessionInfo(Value):
         metadata: Your own additional fields, a dict of JSON.
         tools: The definitions of the tools, a list of JSON.
         created_at: The time at which the session was created.
-        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo, `enqueue`,
-            or `update(activity=True)`. By default, lists are sorted by this time.
+        updated_at: The time of the last activity: an append, an edit, a cut, a compaction, an undo or redo,
+            `inbox.put`, or `update(activity=True)`. By default, lists are sorted by this time.
         expires_at: The time at which the session expires; None for a session that never expires.
         ttl_seconds: The TTL in seconds; None for a session that never expires. An append sets `expires_at` to the time
             when this TTL has passed, but never moves it to an earlier time.
@@ -573,7 +579,7 @@ class Draft(Value):
     """The text that a turn has streamed and not appended, so that it is not in the log.
 
     Attributes:
-        id: The id of the draft, for `keep_draft` and `drop_draft`.
+        id: The id of the draft, for `drafts.keep` and `drafts.drop`.
         turn_id: The id of the turn.
         text: The text up to the last piece that was stored.
         created_at: The time of the first piece, in UTC.
@@ -597,7 +603,8 @@ class BegunCall(Value):
         name: The name of the tool; "" if the message no longer has the call.
         effect_key: The random key for the tool, `Effect.key`.
         state: `running` until the time limit passes; `finished`, with a result; `unknown`, if the time limit passed
-            without a result, or if the result was deleted; or `retry`, if `resolve_call` allowed the call to run again.
+            without a result, or if the result was deleted; or `retry`, if `calls.resolve` allowed the call to run
+            again.
         begun_at: The time at which the call was last begun, in UTC.
         until: The time limit of the call, in UTC.
         result_seq: The `seq` of the message with the result, or None.
@@ -619,7 +626,7 @@ class Suspension(Value):
 
     Attributes:
         key: The key of the session.
-        id: The id of the suspension, for `Conversation.resume`. It is not secret, unlike the `token`.
+        id: The id of the suspension, for `Conversation.suspensions.answer_by_id`. It is not secret, unlike the `token`.
         calls: The tool calls that wait for the answer, as pairs of the message's `seq` and the position of the call.
         state: Any JSON that the program needs to continue, such as the run state of an agent framework.
         reason: The text of the question, or None.
@@ -627,8 +634,8 @@ class Suspension(Value):
         due_at: The time from which the suspension can no longer be answered, in UTC; None if it has no TTL.
         answer: The answer, any JSON; None without an answer. `answered_at` tells an answer of None from no answer.
         answered_at: The time of the answer, in UTC; None without an answer.
-        token: The secret text to pass to `Store.resume`, for one answer. Only the result of `Conversation.suspend` has
-            it, because the database stores only a digest; otherwise None.
+        token: The secret text to pass to `Store.suspensions.answer`, for one answer. Only the result of
+            `Conversation.suspensions.create` has it, because the database stores only a digest; otherwise None.
     """
 
     key: str

@@ -63,7 +63,6 @@ app.add_typer(calls.app, name="calls")
 app.add_typer(suspensions.app, name="suspensions")
 app.add_typer(search.app, name="search")
 app.add_typer(payloads.app, name="payloads")
-app.add_typer(maintenance.archive_app, name="archive")
 app.add_typer(db.app, name="db")
 
 
@@ -98,11 +97,14 @@ def main() -> None:
 
 def _reject_argument_with_password(words: list[str]) -> None:
     """Refuse a database URL with a password where no URL is expected: an error would print it."""
-    options = {"--url", "--from", "--to"} if words[1:2] == ["copy"] and "--salvage" not in words else {"--url"}
+    options = {"--url", "--archive"}
+    if words[1:2] == ["copy"] and "--salvage" not in words:
+        options |= {"--from", "--to"}
     for before, word in pairwise(words):
         if before not in options and word.partition("=")[0] not in options and _URL_WITH_PASSWORD.search(word):
             raise ValueError(
-                "an argument is a database URL with a password: only --url takes one, and --from and --to of copy"
+                "an argument is a database URL with a password: only --url and --archive take one, and --from and --to "
+                "of copy"
             )
 
 

@@ -48,7 +48,7 @@ def calls(
         print(context.get_help())
         return
     with open_store(url) as store:
-        print_items(COLUMNS, [store.unknown_calls()], as_json=json_, none="no call is unknown")
+        print_items(COLUMNS, [store.calls.unknown()], as_json=json_, none="no call is unknown")
 
 
 @app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))
@@ -74,7 +74,7 @@ def resolve(
         raise typer.BadParameter("give exactly one of --output, --failed and --retry")
     value = UNSET if output is None else json_file(output, "--output")
     with open_store(url) as store:
-        result = store.conversation(key).resolve_call(seq, position, output=value, failed=failed, retry=retry)
+        result = store.conversation(key).calls.resolve(seq, position, output=value, failed=failed, retry=retry)
     print("the call may begin again" if result is None else f"stored the result as message {result.seq}")
 
 

@@ -33,7 +33,7 @@ def changes(
     its time, and the time until which the removed messages are kept.
     """
     with open_store(url) as store:
-        print_items(COLUMNS, [store.conversation(key).changes()], as_json=json_, none="no changes")
+        print_items(COLUMNS, [store.conversation(key).versions.changes()], as_json=json_, none="no changes")
 
 
 def undo(
@@ -50,7 +50,7 @@ def undo(
     """
     with open_store(url) as store:
         conversation = store.conversation(key)
-        undone = conversation.redo() if redo else conversation.undo()
+        undone = conversation.versions.redo() if redo else conversation.versions.undo()
     if undone is None:
         say("nothing to take back")
         raise typer.Exit(1)

@@ -175,7 +175,7 @@ def export(
             keys=keys or (),
             user_id=user,
             everything=all_,
-            children=children,
+            descendants=children,
             replace=force,
             redact=None if no_redact else redact or interchange.redact_text,
             names=names,

@@ -1,18 +1,14 @@
-"""`lango-store expire`, `archive`, `stats` and `doctor`: maintenance of a store."""
+"""`lango-store expire`, `stats` and `doctor`: maintenance of a store."""
 
-import json
 import signal
 import sys
-from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich import filesize
 
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.usage import describe
-from lango_store.archive import Archive
 from lango_store.cli.metrics import print_metrics, tokens_and_cost
 from lango_store.cli.options import (
     Agent,
@@ -20,16 +16,11 @@ from lango_store.cli.options import (
     Prefix,
     UrlOption,
     User,
-    YesOption,
-    confirm,
     duration,
-    example,
     open_store,
     time_option,
 )
 from lango_store.cli.output import (
-    NOTHING_FOUND,
-    Columns,
     console,
     print_bars,
     print_json,
@@ -65,7 +56,11 @@ def expire(
         int | None, typer.Option(metavar="NUMBER", min=0, help="Maximum number of sessions to purge. Default: all.")
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Copy sessions to this SQLite file before they are purged.")
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Copy sessions to this database before they are purged. A SQLite file is created if necessary.",
+        ),
     ] = None,
     children: Annotated[
         bool,
@@ -91,7 +86,7 @@ def expire(
         "user_id": user,
         "key_prefix": prefix,
         "limit": limit,
-        "children": children,
+        "descendants": children,
     }
     announcement = None if json_ else "looking at" if dry_run else "purging on"
     has_bar = sys.stderr.isatty() and not json_
@@ -209,82 +204,3 @@ def doctor(
         print("no problems found")
     if any(not finding.repaired for finding in findings if finding.name != "settings"):
         raise typer.Exit(1)
-
-
-archive_app = typer.Typer(
-    help="Search, restore and delete sessions in the file of `expire --archive`.",
-    epilog=example('archive search "oslo weather" cold.db'),
-    no_args_is_help=True,
-)
-
-_MATCH_COLUMNS: Final[Columns[dict[str, Any]]] = {
-    "key": lambda match: match["key"],
-    "seq": lambda match: match["seq"],
-    "role": lambda match: match["role"],
-    "time (UTC)": lambda match: datetime.fromisoformat(match["created_at"]),
-    "text": lambda match: match["text"],
-}
-
-File = Annotated[Path, typer.Argument(help="Archive file.")]
-Key = Annotated[str, typer.Argument(help="Session key.")]
-
-
-@archive_app.command(epilog=example('archive search "oslo weather" cold.db'))
-def search(
-    text: Annotated[str, typer.Argument(help="Words that a message must all contain, as one argument.")],
-    file: File,
-    limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Maximum number of messages to print.")] = 20,
-    json_: JsonOption = False,
-) -> None:
-    """Search the messages of an archive, and print the best matches first.
-
-    Exit code 1 if no message matches.
-    """
-    if not text.split():
-        raise typer.BadParameter("give at least one word", param_hint="TEXT")
-    with Archive(file) as archive:
-        matches = archive.search(text, limit=limit)
-    if json_:
-        for match in matches:
-            print(json.dumps(match))
-    else:
-        print_table(_MATCH_COLUMNS, [matches])
-    if not matches:
-        say(NOTHING_FOUND)
-        raise typer.Exit(1)
-
-
-@archive_app.command(epilog=example("archive restore telegram:42 cold.db --url sqlite:///agent.db"))
-def restore(
-    key: Key,
-    file: File,
-    url: UrlOption = None,
-    ttl: Annotated[
-        Any,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            help="TTL of the restored session, such as 30d. Default: never expires.",
-        ),
-    ] = None,
-) -> None:
-    """Restore an archived session to the store."""
-    with open_store(url, "restoring on") as store:
-        session = store.restore(file, key, ttl=ttl)
-    print(f"restored {quantity(session.message_count, 'message')}")
-
-
-@archive_app.command(epilog=example("archive forget cold.db --user ann"))
-def forget(file: File, user: User = None, agent: Agent = None, prefix: Prefix = None, yes: YesOption = False) -> None:
-    """Delete the sessions of a user, an agent or a key prefix from an archive.
-
-    With several filters, a session must match all of them. The file is
-    rewritten, so that no deleted text remains in it.
-    """
-    filters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
-    if not any(filters.values()):
-        raise typer.BadParameter("give --user, --agent or --prefix")
-    with Archive(file) as archive:
-        sessions, messages = archive.count(**filters)
-        confirm(f"forgetting {quantity(sessions, 'session')}, {quantity(messages, 'message')} in {file}", yes=yes)
-        print(f"forgot {quantity(archive.forget(**filters), 'session')}")

@@ -49,7 +49,7 @@ def prompt(
             for line in map(_line, messages.repairs) if check else map(json.dumps, messages):
                 print(line)
             raise typer.Exit(1 if check and messages.repairs else 0)
-        session, begun = store.get(key), store.conversation(key).calls()
+        session, begun = store.get(key), store.conversation(key).calls.list()
     recorded = window.recorded_calls(begun)
     prompts = (
         window.prompt(each, recorded=recorded) for each in simulated(session.messages, session.summary_turn, budget)

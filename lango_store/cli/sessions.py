@@ -1,4 +1,4 @@
-"""`lango-store sessions`: list, show, delete and revive sessions."""
+"""`lango-store sessions`: list, show, delete, revive and restore sessions."""
 
 import json
 import sys
@@ -48,7 +48,7 @@ from lango_store.interchange.files import atomic_writer
 from lango_store.store import Store
 
 app = typer.Typer(
-    help="List, show, revive and delete sessions.",
+    help="List, show, revive, restore and delete sessions.",
     epilog=example("sessions list --url sqlite:///agent.db"),
     no_args_is_help=True,
 )
@@ -244,7 +244,7 @@ def show(
         if as_of is not None and children:
             raise typer.BadParameter("--as-of shows one session: leave out --children")
         earlier = None if as_of is None else store.get(key, expired=expired, records=True, as_of=as_of)
-        info = store.info(key, expired=expired)
+        info = store.conversation(key).info(expired=expired)
         if earlier is not None:
             info = SessionInfo.model_validate(earlier.model_dump(exclude={"messages"}))
         infos = _family(store, info, expired=None if expired else False) if children else [info]
@@ -252,7 +252,7 @@ def show(
             with atomic_writer(html, replace=True) as file:
                 file.write(document.start_page(info.title or key).encode())
                 for info in infos:
-                    turns = [] if expired or earlier else store.conversation(info.key).turns()
+                    turns = [] if expired or earlier else store.conversation(info.key).turns.list()
                     for piece in document.render_section(info, messages(store, info.key), turns):
                         file.write(piece.encode())
                 file.write(document.END.encode())
@@ -274,7 +274,11 @@ def show(
                     if not expired and earlier is None:  # these reads raise SessionExpired
                         talk = store.conversation(info.key)
                         usage = readable(talk.total_usage) or {}
-                        turn, drafts, inbox = readable(talk.open_turn), readable(talk.drafts), readable(talk.inbox)
+                        turn, drafts, inbox = (
+                            readable(talk.turns.in_progress),
+                            readable(talk.drafts.list),
+                            readable(talk.inbox.list),
+                        )
                         state = describe_turn_state(turn, drafts or [], inbox or [])
                     number = info.message_count + info.record_count if earlier is None else len(earlier.messages)
                     omitted = max(number - last, 0) if last else 0
@@ -310,9 +314,9 @@ def delete(
         descendants = " with all descendants" if children else ""
         confirm(f"deleting {quantity(count, 'session')}{descendants} on {store.engine.url}", yes=yes)
         if not keys:
-            print(f"deleted {quantity(store.delete_where(**filters, children=children), 'session')}")
+            print(f"deleted {quantity(store.delete_where(**filters, descendants=children), 'session')}")
             return
-        missing = [key for key in keys if not store.delete(key, children=children)]
+        missing = [key for key in keys if not store.delete(key, descendants=children)]
     print(f"deleted {quantity(len(keys) - len(missing), 'session')}{descendants}")
     for key in missing:
         print_error(LangoStoreError(f"no session {quoted(key)}"))
@@ -348,3 +352,24 @@ def touch(
         print_json(info)
     else:
         print("never expires" if info.expires_at is None else f"expires {info.expires_at.isoformat()}")
+
+
+@app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))
+def restore(
+    key: Annotated[str, typer.Argument(help="Session key.")],
+    archive: Annotated[str, typer.Option(metavar="FILE|URL", help="Archive that `expire --archive` wrote.")],
+    url: UrlOption = None,
+    ttl: Annotated[
+        Any,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="TTL of the restored session, such as 30d. Default: never expires.",
+        ),
+    ] = None,
+    children: ChildrenOption = False,
+) -> None:
+    """Restore a session from an archive, which keeps its copy."""
+    with open_store(url, "restoring on") as store:
+        session = store.restore(archive, key, ttl=ttl, children=children)
+    print(f"restored {quantity(session.message_count, 'message')}")

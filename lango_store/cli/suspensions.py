@@ -49,7 +49,9 @@ def suspensions(
         def pages() -> Iterator[list[Suspension]]:
             cursor = None
             while True:
-                page = store.suspensions(user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor)
+                page = store.suspensions.list(
+                    user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor
+                )
                 yield page.items
                 if (cursor := page.next) is None:
                     return
@@ -69,5 +71,5 @@ def resume(
     The program that suspended its work finds the answer in the session.
     """
     with open_store(url) as store:
-        suspension = store.resume(token, json_file(json_, "--json"))
+        suspension = store.suspensions.answer(token, json_file(json_, "--json"))
     print(printable(f"answered a suspension of session {quoted(suspension.key)}"))

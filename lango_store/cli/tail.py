@@ -44,9 +44,9 @@ def tail(
     """
     with open_store(url) as store, suppress(KeyboardInterrupt), streams.ending_with_reader():
         if after is None:
-            after = str(max(0, store.info(key).last_seq - LAST))
+            after = str(max(0, store.conversation(key).info().last_seq - LAST))
         in_draft = False
-        for event in store.tail(key, after=after, follow=follow):
+        for event in store.conversation(key).tail(after=after, follow=follow):
             if json_:
                 print_json(event)
             else:

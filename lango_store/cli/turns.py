@@ -45,7 +45,7 @@ def turns(
         print(context.get_help())
         return
     with open_store(url) as store:
-        print_items(COLUMNS, [store.open_turns()], as_json=json_, none=_NO_TURN)
+        print_items(COLUMNS, [store.turns.in_progress()], as_json=json_, none=_NO_TURN)
 
 
 @app.command(epilog=example("turns release telegram:42 --url sqlite:///agent.db"))
@@ -59,10 +59,10 @@ def release(
     """
     with open_store(url) as store:
         conversation = store.conversation(key)
-        turn = conversation.open_turn()
+        turn = conversation.turns.in_progress()
         if turn is not None:
             state = "running" if turn.held else "ended"
             lease = f"the lease of turn {quoted(turn.id)} ({state}, until {turn.until:%Y-%m-%d %H:%M:%S} UTC)"
             confirm(f"releasing {lease} of session {quoted(key)} on {store.engine.url}", yes=yes)
-            turn = conversation.release_turn()
+            turn = conversation.turns.release()
     print(_NO_TURN if turn is None else printable(f"released the lease of turn {quoted(turn.id)}"))

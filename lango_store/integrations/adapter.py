@@ -83,7 +83,7 @@ def create_session(tx: Store, key: str, **fields: Any) -> Session:
         SessionExists: A live session has the key.
     """
     with suppress(SessionNotFound):
-        expired = tx.info(key, expired=True)
+        expired = tx.conversation(key).info(expired=True)
         if not tx.exists(key):
             tx.delete(key, expect=expired.revision)
     return tx.create(key, **fields)

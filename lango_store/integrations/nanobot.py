@@ -180,8 +180,8 @@ class LangoSessionStore:
             if "metadata" in raw:
                 raw["metadata"] = raw["metadata"] | {"metadata": metadata}
             with self._store.transaction() as tx:
-                tx.update(key, metadata=metadata, title=title_of(metadata), expect=stored.info.revision)
-                tx.set_values(key, _value(key, raw))
+                tx.conversation(key).update(metadata=metadata, title=title_of(metadata), expect=stored.info.revision)
+                tx.conversation(key).values.set(_value(key, raw))
             return True
 
         return retry_conflicts(update, SessionNotFound)
@@ -222,7 +222,7 @@ class LangoSessionStore:
     def _read(self, key: str, *, messages: bool = True) -> _Stored | None:
         try:
             with self._store.snapshot() as view:
-                info = view.info(key)
+                info = view.conversation(key).info()
                 return _Stored(info, _raw(view, key), view.conversation(key).all_messages() if messages else [])
         except SessionNotFound:
             return None
@@ -363,12 +363,12 @@ def _write(session: Session, state: _State, base: _Synced, metadata: Line, expec
     if not same == len(seqs) == len(state.lines):
         new = [message_from_line(line) for line in session.messages[same:]]
         cut = None if same == len(seqs) else seqs[same - 1] if same else 0
-        stored = tx.append_messages(key, new, replace_after=cut, expect=expect)
+        stored = tx.conversation(key).append_messages(new, replace_after=cut, expect=expect)
         seqs, expect = seqs[:same] + [message.seq for message in stored], None
     changes: dict[str, Any] = {"metadata": metadata or None, "title": title_of(metadata)}
     if is_current:
         changes["last_consolidated"] = len(set(seqs[: session.last_consolidated]))
-    info = tx.update(key, activity=True, expect=expect, **changes)
+    info = tx.conversation(key).update(activity=True, expect=expect, **changes)
     raw: Line = {
         "key": key,
         "generation": _GENERATION,
@@ -377,13 +377,15 @@ def _write(session: Session, state: _State, base: _Synced, metadata: Line, expec
         "updated_at": info.updated_at.isoformat(),
     }
     private = _private(session)
-    tx.set_values(key, _value(key, raw if private is None else raw | {"provider_state": private}))
-    return _Synced(state, seqs, tx.info(key).revision if is_current else base.revision, _texts(session.metadata))
+    tx.conversation(key).values.set(_value(key, raw if private is None else raw | {"provider_state": private}))
+    return _Synced(
+        state, seqs, tx.conversation(key).info().revision if is_current else base.revision, _texts(session.metadata)
+    )
 
 
 def _raw(store: Store, key: str) -> Line:
     """Return nanobot's stored lines except messages. A fork does not use the lines of the original session."""
-    value = mapping(store.values(key, prefix=NAME).get(NAME))
+    value = mapping(store.conversation(key).values.get(prefix=NAME).get(NAME))
     return mapping(value.get("extra")) if value.get("key") == key else {}
 
 

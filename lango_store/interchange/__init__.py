@@ -169,7 +169,7 @@ def export(
     keys: Sequence[str] = (),
     user_id: str | None = None,
     everything: bool = False,
-    children: bool = False,
+    descendants: bool = False,
     replace: bool = False,
     redact: Redact | None = redact_text,
     names: nanobot.Names = "nanobot",
@@ -192,7 +192,7 @@ def export(
         keys: The keys of the sessions to export.
         user_id: Export all sessions of this user.
         everything: Export all sessions, and as `jsonl` also the values of shared scopes.
-        children: Export the descendants of each chosen session too. Default: False.
+        descendants: Export the descendants of each chosen session too. Default: False.
         replace: Replace existing files. Default: False.
         redact: For `openai`: a function that replaces personal data and secrets in a text, or None for unchanged texts.
             The other formats are never redacted.
@@ -227,7 +227,7 @@ def export(
     target = Path(to) if isinstance(to, str) else to
     done: list[Exported] = []
     session_keys = keys or _keys(store, expired=chosen.exports_expired, user_id=user_id)
-    if children and not everything:
+    if descendants and not everything:
         session_keys = list(dict.fromkeys(_with_descendants(store, session_keys, expired=chosen.exports_expired)))
     for each in chosen.export(store, session_keys, target, shared=everything, replace=replace):
         done.append(each)

@@ -49,7 +49,7 @@ class FineTuning:
             for key in dict.fromkeys(keys):
                 try:
                     session = store.get(key)
-                    recorded = recorded_calls(store.conversation(key).calls())
+                    recorded = recorded_calls(store.conversation(key).calls.list())
                     line = _Example(session, recorded, self._redact).line()
                 except SESSION_FAULTS as error:
                     yield Exported(key=key, error=error.fact)

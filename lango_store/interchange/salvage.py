@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._engine.untrusted_files import Guard, guard_fault
+from lango_store._engine.untrusted_files import guard, guard_fault
 from lango_store._operations import counters, payloads, removals, transfer
 from lango_store._operations.binds import (
     CALL,
@@ -73,7 +73,7 @@ def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
                     shutil.copyfileobj(file, to)
         with Store(f"sqlite:///{folder}/sound.db", migrate=True, durability="normal") as sound:
             with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
-                Guard(source, instructions=_INSTRUCTIONS).allow(damaged)
+                guard(source, damaged, instructions=_INSTRUCTIONS)
                 source.text_factory = _text
                 source.execute("PRAGMA writable_schema = ON")  # reads files that were cut off, and damaged schemas
                 _reject_unknown_features(source)

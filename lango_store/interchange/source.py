@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from lango_store._engine.untrusted_files import Guard, guard_fault
+from lango_store._engine.untrusted_files import guard, guard_fault
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.fidelity import check_key
 from lango_store.interchange.files import lines_of, reading, state
@@ -44,7 +44,7 @@ def lines_in(path: Path, before: object = None) -> Iterator[tuple[int, bytes]]:
 def open_database(path: Path) -> sqlite3.Connection:
     """Open a SQLite file that cannot make its reader run without end, whatever its schema and its pages are."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    Guard(connection).allow(path)
+    guard(connection, path)
     return connection
 
 

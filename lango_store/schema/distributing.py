@@ -15,7 +15,7 @@ from lango_store._dialect.citus import distributed_tables, is_tenant
 from lango_store._dialect.postgresql import PostgreSQL
 from lango_store._operations import revision
 from lango_store._values.reports import OnProgress, Progress
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import MigrationRefused, SchemaOutOfDate
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, migration
 from lango_store.tables import FEATURE_TABLE, SCHEMA_REVISION, VERSION_TABLE, Base
 
@@ -132,7 +132,7 @@ def _steps(connection: sa.Connection, schema: str) -> Iterator[_Step]:
     """Yield the steps that are still needed to distribute the tables."""
     nodes = "SELECT true FROM pg_dist_node WHERE isactive AND shouldhaveshards AND noderole = 'primary' LIMIT 1"
     if not connection.exec_driver_sql(nodes).scalar():
-        raise LangoStoreError(
+        raise MigrationRefused(
             "no node of this cluster takes rows: SELECT citus_add_node('worker', 5432), then run this again"
         )
     distributed = distributed_tables(connection)
@@ -166,7 +166,7 @@ def _postgresql(connection: sa.Connection) -> PostgreSQL:
     dialect = dialect_of(connection)
     if isinstance(dialect, PostgreSQL):
         return dialect
-    raise LangoStoreError("a store in a file cannot be distributed: copy it to PostgreSQL, `lango-store copy`")
+    raise MigrationRefused("a store in a file cannot be distributed: copy it to PostgreSQL, `lango-store copy`")
 
 
 def _literal(text: str) -> str:
@@ -194,27 +194,27 @@ def _reject_revision(connection: sa.Connection) -> None:
 def _reject_obstacles(connection: sa.Connection, dialect: PostgreSQL) -> None:
     """Raise LangoStoreError if the tables cannot be distributed or moved back."""
     if not dialect.has_citus(connection):
-        raise LangoStoreError(
+        raise MigrationRefused(
             "Citus is not in this database: on each server CREATE EXTENSION citus, then here "
             "SELECT citus_set_coordinator_host('this server') and SELECT citus_add_node('worker', 5432)"
         )
     query = f"SELECT c.relname::text FROM pg_class c WHERE {_IS_OURS} AND NOT pg_has_role(c.relowner, 'USAGE')"
     others = connection.execute(sa.text(query), {"ours": list(_COLUMNS)}).scalars().all()
     if others:
-        raise LangoStoreError(
+        raise MigrationRefused(
             f"the role of this URL does not own {', '.join(sorted(others))}: give the URL of the role that does"
         )
     if is_tenant(connection):
-        raise LangoStoreError(
+        raise MigrationRefused(
             "this schema is distributed as a whole, and its tables live on one node: they are not distributed by "
             "session as well; `SELECT citus_schema_undistribute(…)` undoes that"
         )
     if dialect.search_index.exists(connection):
-        raise LangoStoreError(
+        raise MigrationRefused(
             "the search index does not work on a cluster: run `lango-store search disable`, then this again"
         )
     if obstacles := list(_obstacles(connection)):
-        raise LangoStoreError("; ".join(obstacles))
+        raise MigrationRefused("; ".join(obstacles))
 
 
 def _obstacles(connection: sa.Connection) -> Iterator[str]:

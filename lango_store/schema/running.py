@@ -15,7 +15,7 @@ from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine
 from lango_store._engine.url import url_from_environment
 from lango_store._operations import revision
-from lango_store.errors import LangoStoreError
+from lango_store.errors import LangoStoreError, MigrationRefused
 from lango_store.schema.differences import OPTIONS
 from lango_store.tables import SCHEMA_REVISION
 
@@ -90,7 +90,7 @@ def known_revisions() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        raise LangoStoreError(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
+        raise MigrationRefused(f"{error}; this release knows revisions up to {SCHEMA_REVISION}") from error
 
 
 def migrate(steps: Steps, database: Database, lock_timeout: float, **options: Any) -> str | None:

@@ -13,7 +13,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError, SchemaOutOfDate
+from lango_store.errors import LangoStoreError, MigrationRefused, SchemaOutOfDate
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
 
 
@@ -118,7 +118,7 @@ def _check_possible(connection: sa.Connection) -> None:
         )
         raise SchemaOutOfDate(error.found, error.needed, error.schema, remedy=remedy) from None
     if dialect_of(connection).is_distributed(connection):
-        raise LangoStoreError(
+        raise MigrationRefused(
             "the tables are distributed, and the search index needs triggers, which Citus does not allow on "
             "distributed tables: search in a copy on one server, or run `lango-store db undistribute` first"
         )

@@ -29,31 +29,42 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     Returns:
         New dicts, which share no list and no dict with the messages.
     """
-    talk = [message for message in messages if message.role is not MessageRole.RECORD]
-    return [copied(entry) for message in talk for entry in _entries(message, nested)]
+    entries: list[dict[str, Any]] = []
+    for message in messages:
+        if message.tool_calls:
+            entries += _entries(message, nested)
+        elif message.role is not MessageRole.RECORD:
+            entries.append(_entry(message, nested))
+    return entries
 
 
 def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
+    if message.role is MessageRole.RECORD:
+        return
     is_result = message.role.canonical is MessageRole.TOOL
     outputs = [call for call in message.tool_calls if call.answered]
     covered = {call.id for call in outputs}
     if not is_result or not outputs or (message.tool_call_id and message.tool_call_id not in covered):
         calls = [call for call in message.tool_calls if not (is_result and call.answered)]
-        content = message.content if message.sent is None else message.sent
-        yield _entry(
-            message.role.canonical,
-            content if nested else _flat_content(content),
-            tool_calls=[call.to_openai() if nested else _flat(call) for call in calls],
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-        )
+        yield _entry(message, nested, calls)
     for call in outputs:
-        output = as_text(call.output) if nested else _flat_content(call.output)
-        yield _entry(MessageRole.TOOL, output, tool_call_id=call.id, name=call.name)
+        output = as_text(call.output) if nested else copied(_flat_content(call.output))
+        entry = {"role": MessageRole.TOOL.value, "content": output, "tool_call_id": call.id, "name": call.name}
+        yield {name: value for name, value in entry.items() if value or name == "content"}
 
 
-def _entry(role: MessageRole, content: Any, **others: Any) -> dict[str, Any]:
-    return {"role": role.value, "content": content} | {name: value for name, value in others.items() if value}
+def _entry(message: Message, nested: bool, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
+    content = message.content if message.sent is None else message.sent
+    if type(content) is not str:
+        content = copied(content if nested else _flat_content(content))
+    entry: dict[str, Any] = {"role": message.role.canonical.value, "content": content}
+    if calls:
+        entry["tool_calls"] = [copied(call.to_openai() if nested else _flat(call)) for call in calls]
+    if message.tool_call_id:
+        entry["tool_call_id"] = message.tool_call_id
+    if message.name:
+        entry["name"] = message.name
+    return entry
 
 
 def _flat_content(content: Any) -> Any:

@@ -82,13 +82,15 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     messages = _without_records(messages)
     end = start = needed = len(messages)
     earliest = 0 if max_messages is None else max(0, end - max_messages)
-    heads = {position: members[0] for members in _exchanges(messages, _is_result) for position in members}
+    heads: dict[int, int] = {}
+    if _have_results(messages):
+        heads = {position: members[0] for members in _exchanges(messages, _is_result) for position in members}
     has_user = has_bare_result = False
     for position in reversed(range(earliest, end)):
-        message = messages[position]
-        is_user = message.role is MessageRole.USER
+        role = messages[position].role.canonical
+        is_user = role is MessageRole.USER
         has_user = has_user or is_user
-        has_bare_result = _is_result(message) or (has_bare_result and not _is_assistant(message))
+        has_bare_result = role is MessageRole.TOOL or (has_bare_result and role is not MessageRole.ASSISTANT)
         needed = min(needed, heads.get(position, position))
         if needed == position and not has_bare_result and is_user == has_user:
             start = position
@@ -316,6 +318,10 @@ def _is_assistant(message: Message) -> bool:
 
 def _is_result(message: Message) -> bool:
     return message.role.canonical is MessageRole.TOOL
+
+
+def _have_results(messages: Sequence[Message]) -> bool:
+    return MessageRole.TOOL in {message.role.canonical for message in messages}
 
 
 def _asks_by_id(message: Message) -> bool:

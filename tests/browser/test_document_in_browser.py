@@ -39,7 +39,7 @@ def html(store: Store) -> str:
         ]
     )
     conversation.compact(lambda _: [Message.assistant("We spoke.")])
-    return "".join(document(conversation.info(), conversation.all_messages(), conversation.turns()))
+    return "".join(document(conversation.info(), conversation.all_messages(), conversation.turns.list()))
 
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => each.open = true);"
@@ -89,6 +89,8 @@ def test_document_fits_the_width_of_the_browser_window(html: str, run_script: Ru
 
 def test_document_shows_5000_messages(store: Store, run_script: RunScript) -> None:
     for start in range(0, 5_000, 500):
-        store.append_messages("k", [message(f"message {start + offset}") for offset in range(500)], create=True)
-    html = "".join(document(store.info("k"), store.conversation("k").iter_messages()))
+        store.conversation("k").append_messages(
+            [message(f"message {start + offset}") for offset in range(500)], create=True
+        )
+    html = "".join(document(store.conversation("k").info(), store.conversation("k").iter_messages()))
     assert run_script(html, "return document.querySelectorAll('article').length") == "5000"

@@ -25,7 +25,7 @@ def get_page(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     with Store(f"sqlite:///{tmp_path}/agent.db", migrate=True) as store:
         for number in range(60):
             store.create(f"telegram:{number}", agent_id="support", title="Router on fire " * (number % 9))
-        store.append_messages("telegram:7", messages(250))
+        store.conversation("telegram:7").append_messages(messages(250))
         store.append_message("telegram:7", message("hello there"))
         schema.enable_search(store.engine)
         browser = TestClient(application(store, TOKEN), base_url="http://localhost")

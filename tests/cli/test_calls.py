@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.commands import run, run_on_terminal
 
-from lango_store import AlreadyResumed, BegunCall, Message, Store, Suspension, ToolCall
+from lango_store import AlreadyAnswered, BegunCall, Message, Store, Suspension, ToolCall
 
 HOUR = timedelta(hours=1)
 
@@ -17,15 +17,15 @@ def unknown(url: str) -> BegunCall:
     with Store(url, clock=lambda: datetime.now(UTC) - HOUR) as store:
         conversation = store.open("tab\tkey")
         conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
-        conversation.begin_call(1, 0)
+        conversation.calls.begin(1, 0)
     with Store(url) as store:
-        (call,) = store.unknown_calls()
+        (call,) = store.calls.unknown()
     return call
 
 
 def call_of(url: str) -> BegunCall:
     with Store(url) as store:
-        (call,) = store.conversation("tab\tkey").calls()
+        (call,) = store.conversation("tab\tkey").calls.list()
     return call
 
 
@@ -111,10 +111,10 @@ def test_resolve_command_exits_1_if_the_call_was_never_begun(url: str, unknown: 
 @pytest.fixture
 def suspended(url: str) -> Suspension:
     with Store(url) as store:
-        store.open("other", user_id="bob").suspend()
+        store.open("other", user_id="bob").suspensions.create()
         conversation = store.open("tab\tkey", user_id="ann")
         conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="pay")]))
-        return conversation.suspend([(1, 0)], state=[1], reason="Pay 40 €?", ttl=HOUR)
+        return conversation.suspensions.create([(1, 0)], state=[1], reason="Pay 40 €?", ttl=HOUR)
 
 
 def test_suspensions_are_written_to_a_pipe_as_tab_separated_lines(url: str, suspended: Suspension) -> None:
@@ -147,8 +147,8 @@ def test_resume_command_refuses_a_second_answer_and_keeps_the_first(
     again = run(*words)
     assert (again.returncode, again.stdout) == (1, "")
     assert "was answered at" in again.stderr
-    with Store(url) as store, pytest.raises(AlreadyResumed) as raised:
-        store.resume(str(suspended.token), "late")
+    with Store(url) as store, pytest.raises(AlreadyAnswered) as raised:
+        store.suspensions.answer(str(suspended.token), "late")
     assert raised.value.answer == {"approved": True}
 
 

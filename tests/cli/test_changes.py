@@ -28,7 +28,7 @@ def url_of_changed(url: str) -> str:
 
 def shown(url: str) -> list[str]:
     with Store(url) as store:
-        return contents(store.messages("k\t1"))
+        return contents(store.conversation("k\t1").messages())
 
 
 def test_changes_are_written_to_a_pipe_as_tab_separated_lines(url_of_changed: str) -> None:
@@ -37,7 +37,7 @@ def test_changes_are_written_to_a_pipe_as_tab_separated_lines(url_of_changed: st
     fields = [line.split("\t") for line in done.stdout.splitlines()]
     assert [each[:3] for each in fields] == [["4", "pop", "3"], ["5", "update", "1"]]
     with Store(url_of_changed) as store:
-        times = [[each.changed_at, each.undo_until] for each in store.conversation("k\t1").changes()]
+        times = [[each.changed_at, each.undo_until] for each in store.conversation("k\t1").versions.changes()]
     assert [[datetime.fromisoformat(text) for text in each[3:]] for each in fields] == times
 
 
@@ -98,7 +98,7 @@ def test_show_as_of_a_seq_prints_the_earlier_window(url_of_changed: str, as_of: 
 
 def test_show_as_of_a_time_prints_the_earlier_window(url_of_changed: str) -> None:
     with Store(url_of_changed) as store:
-        changed_at = store.conversation("k\t1").changes()[0].changed_at
+        changed_at = store.conversation("k\t1").versions.changes()[0].changed_at
     before = (changed_at - timedelta(seconds=1)).isoformat()
     done = run("sessions", "show", "k\t1", "--as-of", before, "--url", url_of_changed)
     assert (done.returncode, [word in done.stdout.split() for word in "abcA"]) == (0, [True, True, True, False])

@@ -125,7 +125,7 @@ def test_demo_command_prints_and_stores_one_session(tmp_path: Path) -> None:
         assert "5 messages, 113 tokens" in done.stdout
         assert done.stdout.rstrip().endswith("demo.db")
     with lango_store.Store(f"sqlite:///{tmp_path}/demo.db") as store:
-        assert store.info("telegram:12345678").message_count == 5
+        assert store.conversation("telegram:12345678").info().message_count == 5
 
 
 def test_demo_command_refuses_a_file_that_contains_other_sessions(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_demo_command_refuses_a_file_that_contains_other_sessions(tmp_path: Path
         store.create("another")
         done = run("demo", "--file", "agent.db", folder=tmp_path)
         assert (done.returncode, "agent.db contains other sessions" in done.stderr) == (2, True)
-        assert store.info("telegram:12345678").message_count == 0
+        assert store.conversation("telegram:12345678").info().message_count == 0
 
 
 def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> None:
     shown = run("--help").stdout
-    names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "archive", "db")
+    names = ("expire", "stats", "doctor", "import", "export", "copy", "demo", "sessions", "search", "db")
     assert re.findall(rf"^. ({'|'.join(names)}) ", shown, re.MULTILINE) == list(names)
     mistyped = run("sesions", "list")
     assert mistyped.returncode == 2
@@ -149,9 +149,9 @@ def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> N
 @pytest.mark.parametrize(
     ("words", "light"),
     [
-        (None, ["alembic", "click", "mako", "psycopg", "rich", "sqlite_utils", "starlette", "typer"]),
-        (["--help"], ["alembic", "mako", "psycopg", "sqlite_utils", "starlette", "uvicorn"]),
-        (["stats"], ["alembic", "mako", "psycopg", "sqlite_utils", "starlette", "uvicorn"]),
+        (None, ["alembic", "click", "mako", "psycopg", "rich", "starlette", "typer"]),
+        (["--help"], ["alembic", "mako", "psycopg", "starlette", "uvicorn"]),
+        (["stats"], ["alembic", "mako", "psycopg", "starlette", "uvicorn"]),
     ],
     ids=["import", "help", "stats"],
 )

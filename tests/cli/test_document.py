@@ -136,7 +136,7 @@ def test_document_shows_a_turn_and_its_usage_before_the_messages_of_the_turn(sto
     conversation.save_turn([message("one"), message("two")], {"input_tokens": 10}, id="request-1")
     conversation.save_turn([], {"input_tokens": 7}, id="empty")
     conversation.save_turn([message("three")], {"input_tokens": 3})
-    html = conversation.get().to_html(turns=conversation.turns())
+    html = conversation.get().to_html(turns=conversation.turns.list())
     places = [html.index(each) for each in ("request-1", ">one<", ">two<", "</strong> empty", "turn 3", ">three<")]
     assert places == sorted(places)
     assert "<dt>usage of turns</dt><dd>input_tokens 20</dd>" in html
@@ -147,7 +147,7 @@ def test_document_shows_the_model_and_usage_of_a_turn_on_one_line(store: Store) 
     usage = {"input_tokens": 12_345, "details": {"cached": 1_000}, "cost_usd": 0.25, "steps": [0] * 200}
     conversation = store.open("k")
     conversation.save_turn([message()], usage, id="request-1", metadata={"model": "large"})
-    html = conversation.get().to_html(turns=conversation.turns())
+    html = conversation.get().to_html(turns=conversation.turns.list())
     facts = f"request-1 · large · input_tokens 12,345 · details.cached 1,000 · cost $0.25 · steps [{'0, ' * 31}…"
     assert f"<strong>turn 1</strong> {facts}</p>" in html
 
@@ -158,7 +158,7 @@ def test_document_marks_summaries(store: Store) -> None:
     conversation.append_message(message("new"))
     window = Read(conversation.get().to_html())
     assert [kind for kind, _ in window.articles] == ["summary", "user"]
-    log = "".join(document(conversation.info(), conversation.all_messages(), conversation.turns()))
+    log = "".join(document(conversation.info(), conversation.all_messages(), conversation.turns.list()))
     assert "replaces messages up to 1" in log
     assert [kind for kind, _ in Read(log).articles] == ["user", "summary", "user"]
 

@@ -21,7 +21,7 @@ def test_help_has_one_example_that_the_command_parses(name: str) -> None:
     assert COMMANDS[name].make_context(name, words).params
 
 
-GROUPS = ["lango-store", *(f"lango-store {name}" for name in ("archive", "db", "search", "sessions", "turns"))]
+GROUPS = ["lango-store", *(f"lango-store {name}" for name in ("db", "search", "sessions", "turns"))]
 
 
 @pytest.mark.parametrize("name", [*GROUPS, *COMMANDS])

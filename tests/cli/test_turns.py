@@ -26,7 +26,7 @@ def open_turns(url: str) -> tuple[str, datetime, datetime]:
         begin(store, "tab\tkey", "dead")
     with Store(url) as store:
         begin(store, "k", "alive")
-        ended, running = store.open_turns()
+        ended, running = store.turns.in_progress()
     return url, running.until, ended.until
 
 
@@ -83,7 +83,7 @@ def test_turns_command_refuses_options_before_a_subcommand(open_turns: tuple[str
         assert done.returncode == 2
         assert "write options after `release`" in done.stderr
     with Store(url) as store:
-        assert store.conversation("k").open_turn() is not None
+        assert store.conversation("k").turns.in_progress() is not None
 
 
 def test_release_command_requires_confirmation(open_turns: tuple[str, datetime, datetime]) -> None:
@@ -95,9 +95,9 @@ def test_release_command_requires_confirmation(open_turns: tuple[str, datetime, 
     asked, code = run_on_terminal(*command, answer="n\n", columns=300)
     assert (code, "turn 'alive'" in asked, "Continue?" in asked) == (1, True, True)
     with Store(url) as store:
-        assert len(store.open_turns()) == 2
+        assert len(store.turns.in_progress()) == 2
         assert run_on_terminal(*command, answer="y\n", columns=300)[1] == 0
-        assert [turn.id for turn in store.open_turns()] == ["dead"]
+        assert [turn.id for turn in store.turns.in_progress()] == ["dead"]
 
 
 def test_release_command_lets_another_turn_begin(store: Store, url: str) -> None:
@@ -125,11 +125,11 @@ def test_show_describes_the_open_turn_the_drafts_and_the_inbox(url: str) -> None
             turn = begin(store, "k", turn_id)
             turn.write("a" * 600)
             turn.flush()
-            until = store.open_turns()[0].until
+            until = store.turns.in_progress()[0].until
             if turn_id == "t1":
                 turn.abandon()
         for _ in range(2):
-            store.conversation("k").enqueue(message())
+            store.conversation("k").inbox.put(message())
     out = run("sessions", "show", "k", "--url", url).stdout
     assert f"open turn t2␊, lease ends {until:%Y-%m-%d %H:%M:%S} UTC" in out
     assert "2 drafts with 1,200 characters" in out
@@ -171,7 +171,7 @@ def test_show_prints_the_session_despite_a_damaged_draft_or_inbox(url: str, dama
         turn.append(message("the question"))
         turn.write("answer")
         turn.flush()
-        store.conversation("k").enqueue(message())
+        store.conversation("k").inbox.put(message())
     with create_engine(url).begin() as connection:
         connection.exec_driver_sql(damage)
     done = run("sessions", "show", "k", "--url", url)

@@ -197,14 +197,14 @@ def test_show_and_html_document_contain_total_usage_and_cost(
     for _ in range(3):
         talk.save_turn([message()], usage)
     assert f"usage of turns: {shown} " in run("sessions", "show", "k", "--url", url).stdout
-    html = store.get("k").to_html(turns=talk.turns())
+    html = store.get("k").to_html(turns=talk.turns.list())
     assert f"<dt>usage of turns</dt><dd>{shown.replace(', ', ' · ')}</dd>" in html
 
 
 def test_show_and_html_document_omit_usage_that_has_no_numbers(store: Store, url: str) -> None:
     store.open("k").save_turn([message()], {"tier": "standard", "steps": {}})
     assert "usage of turns" not in run("sessions", "show", "k", "--url", url).stdout
-    assert "usage of turns" not in store.get("k").to_html(turns=store.conversation("k").turns())
+    assert "usage of turns" not in store.get("k").to_html(turns=store.conversation("k").turns.list())
 
 
 def test_csv_has_no_control_characters_and_no_formulas(store: Store, url: str) -> None:

@@ -100,7 +100,7 @@ def test_page_of_a_long_session_shows_the_last_messages_and_links_to_earlier_one
     browser: TestClient, url: str
 ) -> None:
     with Store(url) as store:
-        store.append_messages("long", messages(250), create=True)
+        store.conversation("long").append_messages(messages(250), create=True)
     page = get(browser, "session", key="long")
     assert seqs(page) == list(range(151, 251))
     assert set(links(page)) >= {"first", "earlier", "all sessions"}
@@ -181,7 +181,7 @@ def test_engine_of_the_web_pages_refuses_writes(url: str, filled: Store) -> None
             store.append_message("telegram:1", message())
         with pytest.raises(LangoStoreError):
             store.delete("telegram:1")
-        assert store.info("telegram:1").message_count == 3
+        assert store.conversation("telegram:1").info().message_count == 3
     engine.dispose()
 
 

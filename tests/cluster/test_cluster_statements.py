@@ -45,8 +45,8 @@ def test_only_methods_on_several_sessions_send_queries_without_a_session_key(
 APPENDS: dict[str, Callable[[Store], object]] = {
     "a message": lambda store: store.append_message("k", message()),
     "a message with an id": lambda store: store.append_message("k", message(id="a")),
-    "messages": lambda store: store.append_messages("k", messages(1_000)),
-    "compared": lambda store: store.append_messages("k", messages(2), after=0),
+    "messages": lambda store: store.conversation("k").append_messages(messages(1_000)),
+    "compared": lambda store: store.conversation("k").append_messages(messages(2), after=0),
     "a record": lambda store: store.append_message("k", message(role="record")),
     "a turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
 }
@@ -63,11 +63,11 @@ def test_append_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path, app
 
 def test_append_that_sends_several_statements_returns_the_stored_messages(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:  # without a clock: times come from the database
-        made = store.append_messages("k", messages(2), create=True, ttl=timedelta(hours=1))
+        made = store.conversation("k").append_messages(messages(2), create=True, ttl=timedelta(hours=1))
         again = store.append_message("k", message(), create=True)
         turn = store.conversation("k").save_turn(messages(2), {"tokens": 1})
-        assert store.messages("k") == [*made, again, *turn.messages]
-        assert store.conversation("k").turns() == [turn.model_copy(update={"messages": []})]
+        assert store.conversation("k").messages() == [*made, again, *turn.messages]
+        assert store.conversation("k").turns.list() == [turn.model_copy(update={"messages": []})]
         assert store.create("new", messages=messages(2)) == store.get("new")
 
 
@@ -77,8 +77,8 @@ def test_save_of_a_turn_can_leave_a_gap_in_the_seqs_before_the_turn(make_postgre
         new = Batch(messages(2))
         with store.context.single_write() as connection:
             turn = turns.save(connection, None, "k", new, turn=NewTurn(skipped=3))
-        assert (turn.first_seq, turn.last_seq, store.info("k").last_seq) == (13, 14, 14)
-        assert store.messages("k")[9:] == turn.messages
+        assert (turn.first_seq, turn.last_seq, store.conversation("k").info().last_seq) == (13, 14, 14)
+        assert store.conversation("k").messages()[9:] == turn.messages
 
 
 def test_concurrent_appends_get_consecutive_seqs(make_postgres: MakeDatabase) -> None:
@@ -86,4 +86,4 @@ def test_concurrent_appends_get_consecutive_seqs(make_postgres: MakeDatabase) ->
         store.create("k")
         seqs: list[Any] = list(pool.map(lambda number: store.append_message("k", message(f"{number}")).seq, range(200)))
         assert sorted(seqs) == list(range(1, 201))
-        assert store.info("k").message_count == 200
+        assert store.conversation("k").info().message_count == 200

@@ -44,11 +44,11 @@ def test_append_is_one_round_trip(
     with Store(one_connection) as store:
         store.create("k")
         store.create("other")
-        store.append_messages("other", messages(len(batch)))
+        store.conversation("other").append_messages(messages(len(batch)))
         with counted(one_connection, tmp_path) as counts:
-            store.append_messages("k", batch, after=after)
+            store.conversation("k").append_messages(batch, after=after)
         assert counts.round_trips == 1
-        assert store.info("k").message_count == len(batch)
+        assert store.conversation("k").info().message_count == len(batch)
 
 
 def test_save_turn_is_one_round_trip(one_connection: sa.Engine, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_append_is_committed_without_a_two_phase_commit(one_connection: sa.Engin
         if in_turn:
             store.open("k").save_turn(messages(2), {"tokens": 1})
         else:
-            store.append_messages("k", messages(2))
+            store.conversation("k").append_messages(messages(2))
     assert any("INSERT INTO" in notice for notice in notices)
     assert [notice for notice in notices if "PREPARE TRANSACTION" in notice] == []
 
@@ -83,24 +83,24 @@ def test_append_is_committed_without_a_two_phase_commit(one_connection: sa.Engin
 def test_append_of_a_stored_id_is_replayed_on_a_cluster(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("k", messages=[message(id="a")])
-        stored = store.append_messages("k", [message(id="a"), message(id="c")])
+        stored = store.conversation("k").append_messages([message(id="a"), message(id="c")])
         assert [each.replayed for each in stored] == [True, False]
         assert store.append_message("k", message(id="c")).replayed
-        assert store.info("k").last_seq == store.info("k").message_count == 2
+        assert store.conversation("k").info().last_seq == store.conversation("k").info().message_count == 2
 
 
 def test_values_are_deleted_with_the_session_on_a_cluster(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         for key in ("deleted", "expired", "forked"):
             store.create(key, ttl=timedelta(seconds=1) if key == "expired" else None)
-            store.set_values(key, {"mood": "fine"})
-        store.set_shared_values("shared", {"mood": "fine"})
+            store.conversation(key).values.set({"mood": "fine"})
+        store.shared_values("shared").set({"mood": "fine"})
         store.delete("deleted")
-        store.expire(now=store.info("forked").created_at + timedelta(days=1))
+        store.expire(now=store.conversation("forked").info().created_at + timedelta(days=1))
         with store.engine.connect() as connection:
             left = connection.exec_driver_sql("SELECT session_key FROM lango_value").scalars().all()
         assert left == ["forked"]
-        assert store.shared_values("shared") == {"mood": "fine"}
+        assert store.shared_values("shared").get() == {"mood": "fine"}
 
 
 def test_store_opened_before_distribution_refuses_one_append_and_then_works(undistributed: str) -> None:
@@ -111,10 +111,10 @@ def test_store_opened_before_distribution_refuses_one_append_and_then_works(undi
         with pytest.raises(DatabaseBusy, match="try again"):
             store.append_message("k", message())
         store.append_message("k", message())
-        assert store.info("k").message_count == 2
+        assert store.conversation("k").info().message_count == 2
         schema.undistribute(undistributed)
         store.append_message("k", message())
-        assert store.info("k").message_count == 3
+        assert store.conversation("k").info().message_count == 3
 
 
 def test_store_with_retry_opened_before_distribution_can_append_after_distribution(undistributed: str) -> None:
@@ -122,7 +122,7 @@ def test_store_with_retry_opened_before_distribution_can_append_after_distributi
         store.create("k")
         schema.distribute(undistributed)
         store.append_message("k", message())
-        assert store.info("k").message_count == 1
+        assert store.conversation("k").info().message_count == 1
 
 
 def test_appends_in_a_callers_transaction_commit_and_roll_back_on_a_cluster(make_postgres: MakeDatabase) -> None:
@@ -132,14 +132,14 @@ def test_appends_in_a_callers_transaction_commit_and_roll_back_on_a_cluster(make
         own.create("k")
         with engine.begin() as connection:
             store = own.using(connection)
-            store.append_messages("k", messages(2))
+            store.conversation("k").append_messages(messages(2))
             with pytest.raises(LangoStoreError):
                 store.append_message("nobody", message())
             store.append_message("k", message())
         with engine.connect() as connection:
             own.using(connection).append_message("k", message())
             connection.rollback()
-        assert own.info("k").message_count == 3
+        assert own.conversation("k").info().message_count == 3
     engine.dispose()
 
 
@@ -185,7 +185,7 @@ def test_append_on_an_autocommit_engine_succeeds_or_fails_as_a_whole(make_postgr
     engine = create_engine(make_postgres(), isolation_level="AUTOCOMMIT")
     with Store(engine) as store:
         store.create("k")
-        store.append_messages("k", messages(2))
+        store.conversation("k").append_messages(messages(2))
         with pytest.raises(LangoStoreError):
             store.append_message("nobody", message())
         with engine.connect() as connection:

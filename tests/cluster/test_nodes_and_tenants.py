@@ -27,7 +27,9 @@ def test_any_node_of_a_cluster_accepts_reads_and_writes(make_postgres: MakeDatab
             assert [each.key for each in store.iter_sessions()] == [f"k{each}" for each in range(number + 1)]
             assert schema.check(node) == []
     with Store(url) as store:
-        assert contents(store.messages("k0"))[2:] == [f"by way of {number}" for number in range(len(nodes))]
+        assert contents(store.conversation("k0").messages())[2:] == [
+            f"by way of {number}" for number in range(len(nodes))
+        ]
         assert not [each for each in store.examine() if each.name != "settings"]
 
 
@@ -58,7 +60,7 @@ def test_url_that_names_all_nodes_spreads_connections_over_all_nodes(make_postgr
         list(pool.map(write, range(8)))
     with Store(url) as store:
         for number in range(8):
-            assert contents(store.messages(f"k{number}")) == [f"{each}" for each in range(10)]
+            assert contents(store.conversation(f"k{number}").messages()) == [f"{each}" for each in range(10)]
 
 
 def test_upgrade_on_the_coordinator_reaches_workers_and_upgrade_on_a_worker_is_refused(
@@ -114,7 +116,7 @@ def test_schema_based_tenants_are_separate_and_migrated_separately(
         store.append_message("new", message("hello"), create=True)
         assert store.stats().sessions == 21
         assert other.stats().sessions == 20
-        assert other.values("k1") == {"mood": 1}
+        assert other.conversation("k1").values.get() == {"mood": 1}
         for each in (store, other):
             assert [found for found in each.examine() if found.name != "settings"] == []
     for url in tenants:
@@ -137,7 +139,7 @@ def test_schema_that_contains_sessions_can_become_a_tenant(make_postgres: MakeDa
     say(url, "SELECT citus_schema_distribute('tenant')")
     assert set(TABLES) <= set(distributed(there))
     with Store(there) as store:
-        assert len(store.messages("k3")) == 7
+        assert len(store.conversation("k3").messages()) == 7
         store.append_message("k3", message("after"))
-        assert store.info("k3").message_count == 8
+        assert store.conversation("k3").info().message_count == 8
     assert schema.check(there) == []

@@ -22,28 +22,28 @@ WORKERS: Final = 8
 WORKER: Final = """
 import json, sys
 from datetime import timedelta
-from lango_store import AlreadyResumed, CallInProgress, Store
+from lango_store import AlreadyAnswered, CallInProgress, Store
 
 def say(*said):
     print(json.dumps(said), flush=True)
 
 def resume(store, token, answer):
     try:
-        say("answered", store.resume(token, answer).answer)
-    except AlreadyResumed as error:
+        say("answered", store.suspensions.answer(token, answer).answer)
+    except AlreadyAnswered as error:
         say("refused", error.answer)
 
 def call(store, key, seq, wait, output):
     conversation = store.conversation(key)
     try:
-        effect = conversation.begin_call(seq, 0, wait=timedelta(seconds=wait))
+        effect = conversation.calls.begin(seq, 0, wait=timedelta(seconds=wait))
     except CallInProgress as error:
         say("refused", error.seq)
         return
     if not effect.replayed:
         say("runs")
         sys.stdin.readline()
-        conversation.finish_call(effect, output)
+        conversation.calls.finish(effect, output)
     say("replayed" if effect.replayed else "ran", effect.result.content)
 
 with Store(sys.argv[1]) as store:
@@ -106,15 +106,15 @@ def test_one_of_eight_concurrent_answers_to_a_suspension_is_stored(url: str) -> 
     with Store(url) as store, crew_on(url) as crew:
         for round in range(ROUNDS):
             conversation = store.open(f"k{round}")
-            token = conversation.suspend(reason="Pay?").token
+            token = conversation.suspensions.create(reason="Pay?").token
             for number in range(WORKERS):
                 crew.tell(number, "resume", token, {"by": number})
             outcomes = [crew.reply(number) for number in range(WORKERS)]
             (winner,) = [number for number, (outcome, _) in enumerate(outcomes) if outcome == "answered"]
             assert [answer for _, answer in outcomes] == [{"by": winner}] * WORKERS
-            (suspension,) = conversation.suspensions()
+            (suspension,) = conversation.suspensions.list()
             assert suspension.answer == {"by": winner}
-            assert store.suspensions().items == []
+            assert store.suspensions.list().items == []
 
 
 def ask(store: Store, key: str) -> int:
@@ -126,7 +126,7 @@ def ask(store: Store, key: str) -> int:
 def assert_finished_once(store: Store, key: str, seq: int, output: str) -> None:
     conversation = store.conversation(key)
     (result,) = conversation.all_messages()[1:]
-    (call,) = conversation.calls()
+    (call,) = conversation.calls.list()
     assert (result.content, call.state, call.seq, call.result_seq) == (output, "finished", seq, result.seq)
 
 

@@ -101,7 +101,7 @@ def test_concurrent_get_or_create_creates_each_session_once(store: Store) -> Non
 
     def make(writer: int) -> None:
         for key in keys:
-            store.get_or_create(key, title=f"w{writer}", messages=messages(2))
+            store.open(key, title=f"w{writer}", messages=messages(2))
 
     run_in_threads(6, make)
     assert store.count() == len(keys)
@@ -114,12 +114,12 @@ def test_message_that_concurrent_writers_append_with_one_id_is_stored_once(store
     def send(writer: int) -> None:
         for n in range(20):
             store.append_message("k", message(n, id=f"id{n}"))
-            store.append_messages("k", [message(n, id=f"id{n}"), message(n, id=f"batch{n}")])
+            store.conversation("k").append_messages([message(n, id=f"id{n}"), message(n, id=f"batch{n}")])
 
     run_in_threads(6, send)
-    info = store.info("k")
+    info = store.conversation("k").info()
     assert (info.message_count, info.last_seq) == (40, 40)
-    assert len({m.id for m in store.messages("k")}) == 40
+    assert len({m.id for m in store.conversation("k").messages()}) == 40
 
 
 SENDS: dict[str, Callable[[Store], Message | Turn]] = {
@@ -155,10 +155,10 @@ def test_session_loaded_during_writes_has_counters_that_match_the_messages(store
     def work(n: int) -> None:
         if n == 0:
             for _ in range(rounds):
-                store.append_messages("k", messages(3))
-                store.conversation("k").truncate(after=store.info("k").last_seq - 3)
+                store.conversation("k").append_messages(messages(3))
+                store.conversation("k").truncate(after=store.conversation("k").info().last_seq - 3)
                 store.conversation("k").clear()
-                store.append_messages("k", messages(5))
+                store.conversation("k").append_messages(messages(5))
         else:
             for _ in range(rounds * 2):
                 session = store.get("k")
@@ -208,7 +208,7 @@ def test_killed_process_loses_no_acknowledged_message(url: str, after: int) -> N
         process.send_signal(signal.SIGKILL)
         acknowledged += [int(line) for line in process.stdout]
     with Store(url) as again:
-        stored = again.messages("k")
+        stored = again.conversation("k").messages()
         assert [m.seq for m in stored] == list(range(1, len(stored) + 1))
         assert len(stored) in (len(acknowledged), len(acknowledged) + 1)
         assert again.append_message("k", message()).seq == len(stored) + 1
@@ -221,7 +221,7 @@ print(flush=True)
 for url in sys.argv[1:]:
     sys.stdin.readline()
     with Store(url, migrate=True) as store:
-        store.get_or_create("k")
+        store.open("k")
         store.append_message("k", Message(role="user", content=1))
     print(flush=True)
 """
@@ -233,7 +233,7 @@ def test_six_processes_can_migrate_a_new_file_at_the_same_time(tmp_path: Path) -
     for last, url in zip((False, True), urls, strict=True):
         assert [process.stdout.readline() for process in running] == ["\n"] * 6
         with Store(url) as store:
-            assert store.info("k").message_count == 6
+            assert store.conversation("k").info().message_count == 6
         for process in running if not last else ():
             process.stdin.write("go\n")
             process.stdin.flush()

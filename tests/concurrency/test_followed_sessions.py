@@ -67,7 +67,7 @@ class Viewer:
 
     async def _follow_once(self) -> None:
         seen, most = 0, self._choose.choice([1, 3, 10_000])
-        events = self._store.tail(self._key, after=self._after)
+        events = self._store.conversation(self._key).tail(after=self._after)
         try:
             async for event in events:
                 await self._see(event)
@@ -114,7 +114,7 @@ def some_seq(conversation: Conversation, choose: random.Random) -> int:
 
 def recreate(store: Store, conversation: Conversation, choose: random.Random) -> None:
     store.delete(conversation.key)
-    store.append_messages(conversation.key, messages(choose.randint(1, 3)), create=True)
+    store.conversation(conversation.key).append_messages(messages(choose.randint(1, 3)), create=True)
 
 
 APPENDS: Final[list[Write]] = [
@@ -131,8 +131,8 @@ CHANGES: Final[list[Write]] = [
     lambda store, k, choose: k.pop_message(),
     lambda store, k, choose: k.compact(lambda _: message("summary"), discard=choose.random() < 0.3),
     lambda store, k, choose: k.clear(),
-    lambda store, k, choose: k.undo(),
-    lambda store, k, choose: k.redo(),
+    lambda store, k, choose: k.versions.undo(),
+    lambda store, k, choose: k.versions.redo(),
     recreate,
 ]
 

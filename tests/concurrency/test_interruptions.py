@@ -102,7 +102,7 @@ def test_call_interrupted_at_any_line_returns_its_connection_to_the_pool(url: st
         methods: dict[str, Callable[[], object]] = {
             "append": lambda: store.append_message("k", message()),
             "load": lambda: store.get("k"),
-            "replace_after": lambda: store.append_messages("k", [message()], replace_after=1),
+            "replace_after": lambda: store.conversation("k").append_messages([message()], replace_after=1),
         }
         call = methods[method]
         line = 1
@@ -132,13 +132,13 @@ def test_call_interrupted_at_any_line_leaves_no_lock_on_the_file(make_sqlite: Ma
         with Store(engine) as store, Store(other_engine) as other:
             other.create("k", messages=messages(2))
             methods: dict[str, Callable[[], object]] = {
-                "replace_after": lambda: store.append_messages("k", [message()], replace_after=2),
+                "replace_after": lambda: store.conversation("k").append_messages([message()], replace_after=2),
                 "truncate": lambda: store.conversation("k").truncate(after=2),
                 "expire": store.expire,
             }
 
             def write() -> None:
-                assert other.append_message("k", message()).seq == other.info("k").last_seq
+                assert other.append_message("k", message()).seq == other.conversation("k").info().last_seq
                 if method == "expire":
                     other.create(next(keys), ttl=timedelta(microseconds=1))
 
@@ -177,7 +177,7 @@ def test_keyboard_interrupt_inside_a_pipeline_of_psycopg_reaches_the_caller(make
         for line in numbers:
             interrupt_at(line, call, files)
         call()
-        assert store.info("k").title == "b"
+        assert store.conversation("k").info().title == "b"
     engine.dispose()
 
 
@@ -233,7 +233,7 @@ class TimeIsUp(Exception):
 
 STATEMENTS: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append_message("k", message()),
-    "replace_after": lambda store: store.append_messages("k", messages(2), replace_after=0),
+    "replace_after": lambda store: store.conversation("k").append_messages(messages(2), replace_after=0),
     "load": lambda store: store.get("k"),
 }
 
@@ -270,6 +270,9 @@ def test_exception_raised_by_a_signal_handler_during_a_statement_reaches_the_cal
             with engine.connect() as connection:
                 interrupted(call, store.using(connection))
             call(store)
+        begin: Callable[[Store], object] = lambda store: store.conversation("k").turn("t").begin()  # noqa: E731
+        interrupted(begin, store)
+        begin(store)
     finally:
         signal.signal(signal.SIGUSR1, before)
     for each in (holder, engine):

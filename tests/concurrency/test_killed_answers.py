@@ -15,6 +15,7 @@ import pytest
 from support.factories import contents
 from support.polling import until
 from support.processes import Program, run_program
+from support.turns import messages_of
 
 from lango_store import Conversation, Draft, Store, interchange, schema
 
@@ -107,8 +108,8 @@ def assert_log(conversation: Conversation, *expected: str) -> None:
 
 def the_draft(conversation: Conversation) -> Draft:
     """Return the only draft after the lease of the killed process has ended."""
-    until(lambda: (open_turn := conversation.open_turn()) is not None and not open_turn.held)
-    (draft,) = conversation.drafts()
+    until(lambda: (open_turn := conversation.turns.in_progress()) is not None and not open_turn.held)
+    (draft,) = conversation.drafts.list()
     assert draft.turn_id == "request"
     return draft
 
@@ -126,19 +127,19 @@ def test_flushed_text_of_a_killed_process_stays_as_a_draft(url: str, store: Stor
         assert_log(conversation, "question")
         assert set(exported(store, conversation.key, tmp_path).values()) == {0}
         if round % 2 == 0:
-            kept = conversation.keep_draft(draft.id)
+            kept = conversation.drafts.keep(draft.id)
             assert (kept.role, kept.content, kept.extra) == ("assistant", draft.text, {"interrupted": True})
             assert_log(conversation, "question", draft.text)
             assert conversation.history()[-1] == {"role": "user", "content": "(The answer was interrupted.)"}
-            assert conversation.turns() == []
+            assert conversation.turns.list() == []
         else:
             retried(url, conversation.key, choose)
-            (turn,) = conversation.turns()
-            question, answer = contents(conversation.messages_of(turn))
+            (turn,) = conversation.turns.list()
+            question, answer = contents(messages_of(conversation, turn))
             assert_streamed(answer, [])
             assert_log(conversation, question, answer)
-            assert conversation.open_turn() is None
-        assert conversation.drafts() == []
+            assert conversation.turns.in_progress() is None
+        assert conversation.drafts.list() == []
         assert set(exported(store, conversation.key, tmp_path).values()) == {1}
     assert [each for each in store.examine() if each.name != "settings"] == []
 
@@ -152,17 +153,17 @@ def test_answer_of_a_killed_process_is_either_a_draft_or_in_the_log(url: str, st
         lines = killed(url, conversation.key, 2, choose, after=2 + round % 2)
         with store.snapshot() as snapshot:
             seen = snapshot.conversation(conversation.key)
-            turns, answers, drafts = seen.turns(), seen.all_messages()[1:], seen.drafts()
-            assert (seen.open_turn() is None) == bool(turns)
+            turns, answers, drafts = seen.turns.list(), seen.all_messages()[1:], seen.drafts.list()
+            assert (seen.turns.in_progress() is None) == bool(turns)
         assert len(answers) + len(drafts) == 1
         assert "answered" not in lines or answers
         assert "saved" not in lines or turns
         for each in drafts:
             assert_streamed(each.text, lines)
         retried(url, conversation.key, choose)
-        (turn,) = conversation.turns()
-        question, answer = contents(conversation.messages_of(turn))
+        (turn,) = conversation.turns.list()
+        question, answer = contents(messages_of(conversation, turn))
         assert_streamed(answer, [])
         assert_log(conversation, question, answer)
-        assert conversation.drafts() == []
+        assert conversation.drafts.list() == []
     assert [each for each in store.examine() if each.name != "settings"] == []

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 from support.counting_tool import CountingTool, counting_tool
 from support.processes import Program, run_program
+from support.turns import messages_of
 
 from lango_store import BegunCall, CallInProgress, Conversation, Message, Store, ToolCall
 
@@ -114,28 +115,28 @@ def runs_of(tool: CountingTool, calls: list[BegunCall]) -> list[int]:
 def assert_left(url: str, key: str, tool: CountingTool, point: str, position: int) -> None:
     """Check that earlier calls are finished, and that the killed one is unknown if it has an intent and no record."""
     with Store(url) as store, hours_later(url, 1) as later:
-        running, begun = store.conversation(key).calls(), later.conversation(key).calls()
+        running, begun = store.conversation(key).calls.list(), later.conversation(key).calls.list()
         expected = ["finished"] * position
         if point != BEFORE_INTENT:
             expected.append("finished" if point == AFTER_RECORD else "unknown")
         assert [call.state for call in begun] == expected
         assert [call.state for call in running] == [state.replace("unknown", "running") for state in expected]
-        assert store.unknown_calls() == []
-        assert later.unknown_calls() == [call for call in begun if call.state == "unknown"]
+        assert store.calls.unknown() == []
+        assert later.calls.unknown() == [call for call in begun if call.state == "unknown"]
         assert runs_of(tool, begun) == [1] * position + [int(point != AFTER_INTENT)] * (len(begun) - position)
-        for call in later.unknown_calls():
+        for call in later.calls.unknown():
             with pytest.raises(CallInProgress):
-                store.conversation(key).begin_call(call.seq, call.position)
+                store.conversation(key).calls.begin(call.seq, call.position)
 
 
 def assert_saved_once(conversation: Conversation, results: list[str]) -> None:
     """The turn is saved with one message that asks for the calls, and one result of each."""
-    (turn,) = conversation.turns()
-    asking, *answers = conversation.messages_of(turn)
+    (turn,) = conversation.turns.list()
+    asking, *answers = messages_of(conversation, turn)
     assert conversation.all_messages() == [asking, *answers]
     assert [call.id for call in asking.tool_calls] == [answer.tool_call_id for answer in answers] == ["call_0"] * CALLS
     assert [answer.content for answer in answers] == results
-    finished = [(call.state, call.seq, call.position, call.result_seq) for call in conversation.calls()]
+    finished = [(call.state, call.seq, call.position, call.result_seq) for call in conversation.calls.list()]
     assert finished == [("finished", asking.seq, n, answer.seq) for n, answer in enumerate(answers)]
 
 
@@ -150,7 +151,7 @@ def test_turn_whose_process_was_killed_between_calls_is_finished_by_another_proc
             assert run_again(url, key, tool, hours=1) == "saved"
             conversation = later.conversation(key)
             assert_saved_once(conversation, [f"run 1 of /{n}" for n in range(CALLS)])
-            assert runs_of(tool, conversation.calls()) == [1] * CALLS
+            assert runs_of(tool, conversation.calls.list()) == [1] * CALLS
         assert run_again(url, key, tool, hours=1) == "replayed"
         assert set(tool.requests.values()) == {1}
         assert [each for each in later.examine() if each.name != "settings"] == []
@@ -166,28 +167,28 @@ def test_unknown_call_of_a_killed_process_runs_again_only_if_resolved_with_retry
             killed(url, key, tool, point, position)
             assert_left(url, key, tool, point, position)
             requests = tool.requests.copy()
-            (unknown,) = later.unknown_calls()
+            (unknown,) = later.calls.unknown()
             assert run_again(url, key, tool, hours=1) == f"unknown {position}"
-            assert (tool.requests, later.unknown_calls()) == (requests, [unknown])
+            assert (tool.requests, later.calls.unknown()) == (requests, [unknown])
             results = [f"run 1 of /{n}" for n in range(CALLS)]
             ran = [1] * CALLS
             ran[position] = int(point != AFTER_INTENT)
             match round % 3:
                 case 0:
                     results[position] = "paid"
-                    conversation.resolve_call(unknown.seq, position, output="paid")
+                    conversation.calls.resolve(unknown.seq, position, output="paid")
                 case 1:
                     results[position] = "not paid"
-                    conversation.resolve_call(unknown.seq, position, failed="not paid")
+                    conversation.calls.resolve(unknown.seq, position, failed="not paid")
                 case 2:
                     ran[position] += 1
                     results[position] = f"run {ran[position]} of /{position}"
-                    conversation.resolve_call(unknown.seq, position, retry=True)
-            assert later.unknown_calls() == []
+                    conversation.calls.resolve(unknown.seq, position, retry=True)
+            assert later.calls.unknown() == []
             assert run_again(url, key, tool, hours=2) == "saved"
             assert_saved_once(conversation, results)
-            assert runs_of(tool, conversation.calls()) == ran
-            assert conversation.calls()[position].effect_key == unknown.effect_key
+            assert runs_of(tool, conversation.calls.list()) == ran
+            assert conversation.calls.list()[position].effect_key == unknown.effect_key
         assert [each for each in later.examine() if each.name != "settings"] == []
 
 
@@ -198,10 +199,10 @@ def test_idempotent_call_of_a_killed_process_runs_again_with_the_same_effect_key
         for _, key, position in rounds():
             conversation = later.open(key)
             killed(url, key, tool, point, position)
-            (unknown,) = later.unknown_calls()
+            (unknown,) = later.calls.unknown()
             assert run_again(url, key, tool, hours=1, permission="idempotent") == "saved"
             assert_saved_once(conversation, [f"run 1 of /{n}" for n in range(CALLS)])
-            calls = conversation.calls()
+            calls = conversation.calls.list()
             assert calls[position].effect_key == unknown.effect_key
             assert tool.requests[unknown.effect_key] == (1 if point == AFTER_INTENT else 2)
             assert runs_of(tool, calls) == [1] * CALLS
@@ -219,13 +220,13 @@ with Store(url) as store:
     conversation = store.conversation("k")
     asking = [message for message in conversation.messages() if message.tool_calls][-1]
     try:
-        effect = conversation.begin_call(asking.seq, 0)
+        effect = conversation.calls.begin(asking.seq, 0)
     except LangoStoreError as error:
         sys.exit(f"refused: {error}")
     if not effect.replayed:
         request = Request(f"{tool}/pay", b"", {"Idempotency-Key": effect.key})
         with urlopen(request) as response:
-            stored = conversation.finish_call(effect, {"answer": json.load(response)})
+            stored = conversation.calls.finish(effect, {"answer": json.load(response)})
         print(stored.seq, flush=True)
         sys.stdin.readline()
 """
@@ -241,6 +242,6 @@ def test_killed_program_that_searches_the_last_message_with_tool_calls_does_not_
         again = run_program(SEARCHER, url, tool.url)
         assert again.returncode == 1
         assert "message 3 of session 'k' has the role tool and asks for no call" in again.stderr
-        assert [tool.runs[call.effect_key] for call in conversation.calls()] == [1]
+        assert [tool.runs[call.effect_key] for call in conversation.calls.list()] == [1]
         assert sum(tool.requests.values()) == 1
         assert [message.seq for message in conversation.messages()] == [1, 2, 3]

@@ -27,7 +27,7 @@ WRITES: dict[str, Callable[[Conversation], object]] = {
     "redact_message": lambda c: c.redact_message("a"),
     "clear": lambda c: c.clear(),
     "compact": lambda c: c.compact(lambda window: [message("summary")]),
-    "set_values": lambda c: c.set_values({"a": 1}),
+    "set_values": lambda c: c.values.set({"a": 1}),
     "fork": lambda c: c.fork("forked"),
     "replace_after": lambda c: c.append_messages([message()], replace_after=1),
 }

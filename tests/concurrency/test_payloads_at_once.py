@@ -34,7 +34,6 @@ READS: dict[str, Callable[[Conversation], Any]] = {
     "log": lambda k: k.all_messages(),
     "log of one": lambda k: k.all_messages(limit=1),
     "iteration": lambda k: list(k.iter_messages()),
-    "last message": lambda k: [k.last_message()],
     "history": lambda k: k.history(),
     "log with damage": lambda k: k.all_messages(damaged="return"),
 }

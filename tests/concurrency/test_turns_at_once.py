@@ -23,6 +23,7 @@ from support.factories import contents, seqs
 from support.paths import TESTS
 from support.polling import until
 from support.processes import Program
+from support.turns import messages_of
 
 from lango_store import Conversation, Store
 from lango_store.tables import SessionRow
@@ -109,7 +110,11 @@ class Crew:
             if self._owner(key) != token:
                 self.taken_over.add(token)
                 return True
-            return not until_taken_over and (open_turn := conversation.open_turn()) is not None and not open_turn.held
+            return (
+                not until_taken_over
+                and (open_turn := conversation.turns.in_progress()) is not None
+                and not open_turn.held
+            )
 
         until(is_over)
         if token not in self.taken_over:
@@ -164,18 +169,18 @@ def check_sessions(crew: Crew, requests: Sequence[Request], calls: Counter[str])
 
 def check_session(conversation: Conversation, requests: Sequence[Request], attempts: Sequence[Attempt]) -> None:
     """Each turn is stored once, with one question and with the only answer whose append succeeded."""
-    turns = {turn.id: turn for turn in conversation.turns()}
-    assert sorted(str(turn.id) for turn in conversation.turns()) == sorted(request.turn for request in requests)
+    turns = {turn.id: turn for turn in conversation.turns.list()}
+    assert sorted(str(turn.id) for turn in conversation.turns.list()) == sorted(request.turn for request in requests)
     for id, turn in turns.items():
         made = [each for each in attempts if each["turn"] == id]
         assert [each["writes"]["save"] for each in made].count("stored") == 1
         (answer,) = [each["answer"] for each in made if each["writes"].get("answer") == "stored"]
-        assert contents(conversation.messages_of(turn)) == [f"question of {id}", answer]
+        assert contents(messages_of(conversation, turn)) == [f"question of {id}", answer]
     log = conversation.all_messages()
     assert seqs(log) == list(range(1, 2 * len(turns) + 1))
     assert all(message.turn_no is not None for message in log)
-    assert conversation.drafts() == []
-    assert conversation.open_turn() is None
+    assert conversation.drafts.list() == []
+    assert conversation.turns.in_progress() is None
 
 
 def check_calls(request: Request, crew: Crew, calls: int) -> None:
@@ -185,7 +190,7 @@ def check_calls(request: Request, crew: Crew, calls: int) -> None:
     if request.pause is None:
         assert calls == 1
         assert sorted(each["writes"]["save"] for each in made) == ["replayed", "stored"]
-        (turn,) = [each for each in crew.store.conversation(request.key).turns() if each.id == request.turn]
+        (turn,) = [each for each in crew.store.conversation(request.key).turns.list() if each.id == request.turn]
         assert turn.last_seq == turn.first_seq + 1
 
 

@@ -23,7 +23,7 @@ with Store(sys.argv[1], keep_removed=timedelta(days=1)) as store:
     conversation.info()
     print(flush=True)
     sys.stdin.readline()
-    while (undone := conversation.undo()) is not None:
+    while (undone := conversation.versions.undo()) is not None:
         print(undone.change.seq)
 """
 
@@ -49,7 +49,7 @@ def test_each_change_is_taken_back_once_if_four_processes_undo_concurrently(keep
     taken_back = sorted(int(seq) for output, _ in ended for seq in output.split())
     assert taken_back == list(range(21, 41))
     assert contents(conversation.messages()) == [f"message {number}" for number in range(20)]
-    assert [each.kind for each in conversation.changes()] == ["pop"] * 20 + ["undo"] * 20
+    assert [each.kind for each in conversation.versions.changes()] == ["pop"] * 20 + ["undo"] * 20
     assert_sound(keeping)
 
 
@@ -83,7 +83,7 @@ def test_loads_during_edits_and_undo_never_see_half_of_a_change(keeping: Store) 
                     conversation.delete_message(3)
                 else:
                     conversation.update_message(2, message("short"))
-                assert conversation.undo() is not None
+                assert conversation.versions.undo() is not None
         finally:
             finished.set()
         appended = writer.result()
@@ -99,14 +99,14 @@ def test_finish_compaction_raises_conflict_after_an_undo_or_redo(keeping: Store)
     conversation.pop_message()
     pending = conversation.begin_compaction()
     assert pending is not None
-    conversation.undo()
+    conversation.versions.undo()
     with pytest.raises(Conflict):
-        conversation.finish_compaction(pending, summary())
+        pending.finish(summary())
     pending = conversation.begin_compaction()
     assert pending is not None
-    conversation.redo()
+    conversation.versions.redo()
     with pytest.raises(Conflict):
-        conversation.finish_compaction(pending, summary())
+        pending.finish(summary())
     assert len(conversation.messages()) == 2
 
 
@@ -115,9 +115,9 @@ def test_finish_compaction_raises_conflict_after_undo_of_the_previous_compaction
     conversation.compact(lambda _: summary())
     pending = conversation.begin_compaction()
     assert pending is not None
-    conversation.undo()
+    conversation.versions.undo()
     with pytest.raises(Conflict):
-        conversation.finish_compaction(pending, summary())
+        pending.finish(summary())
     assert len(conversation.messages()) == 3
 
 
@@ -134,7 +134,7 @@ def test_load_is_consistent_if_a_change_is_undone_between_statements_of_the_load
                 if "FROM lango_session" in text and not undone:
                     undone.append(True)
                     with Store(url) as other:
-                        undone.append(other.conversation(key).undo())
+                        undone.append(other.conversation(key).versions.undo())
 
             with Store(url, on_statement=undo) as reader:
                 session = reader.get(key)

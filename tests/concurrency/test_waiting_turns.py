@@ -36,7 +36,7 @@ def test_turns_that_wait_for_a_lease_delay_neither_appends_nor_drafts(url: str) 
                     await running.write("piece ")
                 assert not any(each.done() for each in waiting)
             assert await asyncio.gather(*waiting) == [f"answer to {each}" for each in ids]
-            assert await conversation.event_count() == TURNS + 1
+            assert (await conversation.info()).turn_count == TURNS + 1
         engine.dispose()
 
     asyncio.run(work())

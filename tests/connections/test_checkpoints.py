@@ -126,7 +126,7 @@ def test_no_other_connection_can_commit_during_a_checkpoint(
     with Store(engine, payloads=None) as store:  # payloads would store equal contents only once
         store.create("k")
         for _ in range(60):  # 4 MB each
-            store.append_messages("k", [message("x" * 40_000) for _ in range(10)])
+            store.conversation("k").append_messages([message("x" * 40_000) for _ in range(10)])
             assert log_size(file) < MOST
         with engine.connect() as connection:
             assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 0
@@ -143,7 +143,7 @@ def test_callers_connection_makes_checkpoints_between_transactions(
     with Store(engine, payloads=None) as store, engine.connect() as connection:
         store.create("k")
         for _ in range(20):
-            store.using(connection).append_messages("k", messages(50, content="x" * 5_000))
+            store.using(connection).conversation("k").append_messages(messages(50, content="x" * 5_000))
             connection.commit()
             assert log_size(file) < MOST
     engine.dispose()
@@ -158,13 +158,13 @@ def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: 
         with store.snapshot() as before:
             before.get("k")
             for _ in range(10):
-                store.append_messages("k", [message("x" * 40_000) for _ in range(20)])
+                store.conversation("k").append_messages([message("x" * 40_000) for _ in range(20)])
         grown = log_size(file)
         assert grown > MOST
         for _ in range(30):
-            store.append_messages("k", [message("x" * 40_000) for _ in range(20)])
+            store.conversation("k").append_messages([message("x" * 40_000) for _ in range(20)])
         assert log_size(file) < grown + MOST
-        assert store.info("k").message_count == 800
+        assert store.conversation("k").info().message_count == 800
     engine.dispose()
 
 
@@ -216,13 +216,13 @@ def test_interrupted_checkpoint_leaves_no_lock_on_the_file(file: Path) -> None:
 
         def fill() -> None:
             for _ in range(20):
-                store.append_messages("k", messages(40, content="x" * 10_000))
+                store.conversation("k").append_messages(messages(40, content="x" * 10_000))
 
         with pytest.raises(KeyboardInterrupt):
             fill()
         with closing(sqlite3.connect(file, isolation_level=None, timeout=0)) as other:
             other.execute("BEGIN IMMEDIATE")
-        assert store.info("k").message_count % 40 == 0
+        assert store.conversation("k").info().message_count % 40 == 0
     engine.dispose()
 
 
@@ -243,7 +243,7 @@ def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
         writers = [Program(WRITER, f"sqlite:///{file}") for _ in range(3)]
         assert [writer.communicate() for writer in writers] == [("", "")] * 3
         assert log_size(file) < 3 * MOST
-        assert store.info("k").last_seq == 3_000
+        assert store.conversation("k").info().last_seq == 3_000
         assert [each for each in store.examine() if each.name != "settings"] == []
 
 

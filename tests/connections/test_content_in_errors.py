@@ -76,7 +76,7 @@ BEFORE = {
 WRITES: list[Callable[[Store], Any]] = [
     lambda store: store.append_message("k", message(SECRET)),
     lambda store: store.append_message("new", message(SECRET), create=True),
-    lambda store: store.append_messages("k", [message(SECRET)], replace_after=0),
+    lambda store: store.conversation("k").append_messages([message(SECRET)], replace_after=0),
     lambda store: store.conversation("k").save_turn([message(SECRET)], {"note": SECRET}, id="t"),
     lambda store: store.create("new", title=SECRET, messages=[message(SECRET)]),
 ]

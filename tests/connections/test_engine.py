@@ -142,10 +142,10 @@ def test_append_on_full_disk_raises_and_writes_nothing(make_sqlite: MakeDatabase
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(DatabaseUnavailable, match="make room"):
-            store.append_messages("k", [message("b"), message("x" * 1_000_000)])
+            store.conversation("k").append_messages([message("b"), message("x" * 1_000_000)])
         with store.engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
-        assert [m.content for m in store.messages("k")] == ["a"]
+        assert [m.content for m in store.conversation("k").messages()] == ["a"]
         assert store.append_message("k", message("b")).seq == 2
 
 
@@ -164,7 +164,7 @@ def test_append_whose_commit_fails_raises_and_writes_nothing(make_sqlite: MakeDa
             store.append_message("k", message())
         pool: Any = engine.pool
         assert pool.checkedout() == 0, raised.value  # the error keeps all objects of its traceback alive
-        assert store.info("k").message_count == 0
+        assert store.conversation("k").info().message_count == 0
         with engine.begin() as connection:
             connection.exec_driver_sql("INSERT INTO host VALUES (1)")
         assert store.append_message("k", message()).seq == 1

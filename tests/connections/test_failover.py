@@ -90,7 +90,7 @@ def test_store_reconnects_when_its_address_leads_to_the_primary_again(pair: Pair
             relay.lead_to(primary)
             for number in range(4):
                 store.append_message("k", message(f"{number}"))
-            assert store.info("k").message_count == 4
+            assert store.conversation("k").info().message_count == 4
     finally:
         relay.close()
 

@@ -141,7 +141,7 @@ def test_followed_session_is_read_with_the_context_variables_of_the_waiting_read
             readers[tenant] = Follower(store, f"{tenant}/1")
             until_waiting(store, key=f"{tenant}/1")
             with pytest.raises(SessionNotFound):
-                next(store.tail("a/1" if tenant == "b" else "b/1"))
+                next(store.conversation("a/1" if tenant == "b" else "b/1").tail())
         for tenant, reader in readers.items():
             TENANT.set(tenant)
             store.append_message(f"{tenant}/1", message(f"for {tenant}"))
@@ -173,7 +173,7 @@ with writer.connect().execution_options(isolation_level="AUTOCOMMIT") as adminis
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
     try:
-        store.info("k")
+        store.conversation("k").info()
     except DatabaseUnavailable:
         print("refused")
     until(lambda: tries.count("lango_store_watcher") > 1)
@@ -219,7 +219,7 @@ def test_follower_is_refused_without_a_thread_and_the_next_one_starts_it(
             patch.setattr(threading.Thread, "start", start_no_thread)
             with pytest.raises(DatabaseUnavailable, match="thread"):
                 next(store.tail("k"))
-        assert store.context.watcher._channels == {}
+        assert store.context.watcher.channels == {}
         reader = Follower(store, "k")
         store.append_message("k", message())
         assert len(reader.wait_for_messages(1)) == 1

@@ -49,7 +49,7 @@ for m in range(20):
 codes = [os.waitstatus_to_exitcode(os.wait()[1]) for n in range(3)]
 assert codes == [0, 0, 0], codes
 store.append_message("k", Message(role="user", content="after"))
-print(len(store.messages("k")), opened.count(os.getpid()))
+print(len(store.conversation("k").messages()), opened.count(os.getpid()))
 store.close()
 """
     done = run_program(program, url, timeout=120)
@@ -65,9 +65,9 @@ store = Store("sqlite://", migrate=True)
 store.create("k")
 if os.fork() == 0:
     store.append_message("k", Message(role="user", content="child"))
-    os._exit(len(store.messages("k")))
+    os._exit(len(store.conversation("k").messages()))
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 1
-print(len(store.messages("k")))
+print(len(store.conversation("k").messages()))
 """
     done = run_program(program)
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("0", "", 0)
@@ -220,7 +220,7 @@ ended.set()
 for each in threads:
     each.join()
 assert set(codes) <= {{0, 2}}, codes
-assert store.info("k").message_count == sum(counts) + codes.count(0)
+assert store.conversation("k").info().message_count == sum(counts) + codes.count(0)
 print("done")
 store.close()
 """
@@ -245,7 +245,7 @@ def connect(driver, _):
         connected.set()
         ended.wait()
 {IN_A_CHILD}
-first = threading.Thread(target=store.info, args=["k"])
+first = threading.Thread(target=store.conversation("k").info)
 first.start()
 connected.wait()
 print(in_a_child())
@@ -333,7 +333,7 @@ with store.conversation("k").turn("t") as turn:
             effect.output = "parent"
     except SystemExit:
         os._exit(0)
-print([message.content for message in store.messages("k")][1:])
+print([message.content for message in store.conversation("k").messages()][1:])
 store.close()
 """
     assert run_program(program, make_postgres()).stdout.strip() == "['parent']"

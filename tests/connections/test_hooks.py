@@ -15,7 +15,7 @@ Seen = list[tuple[str, float]]
 def methods(store: Store) -> None:
     store.create("k", messages=messages(2))
     store.append_message("k", message())
-    store.append_messages("k", messages(2), replace_after=1)
+    store.conversation("k").append_messages(messages(2), replace_after=1)
     store.get("k")
     store.list_sessions()
     store.stats()

@@ -96,4 +96,4 @@ def test_store_reads_rows_that_a_sqlmodel_session_wrote(engine: sa.Engine, store
         found.meta = {"a": [2]}
         session.commit()
     assert store.conversation("k").all_messages()[0].content == {"b": 1}
-    assert store.info("k").metadata == {"a": [2]}
+    assert store.conversation("k").info().metadata == {"a": [2]}

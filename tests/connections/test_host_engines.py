@@ -26,7 +26,7 @@ METHODS: list[Callable[[Store], object]] = [
     lambda store: store.count(),
     lambda store: store.stats(),
     lambda store: store.append_message("k", message()),
-    lambda store: store.append_messages("k", messages(2), replace_after=1),
+    lambda store: store.conversation("k").append_messages(messages(2), replace_after=1),
 ]
 
 
@@ -71,16 +71,18 @@ def test_writes_are_atomic_at_every_isolation_level_of_the_engine(url: str) -> N
         store = Store(engine)
         key = store.create(messages=messages(3)).key
         with pytest.raises(LangoStoreError):
-            store.append_messages(key, [message("x", role="tool")], replace_after=1)
-        assert (store.info(key).last_seq, len(store.messages(key))) == (3, 3), name
-        store.append_messages(key, messages(2), replace_after=1)
+            store.conversation(key).append_messages([message("x", role="tool")], replace_after=1)
+        assert (store.conversation(key).info().last_seq, len(store.conversation(key).messages())) == (3, 3), name
+        store.conversation(key).append_messages(messages(2), replace_after=1)
         store.append_message(key, message())
-        assert len(store.messages(key)) == 4, name
-        updated = store.update(key, title="t", last_consolidated=4)
+        assert len(store.conversation(key).messages()) == 4, name
+        updated = store.conversation(key).update(title="t", last_consolidated=4)
         touched = store.touch(key)
-        assert updated.model_copy(update={"revision": updated.revision + 1}) == touched == store.info(key), name
+        assert (
+            updated.model_copy(update={"revision": updated.revision + 1}) == touched == store.conversation(key).info()
+        ), name
         assert store.conversation(key).pop_message() is not None
-        assert store.info(key).last_consolidated == len(store.messages(key)) == 3, name
+        assert store.conversation(key).info().last_consolidated == len(store.conversation(key).messages()) == 3, name
         assert store.delete(key)
         assert not store.exists(key), name
         engine.dispose()
@@ -96,7 +98,7 @@ def test_reads_are_consistent_at_every_isolation_level_of_the_engine(url: str) -
                 assert connection.execute(count, {"key": key}).scalar() == 1
                 own.append_message(key, message())
                 assert connection.execute(count, {"key": key}).scalar() == 1, name
-            assert len(store.messages(key)) == 2
+            assert len(store.conversation(key).messages()) == 2
             engine.dispose()
 
 
@@ -120,7 +122,7 @@ def test_write_in_a_callers_outdated_snapshot_raises_database_busy(make_postgres
     store.create("k")
     with engine.connect() as connection:
         mine = store.using(connection)
-        mine.info("k")
+        mine.conversation("k").info()
         store.append_message("k", message())
         with pytest.raises(DatabaseBusy, match="try again"):
             mine.append_message("k", message())
@@ -139,7 +141,7 @@ def test_using_refuses_an_autocommit_connection_and_names_isolation_level(url: s
                     call(store)
         set_by_engine.dispose()
     with Store(url) as own:
-        assert own.info("k").message_count == 2
+        assert own.conversation("k").info().message_count == 2
 
 
 def test_schema_translate_map_is_refused_and_search_path_is_suggested(url: str) -> None:
@@ -218,7 +220,7 @@ def test_row_level_security_separates_tenants(tenants_url: sa.URL, make: Any, mo
         store.create(f"key of {tenant}", user_id=tenant, messages=messages(2))
         store.append_message(f"key of {tenant}", message())
         store.append_message(f"key of {tenant}", message(id="a"))
-        store.append_messages(f"key of {tenant}", messages(2), replace_after=2)
+        store.conversation(f"key of {tenant}").append_messages(messages(2), replace_after=2)
         store.append_message(f"made for {tenant}", message(), create=True, user_id=tenant)
         store.conversation(f"made for {tenant}").save_turn(messages(1), {"tokens": 1}, create=True, user_id=tenant)
         with store.engine.begin() as connection:
@@ -230,7 +232,7 @@ def test_row_level_security_separates_tenants(tenants_url: sa.URL, make: Any, mo
         assert len(store.get(f"key of {tenant}").messages) == 4
         assert store.stats().sessions == 4
         assert not store.exists(f"key of {other}")
-        for create in (store.create, store.get_or_create):
+        for create in (store.create, store.open):
             with pytest.raises(NotPermitted, match=f"'key of {other}'") as hidden:
                 create(f"key of {other}", user_id=tenant)
             assert "expired" not in str(hidden.value)
@@ -252,8 +254,8 @@ def test_write_to_a_row_that_a_policy_makes_read_only_raises_not_permitted(tenan
     administrator.dispose()
     writes: list[Callable[[Store], object]] = [
         lambda store: store.append_message("k", message()),
-        lambda store: store.update("k", title="new"),
-        lambda store: store.set_values("k", {"a": 1}),
+        lambda store: store.conversation("k").update(title="new"),
+        lambda store: store.conversation("k").values.set({"a": 1}),
         lambda store: store.conversation("k").clear(),
     ]
     with Store(tenants_url) as store:
@@ -292,7 +294,7 @@ def test_error_of_a_checkin_listener_is_raised_although_the_append_is_committed(
         with pytest.raises(expected, match="the host's"):
             store.append_message("k", message())
         sa.event.remove(engine, "checkin", fail)
-    assert store.info("k").message_count == 2
+    assert store.conversation("k").info().message_count == 2
     engine.dispose()
 
 
@@ -319,7 +321,7 @@ def test_using_accepts_scoped_session(url: str) -> None:
     scoped.rollback()
     store.using(scoped).append_message("k", message("kept"))
     scoped.commit()
-    assert [m.content for m in store.messages("k")] == ["kept"]
+    assert [m.content for m in store.conversation("k").messages()] == ["kept"]
     scoped.remove()
     engine.dispose()
 
@@ -385,7 +387,7 @@ def test_an_open_read_of_the_host_blocks_neither_reads_nor_writes(url: str) -> N
         assert other.execute(sa.text("SELECT count(*) FROM lango_session")).scalar() == 1
         store.using(reader).append_message("k", message())
         reader.commit()
-    assert store.info("k").message_count == 2
+    assert store.conversation("k").info().message_count == 2
     engine.dispose()
 
 

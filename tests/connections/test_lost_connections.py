@@ -15,7 +15,7 @@ from lango_store._engine import pool
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append_message("k", message()),
-    "several": lambda store: store.append_messages("k", messages(2), replace_after=0),
+    "several": lambda store: store.conversation("k").append_messages(messages(2), replace_after=0),
     "load": lambda store: store.get("k"),
 }
 

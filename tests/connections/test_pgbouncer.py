@@ -46,7 +46,7 @@ def test_writers_and_readers_work_through_pgbouncer(make_postgres: MakeDatabase,
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(8)))
-        assert store.info("k").message_count == 320
+        assert store.conversation("k").info().message_count == 320
         assert store.conversation("k").total_usage() == {"tokens": 160}
 
 

@@ -89,7 +89,7 @@ def test_store_opens_no_new_connection_to_a_backup_that_replaced_its_file(file: 
             store.get("k")
     engine.dispose()
     with Store(f"sqlite:///{file}") as store:
-        assert store.info("k").message_count == 2
+        assert store.conversation("k").info().message_count == 2
 
 
 @pytest.mark.parametrize("method", ["append", "truncate"])
@@ -190,12 +190,12 @@ def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line_of_
                 lines.append(frame.f_lineno)
             return trace
 
-        for method in (store.info, store.using(connection).info):
+        for each in (store, store.using(connection)):
             lines: list[int] = []
             before = sys.gettrace()
             sys.settrace(trace)
             try:
-                assert method("k").key == "k"
+                assert each.conversation("k").info().key == "k"
             finally:
                 sys.settrace(before)
             assert len(lines) > 5

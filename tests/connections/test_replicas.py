@@ -63,8 +63,8 @@ def test_writer_reads_its_own_writes_although_the_replica_lags(
             conversation.append_message(message(f"{number}"))
             assert conversation.get().message_count == number
             assert conversation.history(last=1)[0]["content"] == f"{number}"
-            assert store.info(f"k{writer}").last_seq == number
-            assert conversation.last_message("user").content == f"{number}"  # type: ignore[union-attr]
+            assert store.conversation(f"k{writer}").info().last_seq == number
+            assert conversation.messages(last=1)[0].content == f"{number}"
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write_and_read, range(8)))
@@ -72,18 +72,18 @@ def test_writer_reads_its_own_writes_although_the_replica_lags(
 
 READS: Final[dict[str, Callable[[Store], Any]]] = {
     "get": lambda store: store.get("k").message_count,
-    "messages": lambda store: len(store.messages("k", last=9)),
+    "messages": lambda store: len(store.conversation("k").messages(last=9)),
     "all_messages": lambda store: len(store.conversation("k").all_messages()),
     "iter_messages": lambda store: len(list(store.conversation("k").iter_messages())),
     "history": lambda store: len(store.conversation("k").history()),
-    "info": lambda store: store.info("k").message_count,
+    "info": lambda store: store.conversation("k").info().message_count,
     "list_sessions": lambda store: store.list_sessions(key_prefix="k").items[0].message_count,
     "iter_sessions": lambda store: next(store.iter_sessions(key_prefix="k")).message_count,
     "count": lambda store: 3 * store.count(key_prefix="k"),
     "exists": lambda store: 3 * store.exists("k"),
     "total_usage": lambda store: store.conversation("k").total_usage()["tokens"],
-    "turns": lambda store: 3 * len(store.conversation("k").turns()),
-    "values": lambda store: store.values("k")["a"],
+    "turns": lambda store: 3 * len(store.conversation("k").turns.list()),
+    "values": lambda store: store.conversation("k").values.get()["a"],
 }
 
 
@@ -92,7 +92,7 @@ def test_replica_answers_reads_while_primary_is_down(
 ) -> None:
     store.create("k")
     store.conversation("k").save_turn(messages(3), {"tokens": 3})
-    store.set_values("k", {"a": 3})
+    store.conversation("k").values.set({"a": 3})
     replica.follow(primary)
     primary.interrupt()
     try:

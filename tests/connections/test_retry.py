@@ -21,7 +21,6 @@ from support.relay import Relay
 from lango_store import (
     AsyncStore,
     Conflict,
-    Conversation,
     DatabaseBusy,
     DatabaseUnavailable,
     SessionExists,
@@ -72,10 +71,11 @@ WITHOUT: Final = {
 
 
 @pytest.mark.parametrize(
-    "method", sorted((every_method.methods_of(Store) | every_method.methods_of(Conversation)) - WITHOUT.keys())
+    ("kind", "method"),
+    [(kind, name) for kind in every_method.KINDS for name in sorted(every_method.methods_of(kind) - WITHOUT.keys())],
 )
 def test_store_with_retry_waits_for_an_unreachable_server(
-    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+    url: sa.URL, relay: Relay, pauses: Pauses, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type, method: str
 ) -> None:
     if method == "search":
         if CITUS:
@@ -85,7 +85,7 @@ def test_store_with_retry_waits_for_an_unreachable_server(
     with Store(url, retry=HALF_A_MINUTE) as store:
         every_method.prepare(store, tmp_path / "archive.db")
         calls = every_method.calls_of(store, tmp_path / "archive.db")
-        for call in (calls[Conversation] | calls[Store])[method]:
+        for call in calls[kind][method]:
             caplog.clear()
             pauses.count = 0
             relay.refuse()
@@ -132,7 +132,7 @@ def test_retry_waits_for_a_sqlite_lock_longer_than_busy_timeout(make_sqlite: Mak
         with Store(url) as hasty, pytest.raises(DatabaseBusy):
             hasty.append_message("k", message())
         connection.rollback()
-        assert store.info("k").message_count == 1
+        assert store.conversation("k").info().message_count == 1
     other.dispose()
 
 
@@ -152,7 +152,7 @@ def test_permanent_error_is_not_retried(url: sa.URL, pauses: Pauses) -> None:
         with store.engine.begin() as connection:
             connection.exec_driver_sql("DROP TABLE lango_value")
         with pytest.raises(Exception, match="lango_value"):
-            store.values("k")
+            store.conversation("k").values.get()
     assert pauses.count == 0
 
 
@@ -201,12 +201,12 @@ DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] 
     "append_message": (LANDED, lambda store: store.append_message("k", message("new")), ["a", "b", "new"]),
     "append_messages": (
         LANDED,
-        lambda store: store.append_messages("k", [message("new")] * 2),
+        lambda store: store.conversation("k").append_messages([message("new")] * 2),
         ["a", "b", "new", "new"],
     ),
     "replace_after": (
         b"COMMIT",
-        lambda store: store.append_messages("k", [message("new")], replace_after=1, after=2),
+        lambda store: store.conversation("k").append_messages([message("new")], replace_after=1, after=2),
         ["a", "new"],
     ),
     "save_turn": (
@@ -214,7 +214,7 @@ DONE_ONCE: Final[dict[str, tuple[bytes, Callable[[Store], object], list[str]]]] 
         lambda store: store.conversation("k").save_turn([message("new")], {"n": 1}),
         ["a", "b", "new"],
     ),
-    "update": (b"UPDATE 1", lambda store: store.update("k", title="new"), ["a", "b"]),
+    "update": (b"UPDATE 1", lambda store: store.conversation("k").update(title="new"), ["a", "b"]),
 }
 
 
@@ -257,14 +257,22 @@ def test_fork_without_key_makes_one_copy_if_commit_reply_is_lost(url: sa.URL, re
 UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
     "create": (b"INSERT 0 1", lambda store: store.create("other"), 1),
     "fork": (b"COMMIT", lambda store: store.conversation("k").fork("other"), 1),
-    "update": (b"UPDATE 1", lambda store: store.update("k", title="new", expect=store.info("k").revision), 1),
+    "update": (
+        b"UPDATE 1",
+        lambda store: store.conversation("k").update(title="new", expect=store.conversation("k").info().revision),
+        1,
+    ),
     "pop_message": (b"COMMIT", lambda store: store.conversation("k").pop_message(), 0),
     "truncate": (b"COMMIT", lambda store: store.conversation("k").truncate(after=1), 0),
     "clear": (b"COMMIT", lambda store: store.conversation("k").clear(), 0),
     "delete": (b"DELETE 1", lambda store: store.delete("k"), 0),
     "delete_message": (b"COMMIT", lambda store: store.conversation("k").delete_message(1), 0),
-    "replace_after": (b"COMMIT", lambda store: store.append_messages("k", [message("new")], replace_after=1), 0),
-    "drop_values": (b"COMMIT", lambda store: store.drop_values("k"), 0),
+    "replace_after": (
+        b"COMMIT",
+        lambda store: store.conversation("k").append_messages([message("new")], replace_after=1),
+        0,
+    ),
+    "drop_values": (b"COMMIT", lambda store: store.conversation("k").values.drop(), 0),
 }
 
 

@@ -16,7 +16,7 @@ from lango_store import DatabaseUnavailable, Message, RunningTurn, Store, ToolCa
 HALF_A_MINUTE: Final = timedelta(seconds=30)
 AT_ONCE: Final = timedelta(0)
 LANDED: Final = b"COMMIT" if CITUS else b"SELECT 1"
-"""The server's answer to a committed append: on a cluster it is a transaction of several statements."""
+"""The server's answer to an append, or to the end of a turn: on a cluster these are several statements."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_begin_of_a_turn_is_retried_if_the_commit_reply_is_lost(url: sa.URL, rel
         relay.lose(b"COMMIT")
         with conversation.turn("t") as turn:
             assert not turn.replayed
-        assert [each.id for each in conversation.turns()] == ["t"]
+        assert [each.id for each in conversation.turns.list()] == ["t"]
 
 
 APPENDS: Final[dict[str, tuple[bytes, Callable[[RunningTurn], object], list[str]]]] = {
@@ -55,7 +55,7 @@ def test_append_of_a_turn_is_stored_once_if_retry_repeats_the_append(url: sa.URL
         assert contents(conversation.messages()) == expected
         assert turn.stored is not None
         assert contents(turn.stored.messages) == expected
-        assert conversation.drafts() == []
+        assert conversation.drafts.list() == []
 
 
 @pytest.mark.parametrize("method", APPENDS)
@@ -84,10 +84,10 @@ def test_begin_of_a_call_is_retried_if_the_commit_reply_is_lost(url: sa.URL, rel
         with conversation.turn("t") as turn:
             asking = turn.append(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
             relay.lose(b"COMMIT")
-            effect = turn.begin_call(asking, 0) if in_turn else conversation.begin_call(asking.seq, 0)
+            effect = turn.begin_call(asking, 0) if in_turn else conversation.calls.begin(asking.seq, 0)
             assert not effect.replayed
-            conversation.finish_call(effect, "paid")
-        assert [(call.state, call.effect_key) for call in conversation.calls()] == [("finished", effect.key)]
+            conversation.calls.finish(effect, "paid")
+        assert [(call.state, call.effect_key) for call in conversation.calls.list()] == [("finished", effect.key)]
 
 
 @pytest.mark.parametrize("retry", [None, HALF_A_MINUTE])
@@ -102,10 +102,10 @@ def test_piece_of_a_draft_is_stored_once_if_the_caller_goes_on_after_a_lost_comm
             with pytest.raises(DatabaseUnavailable):
                 turn.write("second ")
             turn.write("third")
-            assert [each.text for each in conversation.drafts()] == ["first second third"]
+            assert [each.text for each in conversation.drafts.list()] == ["first second third"]
             turn.write(" fourth")
             raise ZeroDivisionError
-        assert [each.text for each in conversation.drafts()] == ["first second third fourth"]
+        assert [each.text for each in conversation.drafts.list()] == ["first second third fourth"]
 
 
 def test_piece_of_a_draft_is_stored_once_if_a_lost_commit_reply_ends_the_block(url: sa.URL, relay: Relay) -> None:
@@ -115,8 +115,8 @@ def test_piece_of_a_draft_is_stored_once_if_a_lost_commit_reply_ends_the_block(u
             turn.write("first ")
             relay.lose(b"COMMIT")
             turn.write("second")
-        assert [each.text for each in conversation.drafts()] == ["first second"]
-        assert conversation.open_turn() is None
+        assert [each.text for each in conversation.drafts.list()] == ["first second"]
+        assert conversation.turns.in_progress() is None
 
 
 def test_turn_is_saved_once_if_retry_repeats_the_save(url: sa.URL, relay: Relay) -> None:
@@ -125,10 +125,10 @@ def test_turn_is_saved_once_if_retry_repeats_the_save(url: sa.URL, relay: Relay)
         with conversation.turn("t") as turn:
             turn.append(message("answer", role="assistant"))
             turn.usage = {"tokens": 1}
-            relay.lose(b"COMMIT")
+            relay.lose(LANDED)
         assert turn.stored is not None
         assert contents(turn.stored.messages) == ["answer"]
-        assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+        assert (conversation.info().turn_count, conversation.total_usage()) == (1, {"tokens": 1})
 
 
 def test_saved_turn_whose_commit_reply_was_lost_is_replayed_by_the_next_attempt(url: sa.URL, relay: Relay) -> None:
@@ -136,7 +136,7 @@ def test_saved_turn_whose_commit_reply_was_lost_is_replayed_by_the_next_attempt(
         conversation = store.open("k")
         turn = conversation.turn("t").begin()
         turn.append(message("answer", role="assistant"))
-        relay.lose(b"COMMIT")
+        relay.lose(LANDED)
         with pytest.raises(DatabaseUnavailable):
             turn.__exit__(None, None, None)
         with conversation.turn("t") as again:
@@ -150,15 +150,15 @@ def test_messages_taken_from_the_inbox_are_kept_if_the_commit_reply_is_lost(
 ) -> None:
     with Store(url, retry=retry) as store:
         conversation = store.open("k")
-        conversation.enqueue(message("waiting"))
+        conversation.inbox.put(message("waiting"))
         turn = conversation.turn("t").begin()
         relay.lose(b"COMMIT")
         with pytest.raises(DatabaseUnavailable):
-            turn.inbox()
+            turn.take_inbox()
         turn.abandon()
         with conversation.turn("t") as again:
             assert contents(again.messages) == contents(conversation.messages()) == ["waiting"]
-        assert conversation.inbox() == []
+        assert conversation.inbox.list() == []
 
 
 def test_enqueue_without_id_is_not_retried(url: sa.URL, relay: Relay) -> None:
@@ -166,14 +166,14 @@ def test_enqueue_without_id_is_not_retried(url: sa.URL, relay: Relay) -> None:
         conversation = store.open("k")
         relay.lose(b"COMMIT")
         with pytest.raises(DatabaseUnavailable):
-            conversation.enqueue(message("waiting"))
-        assert contents(conversation.inbox()) == ["waiting"]
+            conversation.inbox.put(message("waiting"))
+        assert contents(conversation.inbox.list()) == ["waiting"]
 
 
 CALLS: Final[dict[str, Callable[[Store, str], Any]]] = {
-    "keep_draft": lambda store, id: store.conversation("k").keep_draft(id),
-    "enqueue": lambda store, id: store.conversation("k").enqueue(message("waiting", id="m")),
-    "release_turn": lambda store, id: store.conversation("k").release_turn(),
+    "keep_draft": lambda store, id: store.conversation("k").drafts.keep(id),
+    "enqueue": lambda store, id: store.conversation("k").inbox.put(message("waiting", id="m")),
+    "release_turn": lambda store, id: store.conversation("k").turns.release(),
 }
 
 
@@ -184,10 +184,10 @@ def test_repeated_keep_draft_enqueue_or_release_turn_takes_effect_once(url: sa.U
         with suppress(ZeroDivisionError), conversation.turn("t") as turn:
             turn.write("draft")
             raise ZeroDivisionError
-        (draft,) = conversation.drafts()
+        (draft,) = conversation.drafts.list()
         conversation.turn("t").begin()
         relay.lose(b"COMMIT")
         CALLS[method](store, draft.id)
         assert contents(conversation.messages()) == (["draft"] if method == "keep_draft" else [])
-        assert contents(conversation.inbox()) == (["waiting"] if method == "enqueue" else [])
-        assert (conversation.open_turn() is None) is (method == "release_turn")
+        assert contents(conversation.inbox.list()) == (["waiting"] if method == "enqueue" else [])
+        assert (conversation.turns.in_progress() is None) is (method == "release_turn")

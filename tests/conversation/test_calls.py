@@ -47,7 +47,7 @@ def replayed(stored: Message | None) -> Message:
 
 
 def states(conversation: Conversation) -> list[tuple[int, int, str]]:
-    return [(call.seq, call.position, call.state) for call in conversation.calls()]
+    return [(call.seq, call.position, call.state) for call in conversation.calls.list()]
 
 
 # Begin and finish
@@ -56,12 +56,12 @@ def states(conversation: Conversation) -> list[tuple[int, int, str]]:
 def test_begin_call_of_a_finished_call_returns_the_stored_result(either_store: Store) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation).seq
-    effect = conversation.begin_call(seq, 1)
+    effect = conversation.calls.begin(seq, 1)
     assert (effect.replayed, effect.result, effect.call) == (False, None, CALLS[1])
-    result = conversation.finish_call(effect, {"paid": 40})
+    result = conversation.calls.finish(effect, {"paid": 40})
     assert (result.role, result.tool_call_id, result.seq) == ("tool", "call_0", 2)
     assert result.tool_calls == [ToolCall(id="call_0", name="pay", output={"paid": 40})]
-    again = conversation.begin_call(seq, 1)
+    again = conversation.calls.begin(seq, 1)
     assert (again.replayed, again.result, again.key) == (True, replayed(result), effect.key)
     assert states(conversation) == [(1, 1, "finished")]
 
@@ -69,9 +69,9 @@ def test_begin_call_of_a_finished_call_returns_the_stored_result(either_store: S
 def test_calls_with_the_same_id_are_distinguished_by_seq_and_position(store: Store) -> None:
     conversation = store.open("k")
     first, second = asks(conversation).seq, asks(conversation).seq
-    effects = [conversation.begin_call(seq, position) for seq in (first, second) for position in (2, 0)]
+    effects = [conversation.calls.begin(seq, position) for seq in (first, second) for position in (2, 0)]
     assert len({effect.key for effect in effects}) == 4
-    conversation.finish_call(effects[3], "of the second message")
+    conversation.calls.finish(effects[3], "of the second message")
     assert states(conversation) == [
         (first, 0, "running"),
         (first, 2, "running"),
@@ -83,9 +83,9 @@ def test_calls_with_the_same_id_are_distinguished_by_seq_and_position(store: Sto
 def test_begin_call_raises_call_in_progress_while_the_call_is_running(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
-    conversation.begin_call(seq, 0, limit=LIMIT)
+    conversation.calls.begin(seq, 0, limit=LIMIT)
     with pytest.raises(CallInProgress) as raised:
-        conversation.begin_call(seq, 0, idempotent=True)
+        conversation.calls.begin(seq, 0, idempotent=True)
     error = raised.value
     assert (error.key, error.seq, error.position, error.until) == ("k", seq, 0, clock.time + LIMIT)
 
@@ -93,13 +93,13 @@ def test_begin_call_raises_call_in_progress_while_the_call_is_running(store: Sto
 def test_call_without_a_result_is_unknown_after_the_time_limit(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation).seq
-    effect = conversation.begin_call(seq, 0, limit=LIMIT)
-    assert either_store.unknown_calls() == []
+    effect = conversation.calls.begin(seq, 0, limit=LIMIT)
+    assert either_store.calls.unknown() == []
     clock.move(minutes=2)
     with pytest.raises(CallUnknown) as raised:
-        conversation.begin_call(seq, 0)
+        conversation.calls.begin(seq, 0)
     assert (raised.value.seq, raised.value.position, raised.value.effect_key) == (seq, 0, effect.key)
-    (unknown,) = either_store.unknown_calls()
+    (unknown,) = either_store.calls.unknown()
     assert (unknown.key, unknown.name, unknown.effect_key) == ("k", "pay", effect.key)
     assert (unknown.state, unknown.begun_at, unknown.until) == ("unknown", clock.time - LIMIT, clock.time)
 
@@ -107,61 +107,61 @@ def test_call_without_a_result_is_unknown_after_the_time_limit(either_store: Sto
 def test_idempotent_call_without_a_result_begins_again_with_the_same_effect_key(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
-    late = conversation.begin_call(seq, 0)
+    late = conversation.calls.begin(seq, 0)
     clock.move(minutes=2)
-    effect = conversation.begin_call(seq, 0, idempotent=True)
+    effect = conversation.calls.begin(seq, 0, idempotent=True)
     assert effect.key == late.key
     with pytest.raises(Conflict, match="begun again, or"):
-        conversation.finish_call(late, "late")
-    conversation.finish_call(effect, "done")
+        conversation.calls.finish(late, "late")
+    conversation.calls.finish(effect, "done")
     assert [each.content for each in conversation.messages()][1:] == ["done"]
 
 
 def test_result_after_the_time_limit_is_stored_if_the_call_was_not_resolved(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
     clock.move(hours=2)
-    assert conversation.finish_call(effect, "late").content == "late"
+    assert conversation.calls.finish(effect, "late").content == "late"
     assert states(conversation) == [(1, 0, "finished")]
 
 
 def test_second_finish_call_stores_no_second_result(store: Store) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
-    stored = conversation.finish_call(effect, "done")
-    assert conversation.finish_call(effect, "done") == replayed(stored)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
+    stored = conversation.calls.finish(effect, "done")
+    assert conversation.calls.finish(effect, "done") == replayed(stored)
     assert len(conversation.messages()) == 2
 
 
 def test_finish_call_of_a_replayed_call_returns_the_first_result(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
-    stored = conversation.finish_call(conversation.begin_call(seq, 0), "first")
-    assert conversation.finish_call(conversation.begin_call(seq, 0), "second") == replayed(stored)
+    stored = conversation.calls.finish(conversation.calls.begin(seq, 0), "first")
+    assert conversation.calls.finish(conversation.calls.begin(seq, 0), "second") == replayed(stored)
     assert [each.content for each in conversation.messages()][1:] == ["first"]
 
 
 def test_failure_of_a_call_is_stored_as_the_result(store: Store) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
-    result = conversation.finish_call(effect, failed="no money")
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
+    result = conversation.calls.finish(effect, failed="no money")
     assert (result.content, result.extra) == ("no money", {"failed": True})
-    assert conversation.begin_call(1, 0).result == replayed(result)
+    assert conversation.calls.begin(1, 0).result == replayed(result)
 
 
 @pytest.mark.parametrize("given", [{}, {"output": 1, "failed": "no"}])
 def test_finish_call_needs_either_an_output_or_a_failure(store: Store, given: dict[str, Any]) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
     with pytest.raises(TypeError, match="the output of the tool, or the text of its failure"):
-        conversation.finish_call(effect, **given)
+        conversation.calls.finish(effect, **given)
 
 
 def test_output_that_cannot_be_stored_leaves_the_call_running(store: Store) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
     with pytest.raises(InvalidMessage):
-        conversation.finish_call(effect, {"when": {1, 2}})
+        conversation.calls.finish(effect, {"when": {1, 2}})
     assert states(conversation) == [(1, 0, "running")]
     assert len(conversation.messages()) == 1
 
@@ -172,23 +172,23 @@ def test_begin_call_refuses_a_call_that_no_message_asks_for(store: Store, seq: i
     asks(conversation)
     conversation.append_message(message("no call"))
     with pytest.raises(LangoStoreError, match="there is no call"):
-        conversation.begin_call(seq, position)
-    assert conversation.calls() == []
+        conversation.calls.begin(seq, position)
+    assert conversation.calls.list() == []
 
 
 def test_begin_call_is_refused_in_a_callers_transaction(store: Store) -> None:
     seq = asks(store.open("k")).seq
     with pytest.raises(LangoStoreError, match="needs its own transaction"):
-        store.transact(lambda tx: tx.conversation("k").begin_call(seq, 0))
+        store.transact(lambda tx: tx.conversation("k").calls.begin(seq, 0))
 
 
 def test_result_of_a_call_is_committed_or_rolled_back_with_the_callers_transaction(store: Store) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
 
     def finish(tx: Store) -> None:
-        tx.set_shared_values("account", {"paid": 40})
-        tx.conversation("k").finish_call(effect, "done")
+        tx.shared_values("account").set({"paid": 40})
+        tx.conversation("k").calls.finish(effect, "done")
 
     def fail(tx: Store) -> None:
         finish(tx)
@@ -196,9 +196,9 @@ def test_result_of_a_call_is_committed_or_rolled_back_with_the_callers_transacti
 
     with pytest.raises(ZeroDivisionError):
         store.transact(fail)
-    assert (store.shared_values("account"), states(conversation)) == ({}, [(1, 0, "running")])
+    assert (store.shared_values("account").get(), states(conversation)) == ({}, [(1, 0, "running")])
     store.transact(finish)
-    assert (store.shared_values("account"), states(conversation)) == ({"paid": 40}, [(1, 0, "finished")])
+    assert (store.shared_values("account").get(), states(conversation)) == ({"paid": 40}, [(1, 0, "finished")])
 
 
 def test_begin_call_with_wait_returns_the_result_that_another_process_stored(url: str) -> None:
@@ -208,15 +208,15 @@ from datetime import timedelta
 from lango_store import Store
 with Store(sys.argv[1]) as store:
     print("waiting", flush=True)
-    effect = store.conversation("k").begin_call(1, 0, wait=timedelta(seconds=60))
+    effect = store.conversation("k").calls.begin(1, 0, wait=timedelta(seconds=60))
     print(effect.replayed, effect.result.content)
 """
     with Store(url) as store:
         conversation = store.open("k")
-        effect = conversation.begin_call(asks(conversation).seq, 0)
+        effect = conversation.calls.begin(asks(conversation).seq, 0)
         program = Program(waits, url)
         assert program.stdout.readline() == "waiting\n"
-        conversation.finish_call(effect, "done")
+        conversation.calls.finish(effect, "done")
         assert program.communicate() == ("True done\n", "")
 
 
@@ -227,8 +227,8 @@ scalars = st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=
 def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any) -> None:
     conversation = store.open()
     conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
-    conversation.finish_call(conversation.begin_call(1, 0), output)
-    result = conversation.begin_call(1, 0).result
+    conversation.calls.finish(conversation.calls.begin(1, 0), output)
+    result = conversation.calls.begin(1, 0).result
     assert result is not None
     assert (result.content if isinstance(output, str) else result.tool_calls[0].output) == output
     closed = window.close_calls(conversation.messages())
@@ -237,11 +237,11 @@ def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any
 
 def test_stored_result_of_a_call_cannot_be_begun_as_a_call(either_store: Store) -> None:
     conversation = either_store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
-    result = conversation.finish_call(effect, {"paid": 40})
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
+    result = conversation.calls.finish(effect, {"paid": 40})
     assert result.tool_calls
     with pytest.raises(LangoStoreError, match=r"message 2 .* has the role tool and asks for no call"):
-        conversation.begin_call(result.seq, 0)
+        conversation.calls.begin(result.seq, 0)
     with (
         conversation.turn("t") as turn,
         pytest.raises(LangoStoreError, match="asks for no call"),
@@ -264,37 +264,37 @@ NOT_ASKING = [
 def test_call_of_a_message_that_does_not_ask_for_it_is_refused(store: Store, stored: Message) -> None:
     conversation = store.open("k")
     seq = conversation.append_message(stored).seq
-    for call in (conversation.begin_call, lambda seq, position: conversation.suspend([(seq, position)])):
+    for call in (conversation.calls.begin, lambda seq, position: conversation.suspensions.create([(seq, position)])):
         with pytest.raises(LangoStoreError, match=r"asks for no call|already has an output"):
             call(seq, 0)
-    assert (conversation.calls(), conversation.suspensions()) == ([], [])
+    assert (conversation.calls.list(), conversation.suspensions.list()) == ([], [])
 
 
 def test_call_of_a_message_with_the_role_model_can_begin(store: Store) -> None:
     conversation = store.open("k", messages=[message(None, role="model", tool_calls=CALLS)])
-    assert not conversation.begin_call(1, 0).replayed
+    assert not conversation.calls.begin(1, 0).replayed
 
 
 @pytest.mark.parametrize("position", [True, "0", 0.0, None])
 def test_begin_call_refuses_a_position_that_is_not_an_int(store: Store, position: Any) -> None:
     seq = asks(store.open("k")).seq
     with pytest.raises(TypeError, match="position is"):
-        store.conversation("k").begin_call(seq, position)
+        store.conversation("k").calls.begin(seq, position)
 
 
 @pytest.mark.parametrize("failed", [5, True, ["no"]])
 def test_finish_call_refuses_a_failure_that_is_not_text(store: Store, failed: Any) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
     with pytest.raises(TypeError, match="failed is"):
-        conversation.finish_call(effect, failed=failed)
+        conversation.calls.finish(effect, failed=failed)
 
 
 def test_finish_call_refuses_an_effect_of_another_session(store: Store) -> None:
     conversation = store.open("k")
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
     with pytest.raises(ValueError, match="another session"):
-        store.open("another").finish_call(effect, "done")
+        store.open("another").calls.finish(effect, "done")
 
 
 def test_async_begin_call_waits_without_using_a_thread(url: str) -> None:
@@ -302,15 +302,15 @@ def test_async_begin_call_waits_without_using_a_thread(url: str) -> None:
         async with AsyncStore(url) as store:
             conversation = await store.open("k")
             seq = (await conversation.append_message(Message.assistant(tool_calls=CALLS))).seq
-            effect = await conversation.begin_call(seq, 0)
-            waiting = [conversation.begin_call(seq, 0, wait=timedelta(seconds=60)) for _ in range(40)]
+            effect = await conversation.calls.begin(seq, 0)
+            waiting = [conversation.calls.begin(seq, 0, wait=timedelta(seconds=60)) for _ in range(40)]
             tasks = [asyncio.create_task(each) for each in waiting]
-            result = await conversation.finish_call(effect, "done")
+            result = await conversation.calls.finish(effect, "done")
             for found in await asyncio.gather(*tasks):
                 assert found.result == replayed(result)
-            await conversation.begin_call(seq, 1)
+            await conversation.calls.begin(seq, 1)
             with pytest.raises(CallInProgress):
-                await conversation.begin_call(seq, 1)
+                await conversation.calls.begin(seq, 1)
 
     asyncio.run(run())
 
@@ -320,9 +320,9 @@ def test_async_begin_call_waits_without_using_a_thread(url: str) -> None:
 
 def test_result_stored_after_later_messages_directly_follows_its_call_in_the_prompt(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
-    effect = conversation.begin_call(asks(conversation).seq, 0)
+    effect = conversation.calls.begin(asks(conversation).seq, 0)
     conversation.append_messages([message("weather?"), Message.assistant("sunny")])
-    conversation.finish_call(effect, "paid")
+    conversation.calls.finish(effect, "paid")
     prompt = [(each["role"], each["content"]) for each in conversation.history()]
     results = [("tool", "paid"), ("tool", UNFINISHED), ("tool", UNFINISHED)]
     assert prompt == [("user", "pay"), ("assistant", None), *results, ("user", "weather?"), ("assistant", "sunny")]
@@ -332,7 +332,7 @@ def test_result_answers_the_call_with_the_same_tool_name_if_two_calls_share_an_i
     conversation = store.open("k", messages=[message("pay and mail")])
     both = [ToolCall(id="call_0", name="pay"), ToolCall(id="call_0", name="mail")]
     seq = conversation.append_message(Message.assistant(tool_calls=both)).seq
-    conversation.finish_call(conversation.begin_call(seq, 1), "mailed")
+    conversation.calls.finish(conversation.calls.begin(seq, 1), "mailed")
     results = [(each["name"], each["content"]) for each in conversation.history() if each["role"] == "tool"]
     assert results == [("pay", UNFINISHED), ("mail", "mailed")]
 
@@ -340,10 +340,10 @@ def test_result_answers_the_call_with_the_same_tool_name_if_two_calls_share_an_i
 def test_result_does_not_answer_a_later_call_of_another_tool_with_the_same_id(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
     asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")]))
-    effect = conversation.begin_call(asking.seq, 0)
+    effect = conversation.calls.begin(asking.seq, 0)
     mail = Message.assistant(tool_calls=[ToolCall(id="call_0", name="mail")])
     conversation.append_messages([message("mail"), mail, message("done?")])
-    conversation.finish_call(effect, "paid")
+    conversation.calls.finish(effect, "paid")
     results = [(each["name"], each["content"]) for each in conversation.history() if each["role"] == "tool"]
     assert results == [("pay", "paid"), ("mail", UNFINISHED)]
 
@@ -365,14 +365,14 @@ def test_result_is_shown_under_the_call_that_was_begun_if_two_messages_ask_with_
     conversation.append_message(message("pay once more"))
     second = conversation.append_message(Message.assistant(tool_calls=CALLS[:1])).seq
     conversation.append_message(message("weather?"))
-    conversation.finish_call(conversation.begin_call(first, 0), "paid the first")
+    conversation.calls.finish(conversation.calls.begin(first, 0), "paid the first")
     assert results_by_call(conversation) == [["paid the first"], [UNFINISHED]]
     # Without the message that asks for its call, the result is left out.
     assert results_by_call(conversation, last=4) == [[UNFINISHED]]
     assert results_by_call(conversation, last=4, step=2) == [[UNFINISHED]]
-    conversation.finish_call(conversation.begin_call(second, 0), "paid the second")
+    conversation.calls.finish(conversation.calls.begin(second, 0), "paid the second")
     assert results_by_call(conversation) == [["paid the first"], ["paid the second"]]
-    recorded = window.recorded_calls(conversation.calls())
+    recorded = window.recorded_calls(conversation.calls.list())
     closed = window.close_calls(conversation.messages(), recorded=recorded)
     assert window.as_prompt(closed, nested=False) == conversation.history(nested=False)
 
@@ -380,12 +380,12 @@ def test_result_is_shown_under_the_call_that_was_begun_if_two_messages_ask_with_
 def test_results_of_calls_that_share_an_id_have_the_order_of_the_calls(either_store: Store) -> None:
     conversation = either_store.open("k", messages=[message("pay")])
     seq = asks(conversation).seq
-    effects = [conversation.begin_call(seq, position) for position in range(3)]
-    conversation.finish_call(effects[2], "third")
+    effects = [conversation.calls.begin(seq, position) for position in range(3)]
+    conversation.calls.finish(effects[2], "third")
     assert results_by_call(conversation) == [[UNFINISHED, UNFINISHED, "third"]]
-    conversation.finish_call(effects[0], "first")
+    conversation.calls.finish(effects[0], "first")
     conversation.append_message(message("weather?"))
-    conversation.finish_call(effects[1], "second")
+    conversation.calls.finish(effects[1], "second")
     assert results_by_call(conversation) == [["first", "second", "third"]]
 
 
@@ -394,7 +394,7 @@ def test_recorded_result_leaves_the_other_call_to_a_result_that_was_appended(sto
     first, second = asks(conversation).seq, asks(conversation).seq
     assert first < second
     conversation.append_message(Message.tool("appended", tool_call_id="call_0"))
-    conversation.finish_call(conversation.begin_call(second, 0), "recorded")
+    conversation.calls.finish(conversation.calls.begin(second, 0), "recorded")
     assert results_by_call(conversation) == [[UNFINISHED] * 3, ["recorded", "appended", UNFINISHED]]
 
 
@@ -402,13 +402,13 @@ def test_history_without_results_does_not_read_the_begun_calls(url: str) -> None
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
         conversation = store.open("k", messages=[message("pay")])
-        effect = conversation.begin_call(asks(conversation).seq, 0)
+        effect = conversation.calls.begin(asks(conversation).seq, 0)
         counts = []
         for _ in range(2):
             with watched(engine) as statements:
                 conversation.history(last=50)
             counts.append(len(statements))
-            conversation.finish_call(effect, "paid")
+            conversation.calls.finish(effect, "paid")
         assert counts == [1, 2]
     engine.dispose()
 
@@ -444,15 +444,15 @@ def test_history_with_late_approvals_is_accepted_by_providers(store: Store, step
         return conversation.append_message(Message.assistant(tool_calls=[call])).seq
 
     def finish(suspension: Suspension, output: str) -> None:
-        for seq, position in conversation.resume(suspension.id, True).calls:
-            conversation.finish_call(conversation.begin_call(seq, position), output)
+        for seq, position in conversation.suspensions.answer_by_id(suspension.id, True).calls:
+            conversation.calls.finish(conversation.calls.begin(seq, position), output)
 
     for number, step in enumerate(steps):
         match step:
             case "ask":
-                waiting.append(conversation.suspend([(ask(number), 0)]))
+                waiting.append(conversation.suspensions.create([(ask(number), 0)]))
             case "exchange":
-                conversation.finish_call(conversation.begin_call(ask(number), 0), f"result {number}")
+                conversation.calls.finish(conversation.calls.begin(ask(number), 0), f"result {number}")
             case "finish oldest" | "finish newest" if waiting:
                 finish(waiting.pop(0 if step == "finish oldest" else -1), f"late {number}")
             case "compact":
@@ -461,7 +461,7 @@ def test_history_with_late_approvals_is_accepted_by_providers(store: Store, step
                 pending = conversation.begin_compaction()
                 finish(waiting.pop(), f"late {number}")
                 if pending is not None:
-                    conversation.finish_compaction(pending, [message("summary", role="assistant")])
+                    pending.finish([message("summary", role="assistant")])
             case _:
                 conversation.append_message(message(step, role="user" if step == "user" else "assistant"))
         for last in range(len(conversation.messages()) + 1):
@@ -538,7 +538,7 @@ def test_call_is_unknown_if_the_block_raises_or_sets_no_output(either_store: Sto
             raise ZeroDivisionError
         with turn.call(asking, 1):
             pass  # no output
-        assert [call.position for call in either_store.unknown_calls()] == [0, 1]
+        assert [call.position for call in either_store.calls.unknown()] == [0, 1]
         with pytest.raises(CallUnknown), turn.call(asking, 0):
             pass
         with turn.call(asking, 1, idempotent=True) as effect:
@@ -555,7 +555,7 @@ def test_call_is_unknown_if_its_result_was_rolled_back_with_the_callers_transact
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
         with turn.call(asking, 0) as effect, suppress(Cancelled), store.transaction() as transaction:
-            transaction.conversation("k").finish_call(effect, "paid")
+            transaction.conversation("k").calls.finish(effect, "paid")
             raise Cancelled
         assert effect.result is None
     assert states(conversation) == [(1, 0, "unknown")]
@@ -568,7 +568,7 @@ def test_output_is_stored_if_an_earlier_result_was_rolled_back_with_the_callers_
         asking = turn.append(Message.assistant(tool_calls=CALLS))
         with turn.call(asking, 0) as effect:
             with suppress(Cancelled), store.engine.connect() as connection:
-                store.using(connection).conversation("k").finish_call(effect, "lost")
+                store.using(connection).conversation("k").calls.finish(effect, "lost")
                 raise Cancelled
             effect.output = "paid"
     assert states(conversation) == [(1, 0, "finished")]
@@ -580,11 +580,11 @@ def test_result_that_was_committed_with_the_callers_transaction_ends_the_call(st
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
         with turn.call(asking, 0) as effect, store.transaction() as transaction:
-            result = transaction.conversation("k").finish_call(effect, "paid")
+            result = transaction.conversation("k").calls.finish(effect, "paid")
         assert effect.result == result
         effect = turn.begin_call(asking, 1)
         with store.transaction() as transaction:
-            transaction.conversation("k").finish_call(effect, "paid too")
+            transaction.conversation("k").calls.finish(effect, "paid too")
             turn.end_call(effect)  # writes nothing, because the transaction has locked the call
     assert [state for _, _, state in states(conversation)] == ["finished"] * 2
 
@@ -617,7 +617,7 @@ def test_output_that_was_set_before_a_call_is_cancelled_is_stored(url: str) -> N
                 await ran.wait()
                 task.cancel()
                 await asyncio.wait([task])
-            assert [each.state for each in await conversation.calls()] == ["finished"]
+            assert [each.state for each in await conversation.calls.list()] == ["finished"]
 
     asyncio.run(run())
 
@@ -628,7 +628,7 @@ def test_messages_of_a_turn_are_in_the_order_of_the_log(store: Store, clock: Clo
     asking = killed.append(Message.assistant(tool_calls=CALLS))
     killed.begin_call(asking, 0)
     clock.move(minutes=2)
-    conversation.resolve_call(asking.seq, 0, output="paid")
+    conversation.calls.resolve(asking.seq, 0, output="paid")
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
         turn.append(Message.assistant("You have paid."))
         raise ZeroDivisionError
@@ -668,10 +668,10 @@ def test_turn_that_lost_the_lease_cannot_begin_a_call(store: Store) -> None:
     conversation = store.open("k")
     turn = conversation.turn("t").begin()
     asking = turn.append(Message.assistant(tool_calls=CALLS))
-    conversation.release_turn()
+    conversation.turns.release()
     with pytest.raises(LeaseLost), turn.call(asking, 0):
         pass
-    assert conversation.calls() == []
+    assert conversation.calls.list() == []
 
 
 def test_begin_and_end_of_a_call_extend_the_lease_of_the_turn(store: Store, clock: Clock) -> None:
@@ -685,7 +685,7 @@ def test_begin_and_end_of_a_call_extend_the_lease_of_the_turn(store: Store, cloc
                 with pytest.raises(TurnInProgress), conversation.turn("another"):
                     pass
                 effect.output = moment
-    assert conversation.find_turn("t") is not None
+    assert conversation.turns.find("t") is not None
 
 
 def test_call_is_unknown_if_the_task_is_cancelled_before_setting_an_output(url: str) -> None:
@@ -705,7 +705,7 @@ def test_call_is_unknown_if_the_task_is_cancelled_before_setting_an_output(url: 
                 await entered.wait()
                 task.cancel()
                 await asyncio.wait([task])
-                assert [call.position for call in await store.unknown_calls()] == [0]
+                assert [call.position for call in await store.calls.unknown()] == [0]
 
     asyncio.run(run())
 
@@ -715,7 +715,7 @@ def test_call_is_unknown_if_the_task_is_cancelled_before_setting_an_output(url: 
 
 def unknown(conversation: Conversation, clock: Clock) -> int:
     seq = asks(conversation).seq
-    conversation.begin_call(seq, 0)
+    conversation.calls.begin(seq, 0)
     clock.move(minutes=2)
     return seq
 
@@ -723,18 +723,18 @@ def unknown(conversation: Conversation, clock: Clock) -> int:
 def test_resolve_call_with_an_output_stores_the_output_as_the_result(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = unknown(conversation, clock)
-    stored = conversation.resolve_call(seq, 0, output="paid")
+    stored = conversation.calls.resolve(seq, 0, output="paid")
     assert stored is not None
     assert (stored.content, stored.tool_call_id, stored.name) == ("paid", "call_0", "pay")
-    assert conversation.begin_call(seq, 0).result == replayed(stored)
-    assert either_store.unknown_calls() == []
+    assert conversation.calls.begin(seq, 0).result == replayed(stored)
+    assert either_store.calls.unknown() == []
 
 
 def test_resolve_call_with_a_failure_stores_the_failure_as_the_result(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = unknown(conversation, clock)
-    conversation.resolve_call(seq, 0, failed="refused")
-    result = conversation.begin_call(seq, 0).result
+    conversation.calls.resolve(seq, 0, failed="refused")
+    result = conversation.calls.begin(seq, 0).result
     assert result is not None
     assert (result.content, result.extra) == ("refused", {"failed": True})
 
@@ -742,13 +742,13 @@ def test_resolve_call_with_a_failure_stores_the_failure_as_the_result(store: Sto
 def test_call_resolved_with_retry_can_begin_one_more_time(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     seq = unknown(conversation, clock)
-    (key,) = {call.effect_key for call in store.unknown_calls()}
-    assert conversation.resolve_call(seq, 0, retry=True) is None
-    assert (states(conversation), store.unknown_calls()) == ([(seq, 0, "retry")], [])
-    effect = conversation.begin_call(seq, 0)
+    (key,) = {call.effect_key for call in store.calls.unknown()}
+    assert conversation.calls.resolve(seq, 0, retry=True) is None
+    assert (states(conversation), store.calls.unknown()) == ([(seq, 0, "retry")], [])
+    effect = conversation.calls.begin(seq, 0)
     assert effect.key == key
     with pytest.raises(CallInProgress):
-        conversation.begin_call(seq, 0)
+        conversation.calls.begin(seq, 0)
 
 
 @pytest.mark.parametrize("resolution", [{"output": "paid"}, {"retry": True}])
@@ -756,11 +756,11 @@ def test_finish_call_is_refused_after_the_call_was_resolved(
     store: Store, clock: Clock, resolution: dict[str, Any]
 ) -> None:
     conversation = store.open("k")
-    late = conversation.begin_call(asks(conversation).seq, 0)
+    late = conversation.calls.begin(asks(conversation).seq, 0)
     clock.move(minutes=2)
-    conversation.resolve_call(1, 0, **resolution)
+    conversation.calls.resolve(1, 0, **resolution)
     with pytest.raises(Conflict, match="was resolved"):
-        conversation.finish_call(late, "late")
+        conversation.calls.finish(late, "late")
     assert [each.content for each in conversation.messages()][1:] == [
         value for value in resolution.values() if value == "paid"
     ]
@@ -770,15 +770,15 @@ def test_resolve_call_refuses_a_call_that_is_not_unknown(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
     with pytest.raises(LangoStoreError, match="was never begun"):
-        conversation.resolve_call(seq, 0, retry=True)
-    effect = conversation.begin_call(seq, 0)
+        conversation.calls.resolve(seq, 0, retry=True)
+    effect = conversation.calls.begin(seq, 0)
     with pytest.raises(CallInProgress):
-        conversation.resolve_call(seq, 0, retry=True)
-    conversation.finish_call(effect, "done")
+        conversation.calls.resolve(seq, 0, retry=True)
+    conversation.calls.finish(effect, "done")
     with pytest.raises(LangoStoreError, match="already has a result: message 2"):
-        conversation.resolve_call(seq, 0, output="other")
+        conversation.calls.resolve(seq, 0, output="other")
     with pytest.raises(TypeError, match="retry=True"):
-        conversation.resolve_call(seq, 0, output="other", retry=True)
+        conversation.calls.resolve(seq, 0, output="other", retry=True)
 
 
 # Removed messages
@@ -788,8 +788,8 @@ def test_resolve_call_refuses_a_call_that_is_not_unknown(store: Store) -> None:
 def test_begun_call_is_deleted_with_the_message_that_asks_for_the_call(store: Store, change: str) -> None:
     conversation = store.open("k", messages=[message()])
     seq = asks(conversation).seq
-    conversation.finish_call(conversation.begin_call(seq, 0), "done")
-    conversation.begin_call(seq, 1)
+    conversation.calls.finish(conversation.calls.begin(seq, 0), "done")
+    conversation.calls.begin(seq, 1)
     match change:
         case "truncate":
             conversation.truncate(after=1)
@@ -804,30 +804,30 @@ def test_begun_call_is_deleted_with_the_message_that_asks_for_the_call(store: St
             conversation.append_messages([message()], replace_after=1)
         case "discard":
             conversation.compact(lambda _: message("summary"), discard=True)
-    assert conversation.calls() == []
+    assert conversation.calls.list() == []
     assert [each for each in store.examine() if each.name != "settings"] == []
 
 
 def test_call_is_unknown_after_the_message_with_the_result_is_removed(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
-    conversation.finish_call(conversation.begin_call(seq, 0), "done")
+    conversation.calls.finish(conversation.calls.begin(seq, 0), "done")
     conversation.truncate(after=seq)
     with pytest.raises(CallUnknown):
-        conversation.begin_call(seq, 0)
-    assert (states(conversation), store.unknown_calls()) == ([(seq, 0, "unknown")], [])
-    conversation.resolve_call(seq, 0, output="done")
+        conversation.calls.begin(seq, 0)
+    assert (states(conversation), store.calls.unknown()) == ([(seq, 0, "unknown")], [])
+    conversation.calls.resolve(seq, 0, output="done")
     assert states(conversation) == [(seq, 0, "finished")]
 
 
 def test_update_message_refuses_to_change_begun_calls(store: Store) -> None:
     conversation = store.open("k")
     asking = asks(conversation)
-    conversation.finish_call(conversation.begin_call(asking.seq, 0), "paid")
+    conversation.calls.finish(conversation.calls.begin(asking.seq, 0), "paid")
     with pytest.raises(InvalidMessage, match="was begun"):
         conversation.update_message(asking.seq, Message.assistant(tool_calls=[ToolCall(id="", name="mail")]))
     conversation.update_message(asking.seq, asking.model_copy(update={"content": "I pay."}))
-    assert conversation.begin_call(asking.seq, 0).replayed
+    assert conversation.calls.begin(asking.seq, 0).replayed
 
 
 @pytest.mark.parametrize("resolution", [{"output": "paid"}, {"retry": True}])
@@ -837,36 +837,36 @@ def test_unknown_call_of_a_redacted_message_can_be_resolved(
     conversation = store.open("k")
     seq = unknown(conversation, clock)
     conversation.redact_message(seq)
-    assert [call.name for call in store.unknown_calls()] == [""]
-    conversation.resolve_call(seq, 0, **resolution)
-    assert store.unknown_calls() == []
+    assert [call.name for call in store.calls.unknown()] == [""]
+    conversation.calls.resolve(seq, 0, **resolution)
+    assert store.calls.unknown() == []
 
 
 def test_fork_has_no_begun_calls(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
-    conversation.finish_call(conversation.begin_call(seq, 0), "done")
+    conversation.calls.finish(conversation.calls.begin(seq, 0), "done")
     fork = conversation.fork("fork")
-    assert fork.calls() == []
-    assert not fork.begin_call(seq, 0).replayed
+    assert fork.calls.list() == []
+    assert not fork.calls.begin(seq, 0).replayed
 
 
 def test_session_renewed_after_expiry_has_no_calls_and_no_suspensions(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
-    conversation.begin_call(asks(conversation).seq, 0)
-    conversation.suspend()
+    conversation.calls.begin(asks(conversation).seq, 0)
+    conversation.suspensions.create()
     clock.move(hours=1)
     renewed = store.open("k", renew=True)
-    assert (renewed.calls(), renewed.suspensions()) == ([], [])
+    assert (renewed.calls.list(), renewed.suspensions.list()) == ([], [])
 
 
 def test_calls_of_an_expired_session_are_not_listed(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
     seq = asks(conversation).seq
-    conversation.begin_call(seq, 0)
+    conversation.calls.begin(seq, 0)
     clock.move(hours=2)
-    assert store.unknown_calls() == []
+    assert store.calls.unknown() == []
     with pytest.raises(LangoStoreError):
-        conversation.calls()
+        conversation.calls.list()
     store.expire()
-    assert store.open("k").calls() == []
+    assert store.open("k").calls.list() == []

@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         process = self.processes[number]
         turn, attempt = process.turn, process.attempt
         if not saves:
-            self.conversation.release_turn()
+            self.conversation.turns.release()
             self.session.release_turn()
         elif turn is not None and attempt is not None:
             self.compare(turn.save, lambda _: self.session.save(self.clock.time, attempt, {}))
@@ -249,7 +249,7 @@ class Machine(RuleBasedStateMachine):
 
         def call() -> Begun:
             if turn is None:
-                effect = process.conversation.begin_call(*place, limit=limit, idempotent=idempotent)
+                effect = process.conversation.calls.begin(*place, limit=limit, idempotent=idempotent)
             else:
                 effect = turn.begin_call(message, place[1], limit=limit, idempotent=idempotent)
             assert effect.replayed == (effect.result is not None)
@@ -275,7 +275,7 @@ class Machine(RuleBasedStateMachine):
 
         def call() -> Message:
             if turn is None:
-                return self.conversation.finish_call(effect, **outcome(output, failed))
+                return self.conversation.calls.finish(effect, **outcome(output, failed))
             effect.output, effect.failed = (UNSET, str(output)) if failed else (output, None)
             turn.end_call(effect)
             return cast(Message, effect.result)
@@ -319,7 +319,7 @@ class Machine(RuleBasedStateMachine):
             new = None if how == "retry" else result(call, output, how == "failed")
             return self.session.resolve_call(self.clock.time, place, new)
 
-        self.compare(lambda: self.conversation.resolve_call(*place, **options), model, outside_log=how == "retry")
+        self.compare(lambda: self.conversation.calls.resolve(*place, **options), model, outside_log=how == "retry")
 
     # Suspensions
 
@@ -338,7 +338,9 @@ class Machine(RuleBasedStateMachine):
             assert id not in [each.id for each in self.suspended]
             return self.session.suspend(self.clock.time, calls, state, ttl, id, token)
 
-        new = self.compare(lambda: self.conversation.suspend(calls, state=state, ttl=ttl), model, outside_log=True)
+        new = self.compare(
+            lambda: self.conversation.suspensions.create(calls, state=state, ttl=ttl), model, outside_log=True
+        )
         self.suspended += [] if new is None else [new]
 
     @precondition(lambda self: self.suspended)
@@ -349,8 +351,8 @@ class Machine(RuleBasedStateMachine):
 
         def call() -> Suspension:
             if by_id:
-                return self.conversation.resume(given.id, answer)
-            return self.store.resume(str(given.token), answer)
+                return self.conversation.suspensions.answer_by_id(given.id, answer)
+            return self.store.suspensions.answer(str(given.token), answer)
 
         self.compare(call, lambda _: self.session.resume(self.clock.time, given.id, answer), outside_log=True)
 
@@ -387,7 +389,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def log_and_turns_match(self) -> None:
         assert self.conversation.all_messages() == self.session.log
-        assert self.conversation.turns() == self.session.turns
+        assert self.conversation.turns.list() == self.session.turns
         assert self.conversation.info().last_seq == self.session.last_seq
         for process in self.processes:
             if process.turn is not None and process.attempt is not None:
@@ -396,23 +398,23 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def calls_match(self) -> None:
         expected = self.session.begun_calls(self.clock.time)
-        assert self.conversation.calls() == expected
+        assert self.conversation.calls.list() == expected
         unknown = [call for call in expected if call.state == "unknown" and call.result_seq is None]
-        assert self.store.unknown_calls() == unknown
+        assert self.store.calls.unknown() == unknown
 
     @invariant()
     def suspensions_match(self) -> None:
         stored = list(self.session.suspensions.values())
-        assert self.conversation.suspensions() == stored
+        assert self.conversation.suspensions.list() == stored
         waiting = [each for each in stored if each.answered_at is None]
-        page = self.store.suspensions(limit=2)
+        page = self.store.suspensions.list(limit=2)
         found = page.items
         while page.next is not None:
-            page = self.store.suspensions(limit=2, cursor=page.next)
+            page = self.store.suspensions.list(limit=2, cursor=page.next)
             found += page.items
         assert found == waiting
         due = [each for each in waiting if each.due_at is not None and each.due_at < self.clock.time]
-        assert self.store.suspensions(due_before=self.clock.time).items == due
+        assert self.store.suspensions.list(due_before=self.clock.time).items == due
 
     def teardown(self) -> None:
         assert_sound(self.store)

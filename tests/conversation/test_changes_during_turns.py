@@ -4,10 +4,21 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from support.databases import MakeDatabase
 from support.factories import contents, message, messages, seqs, summary
 from support.session_checks import assert_sound
+from support.turns import messages_of
 
-from lango_store import Conflict, Conversation, RunningTurn, SessionExpired, SessionNotFound, Store, Turn
+from lango_store import (
+    Conflict,
+    Conversation,
+    DamagedMessage,
+    RunningTurn,
+    SessionExpired,
+    SessionNotFound,
+    Store,
+    Turn,
+)
 from lango_store.testing import Clock
 
 
@@ -34,8 +45,8 @@ def test_messages_of_other_writers_are_not_part_of_the_turn(either_store: Store)
         conversation.append_message(message("other 4"))
     stored = saved(turn)
     assert (seqs(stored.messages), stored.first_seq, stored.last_seq, stored.turn_no) == ([2, 5], 2, 5, 2)
-    assert conversation.messages_of(stored) == stored.messages
-    assert conversation.messages_of(other) == other.messages
+    assert messages_of(conversation, stored) == stored.messages
+    assert messages_of(conversation, other) == other.messages
     assert [each.turn_no for each in conversation.messages()] == [None, 2, 1, 1, 2, None]
     assert reread(conversation, turn) == stored
     assert conversation.save_turn([], id="t").messages == stored.messages
@@ -65,7 +76,7 @@ def test_messages_truncated_during_a_turn_are_not_part_of_the_turn(
         conversation.truncate(after=after)
         turn.append(message("e"))
     assert contents(saved(turn).messages) == [*remaining, "e"]
-    assert conversation.messages_of(saved(turn)) == saved(turn).messages
+    assert messages_of(conversation, saved(turn)) == saved(turn).messages
     assert reread(conversation, turn) == saved(turn)
     assert_sound(store)
 
@@ -76,7 +87,7 @@ def test_clearing_the_session_during_a_turn_leaves_an_empty_turn(store: Store) -
         turn.append_messages(messages(3))
         conversation.clear()
     assert saved(turn).messages == []
-    assert [each.id for each in conversation.turns()] == ["t"]
+    assert [each.id for each in conversation.turns.list()] == ["t"]
     assert_sound(store)
 
 
@@ -113,9 +124,9 @@ def test_undo_after_a_turn_does_not_add_a_message_that_was_removed_during_the_tu
                 conversation.pop_message()
             case _:
                 conversation.truncate(after=1)
-    conversation.undo()
+    conversation.versions.undo()
     assert [(each.content, each.turn_no) for each in conversation.messages()] == [("a", 1), ("b", None)]
-    assert conversation.messages_of(saved(turn)) == saved(turn).messages
+    assert messages_of(conversation, saved(turn)) == saved(turn).messages
     assert_sound(keeping)
     conversation.truncate(after=1)
     assert_sound(keeping)
@@ -130,7 +141,7 @@ def test_turn_is_saved_although_the_session_is_compacted_during_the_turn(either_
         turn.append(message("c"))
     assert contents(conversation.messages()) == ["summary", "c"]
     assert contents(saved(turn).messages) == (["c"] if discard else ["a", "b", "c"])
-    assert conversation.messages_of(saved(turn)) == saved(turn).messages
+    assert messages_of(conversation, saved(turn)) == saved(turn).messages
     assert reread(conversation, turn) == saved(turn)
     assert_sound(either_store)
 
@@ -142,9 +153,9 @@ def test_compaction_begun_during_a_turn_can_be_finished_after_the_turn(store: St
         pending = conversation.begin_compaction()
         assert pending is not None
         turn.append(message("b"))
-    conversation.finish_compaction(pending, summary("summary"))
+    pending.finish(summary("summary"))
     assert contents(conversation.messages()) == ["summary", "b"]
-    assert contents(conversation.messages_of(saved(turn))) == ["a", "b"]
+    assert contents(messages_of(conversation, saved(turn))) == ["a", "b"]
 
 
 def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) -> None:
@@ -160,6 +171,22 @@ def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) ->
     assert contents(reread(conversation, turn).messages) == ["a", "b"]
 
 
+@pytest.mark.parametrize("text", ["x'ff'", "CAST(x'ff' AS TEXT)"])
+def test_turn_with_a_damaged_message_is_not_saved(make_sqlite: MakeDatabase, text: str) -> None:
+    with Store(make_sqlite()) as store:
+        turn = store.open("k").turn("t").begin()
+        turn.append_messages([message("a"), message("b")])
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(f"UPDATE lango_message SET text = {text} WHERE seq = 2")
+        with pytest.raises(DamagedMessage) as raised:
+            turn.save()
+        assert (raised.value.seq, raised.value.field) == (2, "text")
+        conversation = store.conversation("k")
+        assert (conversation.turns(), conversation.open_turn() is None) == ([], False)
+        conversation.delete_message(2)
+        assert contents(turn.save().messages) == ["a"]
+
+
 def test_turn_in_progress_is_replayed_if_save_turn_saves_the_same_id_first(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t") as turn:
@@ -169,9 +196,9 @@ def test_turn_in_progress_is_replayed_if_save_turn_saves_the_same_id_first(store
         turn.usage = {"tokens": 2}
     assert saved(turn).replayed
     assert saved(turn) == first.model_copy(update={"replayed": True})
-    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 1})
+    assert (conversation.info().turn_count, conversation.total_usage()) == (1, {"tokens": 1})
     assert [each.turn_no for each in conversation.messages()] == [None, 1]
-    assert (conversation.open_turn(), conversation.drafts()) == (None, [])
+    assert (conversation.turns.in_progress(), conversation.drafts.list()) == (None, [])
 
 
 def test_turn_that_another_attempt_has_saved_is_not_saved_again(store: Store, clock: Clock) -> None:
@@ -183,7 +210,7 @@ def test_turn_that_another_attempt_has_saved_is_not_saved_again(store: Store, cl
         assert new.append(message("question")).replayed
         new.append(message("answer", role="assistant"))
     assert old.save() == saved(new).model_copy(update={"replayed": True})
-    assert conversation.event_count() == 1
+    assert conversation.info().turn_count == 1
 
 
 def test_append_of_an_old_attempt_raises_conflict_after_another_attempt_saved_the_turn(
@@ -197,7 +224,7 @@ def test_append_of_an_old_attempt_raises_conflict_after_another_attempt_saved_th
     conversation.append_message(message("later", id="later"))
     with pytest.raises(Conflict):
         old.append(message("later", id="later"))
-    assert contents(conversation.messages_of(saved(new))) == ["answer"]
+    assert contents(messages_of(conversation, saved(new))) == ["answer"]
 
 
 # The end of the session
@@ -208,7 +235,7 @@ def test_writes_of_a_turn_raise_session_not_found_after_the_session_is_deleted(e
     turn = conversation.turn("t").__enter__()
     turn.write("draft")
     either_store.delete("k")
-    for call in (lambda: turn.append(message()), turn.inbox, lambda: turn.__exit__(None, None, None)):
+    for call in (lambda: turn.append(message()), turn.take_inbox, lambda: turn.__exit__(None, None, None)):
         with pytest.raises(SessionNotFound):
             call()
     assert not either_store.exists("k")
@@ -221,14 +248,14 @@ def test_turn_of_a_deleted_session_cannot_write_to_a_new_session_of_the_same_key
     turn.write("draft")
     either_store.delete("k")
     either_store.create("k", messages=[message("new")])
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     before = conversation.info()
     turn.write("collected")
-    for call in (lambda: turn.append(message()), turn.flush, turn.inbox, lambda: turn.__exit__(None, None, None)):
+    for call in (lambda: turn.append(message()), turn.flush, turn.take_inbox, lambda: turn.__exit__(None, None, None)):
         with pytest.raises(Conflict):
             call()
     assert conversation.info() == before
-    assert (conversation.turns(), conversation.drafts()) == ([], [])
+    assert (conversation.turns.list(), conversation.drafts.list()) == ([], [])
 
 
 def test_writes_of_a_turn_raise_session_expired_after_the_session_expires(either_store: Store, clock: Clock) -> None:
@@ -237,11 +264,11 @@ def test_writes_of_a_turn_raise_session_expired_after_the_session_expires(either
     turn.write("draft")
     clock.move(minutes=1)
     turn.write("collected")
-    for call in (lambda: turn.append(message()), turn.flush, turn.inbox):
+    for call in (lambda: turn.append(message()), turn.flush, turn.take_inbox):
         with pytest.raises(SessionExpired):
             call()
     with pytest.raises(SessionExpired):
-        conversation.open_turn()
+        conversation.turns.in_progress()
 
 
 def test_turn_continues_after_the_expired_session_is_touched(store: Store, clock: Clock) -> None:
@@ -264,17 +291,17 @@ def test_turn_that_ends_after_the_session_expired_is_not_saved(either_store: Sto
     with pytest.raises(SessionExpired):
         turn.__exit__(None, None, None)
     either_store.touch("k")
-    assert (conversation.turns(), conversation.open_turn()) == ([], None)
+    assert (conversation.turns.list(), conversation.turns.in_progress()) == ([], None)
 
 
 def test_session_that_replaces_an_expired_session_has_no_turn_drafts_or_inbox(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=timedelta(minutes=1))
     turn = conversation.turn("t", lease=timedelta(days=1)).__enter__()
     turn.write("draft")
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     clock.move(minutes=1)
     store.append_message("k", message("new"), create=True)
-    assert (conversation.open_turn(), conversation.drafts(), conversation.inbox()) == (None, [], [])
+    assert (conversation.turns.in_progress(), conversation.drafts.list(), conversation.inbox.list()) == (None, [], [])
     with pytest.raises(Conflict):
         turn.append(message())
     assert contents(conversation.messages()) == ["new"]
@@ -299,9 +326,9 @@ def test_fork_has_no_lease_no_drafts_and_an_empty_inbox(either_store: Store) -> 
     with conversation.turn("t") as turn:
         turn.append(message("a"))
         turn.write("draft")
-        conversation.enqueue(message("waiting"))
+        conversation.inbox.put(message("waiting"))
         fork = conversation.fork()
-        assert (fork.open_turn(), fork.drafts(), fork.inbox()) == (None, [], [])
+        assert (fork.turns.in_progress(), fork.drafts.list(), fork.inbox.list()) == (None, [], [])
         with fork.turn("t") as of_fork:
             of_fork.append(message("of the fork"))
         turn.append(message("b"))

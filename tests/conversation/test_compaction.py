@@ -20,7 +20,7 @@ def test_messages_appended_during_compaction_follow_the_summary(store: Store) ->
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
-        store.append_messages("k", [message("meanwhile 1"), message("meanwhile 2")])
+        store.conversation("k").append_messages([message("meanwhile 1"), message("meanwhile 2")])
         return summary()
 
     conversation.compact(summarize)
@@ -40,10 +40,10 @@ def test_finish_compaction_replaces_the_window_that_begin_compaction_returned(st
     assert pending is not None
     assert contents(pending.window) == ["message 0", "message 1", "message 2"]
     conversation.append_message(message("meanwhile"))
-    compaction = conversation.finish_compaction(pending, summary())
+    compaction = pending.finish(summary())
     assert (compaction.replaced_upto, contents(conversation.messages())) == (3, ["summary", "meanwhile"])
     with pytest.raises(Conflict):
-        conversation.finish_compaction(pending, summary())
+        pending.finish(summary())
     assert store.open("empty").begin_compaction() is None
 
 
@@ -51,8 +51,10 @@ def test_compaction_of_one_session_hides_no_message_of_another_session(store: St
     conversation = store.open("k")
     conversation.save_turn(messages(2))
     store.open("other", messages=messages(2)).compact(lambda window: summary())
-    assert {turn.turn_no for turn in conversation.turns()} == {turn.turn_no for turn in store.open("other").turns()}
-    assert conversation.last_message() == conversation.all_messages()[-1]
+    assert {turn.turn_no for turn in conversation.turns.list()} == {
+        turn.turn_no for turn in store.open("other").turns.list()
+    }
+    assert conversation.messages(last=1) == conversation.all_messages()[-1:]
 
 
 def test_one_of_two_concurrent_compactions_raises_conflict(store: Store) -> None:
@@ -106,7 +108,7 @@ def test_failing_summarizer_changes_nothing(store: Store) -> None:
 def test_compaction_of_an_empty_window_returns_none(store: Store) -> None:
     conversation = store.open("k")
     assert conversation.compact(lambda window: pytest.fail("called")) is None
-    assert conversation.event_count() == 0
+    assert conversation.info().turn_count == 0
 
 
 def test_compactions_returns_the_summary_and_the_replaced_range_of_each_compaction(store: Store) -> None:
@@ -141,7 +143,7 @@ def test_compaction_with_discard_deletes_replaced_messages_and_keeps_usage(store
     assert compaction is not None
     assert (compaction.discarded, compaction.replaced_messages) == (True, 2)
     counted = {"original_event_count": 3, "original_message_count": 2}
-    assert conversation.turns()[-1].metadata == counted | {"discarded": True}
+    assert conversation.turns.list()[-1].metadata == counted | {"discarded": True}
     assert [(m.content, m.turn_no) for m in conversation.all_messages()] == [("meanwhile", 4), ("two", 5)]
     assert contents(conversation.messages()) == ["two", "meanwhile"]
     info = conversation.info()
@@ -170,7 +172,7 @@ def test_compaction_with_discard_subtracts_discarded_messages_from_last_consolid
     conversation = store.open("k", messages=messages(3))
 
     def summarize(window: list[Message]) -> list[Message]:
-        store.append_messages("k", messages(2))
+        store.conversation("k").append_messages(messages(2))
         conversation.update(last_consolidated=4)
         return summary()
 
@@ -187,12 +189,12 @@ def test_compaction_with_discard_keeps_an_empty_turn_saved_during_the_compaction
         return summary()
 
     conversation.compact(summarize, discard=True)
-    assert [(turn.kind, turn.id, turn.usage) for turn in conversation.turns()] == [
+    assert [(turn.kind, turn.id, turn.usage) for turn in conversation.turns.list()] == [
         ("turn", "meanwhile", {"tokens": 10}),
         ("compaction", None, {"tokens": 1}),
     ]
     assert conversation.save_turn([], {"tokens": 10}, id="meanwhile").replayed
-    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+    assert (conversation.info().turn_count, conversation.total_usage()) == (2, {"tokens": 11})
 
 
 def test_history_starts_with_the_summary_and_omits_the_result_of_a_replaced_call(store: Store) -> None:

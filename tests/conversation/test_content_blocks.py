@@ -1,7 +1,5 @@
 """Contents that are lists of blocks: their text in output, archive searches and prompts."""
 
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from support.factories import message
 
 from lango_store import Message, Store, ToolCall
 from lango_store._values.content_blocks import parts_of, text_of
-from lango_store.archive import Archive
 
 OPENAI = [{"type": "text", "text": "What is"}, {"type": "text", "text": "this?"}]
 RESPONSES = [
@@ -87,28 +84,6 @@ def test_show_command_prints_blocks_that_are_not_text_as_json(make_sqlite: MakeD
     assert lines[lines.index("What is this?") + 1].startswith('{"type": "image_url"')
     assert "← look: What is" in lines
     assert '"a": 1' in lines
-
-
-@pytest.mark.parametrize("provider", BLOCKS)
-def test_archive_search_finds_words_in_text_blocks(url: str, tmp_path: Path, provider: str) -> None:
-    cold = tmp_path / "cold.db"
-    with Store(url) as store:
-        store.create("k", messages=[message(BLOCKS[provider]), message([{"title": "deep", "text": "fjord"}])])
-        store.expire(older_than=timedelta(0), archive=cold)
-        with Archive(cold) as archive:
-            (hit,) = archive.search("this what")
-            assert (hit["seq"], hit["text"]) == (1, "What is this?")
-            assert archive.search("text") == archive.search("ephemeral") == []
-            assert [each["seq"] for each in archive.search("deep fjord")] == [2]
-        assert store.restore(cold, "k").messages[0].content == BLOCKS[provider]
-
-
-def test_archive_search_finds_words_in_blocks_that_are_not_text(url: str, tmp_path: Path) -> None:
-    with Store(url) as store:
-        store.create("k", messages=[message(WITH_IMAGE)])
-        store.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
-    with Archive(tmp_path / "cold.db") as archive:
-        assert archive.search("what fjord")
 
 
 @pytest.mark.parametrize("provider", BLOCKS)

@@ -14,4 +14,4 @@ def test_drafts_raises_damaged_message_if_a_stored_piece_is_not_text(store: Stor
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_draft SET piece = '5'")
     with pytest.raises(DamagedMessage, match="draft 1: is not text"):
-        conversation.drafts()
+        conversation.drafts.list()

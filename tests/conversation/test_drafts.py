@@ -22,7 +22,6 @@ from lango_store import (
     InvalidMessage,
     LangoStoreError,
     Message,
-    MessageRole,
     RunningTurn,
     SessionNotFound,
     Store,
@@ -50,17 +49,17 @@ def begun(conversation: Conversation, id: str = "t", *pieces: str) -> RunningTur
 
 def fail(conversation: Conversation, id: str, *pieces: str) -> Draft:
     """Stream these pieces in an attempt of a turn that fails; return its draft."""
-    before = {draft.id for draft in conversation.drafts()}
+    before = {draft.id for draft in conversation.drafts.list()}
     with suppress(ZeroDivisionError), conversation.turn(id) as turn:
         for piece in pieces:
             turn.write(piece)
         raise ZeroDivisionError
-    (draft,) = [each for each in conversation.drafts() if each.id not in before]
+    (draft,) = [each for each in conversation.drafts.list() if each.id not in before]
     return draft
 
 
 def texts(conversation: Conversation) -> list[str]:
-    return [draft.text for draft in conversation.drafts()]
+    return [draft.text for draft in conversation.drafts.list()]
 
 
 # Write
@@ -69,18 +68,18 @@ def texts(conversation: Conversation) -> list[str]:
 def test_drafts_lists_the_text_that_a_turn_has_streamed(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t", flush=AT_ONCE) as turn:
-        assert (turn.draft_text, conversation.drafts()) == ("", [])
+        assert (turn.draft_text, conversation.drafts.list()) == ("", [])
         turn.write("Hel")
         first = clock.time
         clock.move(seconds=1)
         turn.write("lo")
-        (draft,) = conversation.drafts()
+        (draft,) = conversation.drafts.list()
         assert (draft.turn_id, draft.text, turn.draft_text) == ("t", "Hello", "Hello")
         assert (draft.created_at, draft.updated_at) == (first, clock.time)
-        open_turn = conversation.open_turn()
+        open_turn = conversation.turns.in_progress()
         assert open_turn is not None
         assert open_turn.draft_id == draft.id
-    assert conversation.drafts() == []
+    assert conversation.drafts.list() == []
 
 
 def test_pieces_after_the_first_are_collected_until_flush(either_store: Store) -> None:
@@ -119,11 +118,11 @@ def test_append_of_the_answer_deletes_the_draft(either_store: Store) -> None:
         turn.append(message("a result", role="tool"))
         assert (turn.draft_text, texts(conversation)) == ("first answer", ["first "])
         turn.append(message(turn.draft_text, role="assistant"))
-        assert (turn.draft_text, conversation.drafts()) == ("", [])
+        assert (turn.draft_text, conversation.drafts.list()) == ("", [])
         turn.write("second")
         assert (turn.draft_text, texts(conversation)) == ("second", ["second"])
         turn.append_messages([message("second", role="model"), message("result", role="tool")])
-        assert (turn.draft_text, conversation.drafts()) == ("", [])
+        assert (turn.draft_text, conversation.drafts.list()) == ("", [])
     assert conversation.info().message_count == 5
 
 
@@ -135,7 +134,7 @@ def test_append_of_an_answer_that_an_earlier_attempt_stored_deletes_the_draft(st
     with conversation.turn("t") as turn:
         turn.write("answer")
         assert turn.append(message("answer", role="assistant")).replayed
-        assert (turn.draft_text, conversation.drafts()) == ("", [])
+        assert (turn.draft_text, conversation.drafts.list()) == ("", [])
 
 
 def test_append_of_an_invalid_answer_keeps_the_draft(store: Store) -> None:
@@ -154,7 +153,7 @@ def test_empty_pieces_are_not_stored(either_store: Store, pieces: list[str]) -> 
         for piece in pieces:
             turn.write(piece)
         turn.flush()
-        assert (turn.interrupt(), conversation.drafts()) == (None, [])
+        assert (turn.interrupt(), conversation.drafts.list()) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -178,9 +177,9 @@ def test_turn_write_accepts_any_text(either_store: Store, pieces: list[str], flu
             turn.write(piece)
         assert turn.draft_text == text
         raise ZeroDivisionError
-    (draft,) = conversation.drafts()
+    (draft,) = conversation.drafts.list()
     assert draft.text == text
-    assert conversation.keep_draft(draft.id).content == text
+    assert conversation.drafts.keep(draft.id).content == text
     with conversation.turn("t", flush=flush) as turn:
         for piece in pieces:
             turn.write(piece)
@@ -208,7 +207,7 @@ def test_draft_of_a_failed_attempt_stays(either_store: Store) -> None:
     first = fail(conversation, "t", "first ", "attempt")
     second = fail(conversation, "t", "second")
     other = fail(conversation, "other", "third")
-    assert [(each.turn_id, each.text) for each in conversation.drafts()] == [
+    assert [(each.turn_id, each.text) for each in conversation.drafts.list()] == [
         ("t", "first attempt"),
         ("t", "second"),
         ("other", "third"),
@@ -235,7 +234,7 @@ def test_draft_of_a_turn_stays_after_another_turn_took_over_the_lease(store: Sto
     with conversation.turn("t2") as turn:
         turn.write("new")
         turn.append(message("new", role="assistant"))
-    assert [(each.turn_id, each.text) for each in conversation.drafts()] == [("t1", "of the old holder")]
+    assert [(each.turn_id, each.text) for each in conversation.drafts.list()] == [("t1", "of the old holder")]
 
 
 # Interrupt
@@ -250,7 +249,7 @@ def test_interrupt_appends_the_draft_as_an_interrupted_answer(either_store: Stor
         answer = turn.interrupt()
         assert answer is not None
         assert (answer.role, answer.content, answer.extra) == ("assistant", "Once upon a time", {"interrupted": True})
-        assert (turn.draft_text, conversation.drafts(), turn.interrupt()) == ("", [], None)
+        assert (turn.draft_text, conversation.drafts.list(), turn.interrupt()) == ("", [], None)
     assert turn.stored is not None
     assert contents(turn.stored.messages) == ["question", "Once upon a time"]
 
@@ -262,28 +261,28 @@ def test_keep_draft_appends_the_draft_as_an_interrupted_answer(either_store: Sto
     conversation = either_store.open("k", messages=[message("question")])
     draft = fail(conversation, "t", "Once upon ", "a time")
     clock.move(seconds=1)
-    answer = conversation.keep_draft(draft.id)
+    answer = conversation.drafts.keep(draft.id)
     assert (answer.role, answer.content, answer.extra) == ("assistant", "Once upon a time", {"interrupted": True})
     assert (answer.seq, answer.turn_no, answer.created_at, answer.replayed) == (2, None, clock.time, False)
     assert conversation.messages()[-1] == answer
-    assert conversation.drafts() == []
+    assert conversation.drafts.list() == []
 
 
 def test_token_counter_counts_the_tokens_of_a_kept_draft(url: str) -> None:
     with Store(url, token_counter=lambda each: len(str(each.content))) as store:
         conversation = store.open("k")
-        assert conversation.keep_draft(fail(conversation, "t", "four").id).tokens == 4
+        assert conversation.drafts.keep(fail(conversation, "t", "four").id).tokens == 4
         assert conversation.info().token_count == 4
 
 
 def test_second_keep_draft_returns_the_stored_message(either_store: Store) -> None:
     conversation = either_store.open("k")
     draft = fail(conversation, "t", "text")
-    first = conversation.keep_draft(draft.id)
-    again = conversation.keep_draft(draft.id)
+    first = conversation.drafts.keep(draft.id)
+    again = conversation.drafts.keep(draft.id)
     assert again == first.model_copy(update={"replayed": True})
     assert contents(conversation.messages()) == ["text"]
-    assert not conversation.drop_draft(draft.id)
+    assert not conversation.drafts.drop(draft.id)
 
 
 def test_drop_draft_deletes_one_draft(either_store: Store) -> None:
@@ -291,27 +290,27 @@ def test_drop_draft_deletes_one_draft(either_store: Store) -> None:
     draft = fail(conversation, "t", "first")
     fail(conversation, "t", "second")
     before = conversation.info()
-    assert conversation.drop_draft(draft.id)
-    assert not conversation.drop_draft(draft.id)
+    assert conversation.drafts.drop(draft.id)
+    assert not conversation.drafts.drop(draft.id)
     assert texts(conversation) == ["second"]
     assert conversation.info() == before
 
 
-@pytest.mark.parametrize("method", ["keep_draft", "drop_draft"])
+@pytest.mark.parametrize("method", ["keep", "drop"])
 def test_draft_of_a_running_turn_can_be_neither_kept_nor_dropped(
     either_store: Store, clock: Clock, method: str
 ) -> None:
     conversation = either_store.open("k")
     begun(conversation, "t", "text")
-    (draft,) = conversation.drafts()
+    (draft,) = conversation.drafts.list()
     with pytest.raises(TurnInProgress) as raised:
-        getattr(conversation, method)(draft.id)
+        getattr(conversation.drafts, method)(draft.id)
     assert (raised.value.key, raised.value.turn_id) == ("k", "t")
     assert raised.value.until == clock.time + timedelta(minutes=2)
     assert (texts(conversation), conversation.messages()) == (["text"], [])
     clock.move(minutes=2)
-    assert getattr(conversation, method)(draft.id)
-    assert conversation.drafts() == []
+    assert getattr(conversation.drafts, method)(draft.id)
+    assert conversation.drafts.list() == []
 
 
 def test_draft_of_an_earlier_attempt_can_be_kept_or_dropped_while_the_turn_runs(store: Store) -> None:
@@ -320,8 +319,8 @@ def test_draft_of_an_earlier_attempt_can_be_kept_or_dropped_while_the_turn_runs(
     dropped = fail(conversation, "t", "dropped")
     with conversation.turn("t") as turn:
         turn.write("second")
-        kept = conversation.keep_draft(draft.id)
-        assert conversation.drop_draft(dropped.id)
+        kept = conversation.drafts.keep(draft.id)
+        assert conversation.drafts.drop(dropped.id)
         turn.append(message("second", role="assistant"))
     assert kept.seq == 1
     assert turn.stored is not None
@@ -331,14 +330,14 @@ def test_draft_of_an_earlier_attempt_can_be_kept_or_dropped_while_the_turn_runs(
 def test_turn_whose_draft_was_kept_can_still_append_the_whole_answer(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     turn = begun(conversation, "t", "first ")
-    (draft,) = conversation.drafts()
+    (draft,) = conversation.drafts.list()
     clock.move(minutes=2)
-    conversation.keep_draft(draft.id)
+    conversation.drafts.keep(draft.id)
     turn.write("second")
     turn.append(message(turn.draft_text, role="assistant"))
     turn.save()
     assert contents(conversation.messages()) == ["first ", "first second"]
-    assert conversation.drafts() == []
+    assert conversation.drafts.list() == []
 
 
 def test_keep_draft_refuses_a_draft_that_does_not_exist(either_store: Store) -> None:
@@ -347,36 +346,36 @@ def test_keep_draft_refuses_a_draft_that_does_not_exist(either_store: Store) -> 
     with conversation.turn("t"):
         pass
     for id in (saved.id, "0" * 16):
-        with pytest.raises(LangoStoreError, match=r"has no draft .*drafts\(\)"):
-            conversation.keep_draft(id)
-        assert not conversation.drop_draft(id)
+        with pytest.raises(LangoStoreError, match=r"has no draft .*drafts\.list\(\)"):
+            conversation.drafts.keep(id)
+        assert not conversation.drafts.drop(id)
     assert conversation.messages() == []
 
 
 @pytest.mark.parametrize("id", ["", "t", "0x1", " 1", "-1", "1_0", "f" * 16, "F" * 15 + "1", "f" * 40, "\0", 17, None])
-@pytest.mark.parametrize("method", ["keep_draft", "drop_draft"])
+@pytest.mark.parametrize("method", ["keep", "drop"])
 def test_invalid_draft_id_is_refused(store: Store, method: str, id: Any) -> None:
     conversation = store.open("k")
     with pytest.raises(ValueError, match=r"id=.*Draft\.id"):
-        getattr(conversation, method)(id)
+        getattr(conversation.drafts, method)(id)
 
 
 def test_drop_draft_refuses_alternative_spellings_of_the_id_of_a_running_draft(store: Store) -> None:
     conversation = store.open("k")
     begun(conversation, "t", "text")
-    (draft,) = conversation.drafts()
+    (draft,) = conversation.drafts.list()
     for id in (f"0x{draft.id}", f" {draft.id}", f"0{draft.id}"):
         with pytest.raises(ValueError, match=r"Draft\.id"):
-            conversation.drop_draft(id)
+            conversation.drafts.drop(id)
     assert texts(conversation) == ["text"]
 
 
 def test_draft_methods_raise_session_not_found_for_a_missing_session(either_store: Store) -> None:
     conversation = either_store.conversation("k")
     calls: list[Callable[[], object]] = [
-        conversation.drafts,
-        lambda: conversation.keep_draft("0" * 16),
-        lambda: conversation.drop_draft("0" * 16),
+        conversation.drafts.list,
+        lambda: conversation.drafts.keep("0" * 16),
+        lambda: conversation.drafts.drop("0" * 16),
     ]
     for call in calls:
         with pytest.raises(SessionNotFound):
@@ -388,9 +387,9 @@ def test_keep_draft_and_drop_draft_are_rolled_back_with_the_callers_transaction(
     kept, dropped = fail(conversation, "t", "kept"), fail(conversation, "t", "dropped")
     with store.engine.connect() as connection:
         inside = store.using(connection).conversation("k")
-        inside.keep_draft(kept.id)
-        inside.drop_draft(dropped.id)
-        assert inside.drafts() == []
+        inside.drafts.keep(kept.id)
+        inside.drafts.drop(dropped.id)
+        assert inside.drafts.list() == []
         connection.rollback()
     assert texts(conversation) == ["kept", "dropped"]
     assert conversation.messages() == []
@@ -406,7 +405,6 @@ def test_draft_is_not_in_the_window_the_counters_or_exports_to_other_systems(sto
         assert contents(conversation.messages()) == contents(conversation.all_messages()) == ["question"]
         assert [each["content"] for each in conversation.history()] == ["question"]
         assert contents(conversation.get().messages) == ["question"]
-        assert conversation.last_message(MessageRole.ASSISTANT) is None
         assert [each.message_count for each in store.list_sessions().items] == [1]
         for name in interchange.writable():
             if name not in ("jsonl", "openai"):  # backups contain drafts, and files for fine-tuning need an answer
@@ -422,11 +420,11 @@ def test_search_finds_neither_drafts_nor_inbox_messages(store: Store, url: str) 
     schema.enable_search(url)
     conversation = store.open("k", messages=[message("oak")])
     draft = fail(conversation, "t", "oak")
-    conversation.enqueue(message("oak"))
+    conversation.inbox.put(message("oak"))
     assert found(store, "oak") == [("k", 1)]
-    conversation.keep_draft(draft.id)
+    conversation.drafts.keep(draft.id)
     with conversation.turn("t") as turn:
-        turn.inbox()
+        turn.take_inbox()
     assert found(store, "oak") == [("k", 1), ("k", 2), ("k", 3)]
 
 
@@ -434,7 +432,7 @@ def test_search_finds_neither_drafts_nor_inbox_messages(store: Store, url: str) 
 def test_cuts_and_compactions_do_not_change_drafts_and_inbox(store: Store, method: str) -> None:
     conversation = store.open("k", messages=messages(2))
     fail(conversation, "t", "text")
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     match method:
         case "clear":
             conversation.clear()
@@ -443,7 +441,7 @@ def test_cuts_and_compactions_do_not_change_drafts_and_inbox(store: Store, metho
         case _:
             conversation.compact(lambda window: summary(), discard=method == "discard")
     assert texts(conversation) == ["text"]
-    assert contents(conversation.inbox()) == ["waiting"]
+    assert contents(conversation.inbox.list()) == ["waiting"]
 
 
 @pytest.mark.parametrize("method", ["delete", "delete_where", "expire", "expire into archive", "replace"])
@@ -451,9 +449,9 @@ def test_deleting_purging_or_renewing_a_session_deletes_drafts_and_inbox(
     store: Store, clock: Clock, tmp_path: Any, method: str
 ) -> None:
     conversation = store.open("k", ttl=timedelta(hours=1))
-    store.open("other").enqueue(message("stays"))
+    store.open("other").inbox.put(message("stays"))
     fail(conversation, "t", "text")
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     match method:
         case "delete":
             store.delete("k")
@@ -464,7 +462,7 @@ def test_deleting_purging_or_renewing_a_session_deletes_drafts_and_inbox(
             store.expire(archive=tmp_path / "cold.db" if method != "expire" else None)
         case _:
             clock.move(hours=1)
-            store.get_or_create("k", renew=True)
+            store.open("k", renew=True)
     with store.engine.connect() as connection:
         for name in ("lango_draft", "lango_inbox"):
             table = Base.metadata.tables[name]
@@ -528,7 +526,7 @@ def test_durability_of_a_connection_is_restored_after_storing_a_piece(url: str, 
         if error is None:
             turn.write("piece")
         elif error is Conflict:
-            conversation.release_turn()
+            conversation.turns.release()
             with pytest.raises(Conflict):
                 turn.write("piece")
         elif error is KeyboardInterrupt:
@@ -579,7 +577,7 @@ def interrupted(text: str = "half", **fields: Any) -> Message:
 
 def test_history_adds_a_note_after_an_interrupted_answer_at_the_end(either_store: Store) -> None:
     conversation = either_store.open("k", messages=[message("question")])
-    conversation.keep_draft(fail(conversation, "t", "half").id)
+    conversation.drafts.keep(fail(conversation, "t", "half").id)
     assert answers(conversation) == [("user", "question"), ("assistant", "half"), INTERRUPTED]
     assert answers(conversation, unanswered="keep") == [("user", "question"), ("assistant", "half")]
     assert answers(conversation, last=2) == [("user", "question"), ("assistant", "half"), INTERRUPTED]

@@ -24,7 +24,7 @@ def test_every_earlier_window_can_be_read(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b"), message("c")])
     conversation.update_message(2, message("B"))
     conversation.delete_message(1)
-    conversation.undo()
+    conversation.versions.undo()
     conversation.append_messages([message("d")], replace_after=2)
     conversation.compact(lambda _: summary())
     conversation.clear()
@@ -109,7 +109,7 @@ def test_get_as_of_a_time_returns_the_window_of_that_time(keeping: Store, clock:
         clock.move(minutes=1)
     conversation.truncate(after=1)
     clock.move(minutes=1)
-    conversation.undo()
+    conversation.versions.undo()
     windows = [at(conversation, began + timedelta(seconds=60 * number - 1)) for number in range(6)]
     assert windows == [[], ["a"], ["a", "b"], ["a", "b", "c"], ["a"], ["a", "b", "c"]]
     minute = timedelta(minutes=1)
@@ -141,14 +141,14 @@ def test_get_as_of_a_time_returns_a_message_of_the_inbox_from_the_time_at_which_
     keeping: Store, clock: Clock
 ) -> None:
     conversation = keeping.open("k")
-    waiting = conversation.enqueue(message("waiting"))
+    waiting = conversation.inbox.put(message("waiting"))
     clock.move(minutes=2)
     with conversation.turn() as turn:
-        (taken,) = turn.inbox()
+        (taken,) = turn.take_inbox()
     assert taken.created_at == waiting.created_at
     assert at(conversation, clock() - timedelta(minutes=1)) == []
     assert at(conversation, clock()) == ["waiting"]
-    assert contents(conversation.diff(clock() - timedelta(minutes=1), clock()).added) == ["waiting"]
+    assert contents(conversation.versions.diff(clock() - timedelta(minutes=1), clock()).added) == ["waiting"]
 
 
 def test_edit_of_the_time_of_a_message_does_not_change_when_it_entered_the_log(keeping: Store, clock: Clock) -> None:
@@ -170,7 +170,7 @@ def test_as_of_a_time_without_time_zone_is_refused(keeping: Store) -> None:
         with pytest.raises(ValueError, match="time zone"):
             call(as_of=naive)
     with pytest.raises(ValueError, match="time zone"):
-        conversation.diff(1, naive)
+        conversation.versions.diff(1, naive)
 
 
 # Differences
@@ -181,13 +181,13 @@ def test_diff_lists_added_removed_and_changed_messages(keeping: Store) -> None:
     conversation.update_message(2, message("B"))
     conversation.delete_message(1)
     conversation.append_message(message("d", role="record"))
-    there = conversation.diff(3, 6)
+    there = conversation.versions.diff(3, 6)
     assert (seqs(there.added), seqs(there.removed)) == ([6], [1])
     ((old, new),) = there.changed
     assert (old.content, new.content, old.seq, new.seq) == ("b", "B", 2, 2)
-    back = conversation.diff(6, 3)
+    back = conversation.versions.diff(6, 3)
     assert (back.added, back.removed, back.changed) == (there.removed, there.added, [(new, old)])
-    same = conversation.diff(6, 6)
+    same = conversation.versions.diff(6, 6)
     assert (same.added, same.removed, same.changed) == ([], [], [])
 
 
@@ -196,7 +196,7 @@ def test_diff_compares_the_logs_of_two_times(keeping: Store, clock: Clock) -> No
     before = clock()
     clock.move(minutes=1)
     conversation.pop_message()
-    assert contents(conversation.diff(before, clock()).removed) == ["b"]
+    assert contents(conversation.versions.diff(before, clock()).removed) == ["b"]
 
 
 # Forks
@@ -207,12 +207,12 @@ def test_fork_as_of_a_seq_copies_the_earlier_log(keeping: Store) -> None:
     conversation.save_turn([message("c", tokens=4)], {"tokens": 1}, id="t")
     conversation.update_message("b", message("short"))
     conversation.truncate(after=1)
-    conversation.set_values({"step": 1})
+    conversation.values.set({"step": 1})
     forked = conversation.fork("f", as_of=3)
-    assert forked.all_messages() == conversation.diff(0, 3).added
+    assert forked.all_messages() == conversation.versions.diff(0, 3).added
     assert contents(forked.messages()) == ["a", [LARGE], "c"]
-    assert (forked.info().token_count, forked.info().turn_count, forked.turns()[0].id) == (4, 1, "t")
-    assert (bodies(keeping, "f"), forked.values()) == ([LARGE], {"step": 1})
+    assert (forked.info().token_count, forked.info().turn_count, forked.turns.list()[0].id) == (4, 1, "t")
+    assert (bodies(keeping, "f"), forked.values.get()) == ([LARGE], {"step": 1})
     assert forked.append_message(message("again", id="b")).replayed
     keeping.delete("k")
     assert contents(forked.messages()) == ["a", [LARGE], "c"]
@@ -226,7 +226,7 @@ def test_fork_as_of_a_seq_before_a_discarding_compaction_has_the_discarded_messa
     conversation.compact(lambda _: summary(), discard=True)
     forked = conversation.fork("f", as_of=3)
     assert contents(forked.all_messages()) == ["a", LARGE, "r"]
-    assert [each.id for each in forked.turns()] == ["t"]
+    assert [each.id for each in forked.turns.list()] == ["t"]
     assert forked.info().summary_turn is None
     after = conversation.fork("g", as_of=conversation.info().last_seq)
     assert contents(after.messages()) == ["summary"]
@@ -258,11 +258,11 @@ def test_changes_of_the_original_cannot_be_taken_back_in_a_fork(keeping: Store) 
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
     forked = conversation.fork("f")
-    assert [(each.kind, each.undo_until) for each in forked.changes()] == [("pop", None)]
+    assert [(each.kind, each.undo_until) for each in forked.versions.changes()] == [("pop", None)]
     with pytest.raises(NotKept):
-        forked.undo()
+        forked.versions.undo()
     forked.delete_message(1)
-    assert forked.undo() is not None
+    assert forked.versions.undo() is not None
     assert contents(forked.messages()) == ["a"]
 
 

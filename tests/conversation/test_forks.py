@@ -1,6 +1,7 @@
 """Forks: copies of sessions made inside the database."""
 
 from datetime import timedelta
+from operator import attrgetter
 
 import pytest
 from support.factories import message, messages
@@ -28,14 +29,14 @@ def create_session(store: Store, key: str = "k") -> None:
 def test_fork_equals_the_original_session(store: Store) -> None:
     create_session(store)
     store.open("k").compact(lambda window: [message("summary", role="assistant")])
-    store.update("k", last_consolidated=2)
+    store.conversation("k").update(last_consolidated=2)
     source = store.open("k")
     forked = source.fork("f")
     excluded = {"key", "forked_from", "created_at", "updated_at", "revision"}
     assert forked.info().model_dump(exclude=excluded) == source.info().model_dump(exclude=excluded)
     assert forked.info().forked_from == "k"
-    for read in ("messages", "all_messages", "turns", "compactions", "total_usage", "history"):
-        assert getattr(forked, read)() == getattr(source, read)()
+    for read in ("messages", "all_messages", "turns.list", "compactions", "total_usage", "history"):
+        assert attrgetter(read)(forked)() == attrgetter(read)(source)()
     assert store.conversation("f").find_message("second") == store.conversation("k").find_message("second")
 
 
@@ -69,8 +70,8 @@ def test_fork_upto_a_seq_copies_the_turn_that_ends_there_and_no_later_turn(store
     source.save_turn([], {"tokens": 10})
     source.append_message(message("two"))
     forked = source.fork("f", upto=1)
-    assert [(turn.first_seq, turn.last_seq) for turn in forked.turns()] == [(1, 1)]
-    assert (forked.total_usage(), forked.event_count()) == ({"tokens": 1}, 1)
+    assert [(turn.first_seq, turn.last_seq) for turn in forked.turns.list()] == [(1, 1)]
+    assert (forked.total_usage(), forked.info().turn_count) == ({"tokens": 1}, 1)
 
 
 def test_append_to_a_fork_gets_a_seq_after_all_copied_turns_and_changes(store: Store) -> None:
@@ -90,7 +91,7 @@ def test_fork_upto_the_last_seq_copies_everything(store: Store) -> None:
     source.compact(lambda window: [])
     source.save_turn([], {"tokens": 100})
     forked, whole = source.fork("f", upto=source.info().last_seq), source.fork("w")
-    assert (forked.turns(), forked.messages()) == (source.turns(), [])
+    assert (forked.turns.list(), forked.messages()) == (source.turns.list(), [])
     assert forked.info().model_copy(update={"key": "w", "revision": whole.info().revision}) == whole.info()
 
 
@@ -100,7 +101,7 @@ def test_fork_upto_a_seq_inside_a_summary_copies_the_whole_summary(store: Store)
     source.compact(lambda window: [message("one"), message("two"), message("three")])
     forked = source.fork("f", upto=8)
     assert forked.compactions() == source.compactions()
-    assert (forked.messages(), forked.turns()) == (source.messages(), source.turns())
+    assert (forked.messages(), forked.turns.list()) == (source.messages(), source.turns.list())
 
 
 def test_fork_of_a_missing_session_or_to_an_existing_key_is_refused(store: Store) -> None:
@@ -129,5 +130,5 @@ def test_last_consolidated_of_a_fork_is_at_most_the_number_of_messages(
     store: Store, upto: int | None, consolidated: int
 ) -> None:
     store.create("k", messages=messages(4))
-    store.update("k", last_consolidated=2)
+    store.conversation("k").update(last_consolidated=2)
     assert store.conversation("k").fork("f", upto=upto).info().last_consolidated == consolidated

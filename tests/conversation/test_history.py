@@ -59,7 +59,7 @@ def test_history_with_from_consolidated_has_the_summary_but_no_consolidated_mess
     pending = conversation.begin_compaction()
     assert pending is not None
     conversation.append_messages([message("consolidated"), message("meanwhile")])
-    conversation.finish_compaction(pending, [message("summary 1"), message("summary 2")])
+    pending.finish([message("summary 1"), message("summary 2")])
     conversation.append_message(message("later"))
     conversation.update(last_consolidated=4)
     prompt = conversation.history(last=3, from_consolidated=True)
@@ -72,7 +72,7 @@ def test_history_after_a_long_summary_returns_messages_appended_during_the_compa
     pending = conversation.begin_compaction()
     assert pending is not None
     conversation.append_messages([message(f"meanwhile {n}") for n in range(2)])
-    conversation.finish_compaction(pending, [message("summary", role="assistant")] * size)
+    pending.finish([message("summary", role="assistant")] * size)
     assert contents(conversation.history(last=2)) == ["meanwhile 0", "meanwhile 1"]
 
 

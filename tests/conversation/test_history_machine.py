@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
 
     def state(self) -> State:
         conversation = self.conversation
-        return State(conversation.get(), conversation.all_messages(), conversation.turns())
+        return State(conversation.get(), conversation.all_messages(), conversation.turns.list())
 
     def call(self, change: Callable[[], object]) -> None:
         """Run a change that may be refused, and keep the state after it."""
@@ -126,26 +126,26 @@ class Machine(RuleBasedStateMachine):
     def take_back_and_redo(self, wanted: list[tuple[str, int, Message, list[Message]]]) -> None:
         before = [self.state()]
         for each in wanted:
-            number = len(self.conversation.changes())
+            number = len(self.conversation.versions.changes())
             self.call(self.change(*each))
-            if len(self.conversation.changes()) > number:
+            if len(self.conversation.versions.changes()) > number:
                 before.append(self.state())
             else:
                 before = [self.state()]  # a replacement that removes nothing is an append, which undo keeps
         for state in reversed(before[:-1]):
-            self.call(self.conversation.undo)
+            self.call(self.conversation.versions.undo)
             assert self.state().shown() == state.shown()
         for state in before[1:]:
-            self.call(self.conversation.redo)
+            self.call(self.conversation.versions.redo)
             assert self.state().shown() == state.shown()
 
     @rule()
     def undo(self) -> None:
-        self.call(self.conversation.undo)
+        self.call(self.conversation.versions.undo)
 
     @rule()
     def redo(self) -> None:
-        self.call(self.conversation.redo)
+        self.call(self.conversation.versions.redo)
 
     @rule(depth=st.integers(0, 9))
     def redact(self, depth: int) -> None:
@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
         for seq in seqs:
             state = self.states[seq]
             earlier = self.conversation.get(as_of=seq, records=True)
-            log = self.conversation.diff(0, seq).added
+            log = self.conversation.versions.diff(0, seq).added
             assert without_turns(log) == self.expected(state.log, seq), seq
             said = [each for each in earlier.messages if each.role != "record"]
             assert without_turns(said) == self.expected(state.session.messages, seq), seq

@@ -19,26 +19,26 @@ def at(conversation: Conversation, as_of: int) -> list[Any]:
 def test_change_made_by_a_store_without_keep_removed_cannot_be_taken_back(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
-    assert [(each.kind, each.undo_until) for each in conversation.changes()] == [("pop", None)]
+    assert [(each.kind, each.undo_until) for each in conversation.versions.changes()] == [("pop", None)]
     assert_not_kept(conversation, 3, as_of=2)
     assert at(conversation, 3) == ["a"]
 
 
 def assert_not_kept(conversation: Conversation, seq: int, as_of: int) -> None:
     """Check that a change cannot be taken back, and that this writes nothing."""
-    before = conversation.get(), conversation.changes()
+    before = conversation.get(), conversation.versions.changes()
     calls: list[Callable[[], object]] = [
-        conversation.undo,
+        conversation.versions.undo,
         lambda: conversation.get(as_of=as_of),
-        lambda: conversation.diff(as_of, seq),
-        lambda: conversation.diff(seq, as_of),
+        lambda: conversation.versions.diff(as_of, seq),
+        lambda: conversation.versions.diff(seq, as_of),
         lambda: conversation.fork("f", as_of=as_of),
     ]
     for call in calls:
         with pytest.raises(NotKept, match="open the store with keep_removed=") as refused:
             call()
         assert (refused.value.key, refused.value.seq) == ("k", seq)
-    assert (conversation.get(), conversation.changes()) == before
+    assert (conversation.get(), conversation.versions.changes()) == before
 
 
 def test_undo_raises_not_kept_at_a_change_whose_messages_were_not_kept(keeping: Store, store: Store) -> None:
@@ -47,7 +47,7 @@ def test_undo_raises_not_kept_at_a_change_whose_messages_were_not_kept(keeping: 
     store.conversation("k").pop_message()
     conversation.pop_message()
     assert contents(conversation.messages()) == ["a"]
-    assert conversation.undo() is not None
+    assert conversation.versions.undo() is not None
     assert_not_kept(conversation, 6, as_of=5)
     assert at(conversation, 6) == ["a", "b"]
     assert at(conversation, 7) == ["a"]
@@ -61,17 +61,17 @@ def test_store_without_keep_removed_can_undo_a_change_that_another_store_kept(
     clock.move(days=1)
     conversation = store.conversation("k")
     assert at(conversation, 2) == ["a", "b"]
-    assert conversation.undo() is not None
-    assert conversation.redo() is not None
-    assert conversation.undo() is not None
+    assert conversation.versions.undo() is not None
+    assert conversation.versions.redo() is not None
+    assert conversation.versions.undo() is not None
     assert contents(conversation.messages()) == ["a", "b"]
-    assert {each.undo_until for each in conversation.changes()} == {clock() + timedelta(days=29)}
+    assert {each.undo_until for each in conversation.versions.changes()} == {clock() + timedelta(days=29)}
 
 
 def test_removed_messages_are_kept_until_the_time_in_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.pop_message()
-    assert [each.undo_until for each in conversation.changes()] == [clock() + timedelta(days=30)]
+    assert [each.undo_until for each in conversation.versions.changes()] == [clock() + timedelta(days=30)]
     clock.move(days=30, microseconds=-1)
     assert at(conversation, 2) == ["a", "b"]
     clock.move(microseconds=1)

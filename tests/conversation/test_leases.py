@@ -51,18 +51,18 @@ def test_second_turn_of_a_session_raises_turn_in_progress_while_the_first_runs(
             pass
         error = raised.value
         assert (error.key, error.turn_id, error.until) == ("k", "t1", clock.time + LEASE)
-        open_turn = conversation.open_turn()
+        open_turn = conversation.turns.in_progress()
         assert open_turn is not None
         assert (open_turn.key, open_turn.id, open_turn.until, open_turn.held) == ("k", "t1", clock.time + LEASE, True)
-    assert conversation.open_turn() is None
-    assert [turn.id for turn in conversation.turns()] == ["t1"]
+    assert conversation.turns.in_progress() is None
+    assert [turn.id for turn in conversation.turns.list()] == ["t1"]
 
 
 def test_second_attempt_of_a_running_turn_raises_turn_in_progress(store: Store) -> None:
     conversation = store.open("k")
     with conversation.turn("t"), pytest.raises(TurnInProgress), conversation.turn("t"):
         pass
-    assert conversation.event_count() == 1
+    assert conversation.info().turn_count == 1
 
 
 def test_turns_of_two_sessions_can_run_at_the_same_time(store: Store) -> None:
@@ -70,8 +70,8 @@ def test_turns_of_two_sessions_can_run_at_the_same_time(store: Store) -> None:
     with a.turn("t") as of_a, b.turn("t") as of_b:
         of_a.append(message("of a"))
         of_b.append(message("of b"))
-        assert [(each.key, each.id) for each in store.open_turns()] == [("a", "t"), ("b", "t")]
-    assert store.open_turns() == []
+        assert [(each.key, each.id) for each in store.turns.in_progress()] == [("a", "t"), ("b", "t")]
+    assert store.turns.in_progress() == []
     assert (contents(a.messages()), contents(b.messages())) == (["of a"], ["of b"])
 
 
@@ -109,19 +109,19 @@ def test_another_turn_can_take_over_only_after_the_lease_has_ended(store: Store,
     with pytest.raises(TurnInProgress), conversation.turn("t2"):
         pass
     clock.move(milliseconds=1)
-    open_turn = conversation.open_turn()
+    open_turn = conversation.turns.in_progress()
     assert open_turn is not None
     assert not open_turn.held
     with conversation.turn("t2") as turn:
         turn.append(message())
-    assert [each.id for each in conversation.turns()] == ["t2"]
+    assert [each.id for each in conversation.turns.list()] == ["t2"]
 
 
 @pytest.mark.parametrize("lease", [timedelta(milliseconds=1), timedelta(seconds=7.25), timedelta(days=1)])
 def test_lease_lasts_as_long_as_the_argument_lease_says(store: Store, clock: Clock, lease: timedelta) -> None:
     conversation = store.open("k")
     conversation.turn("t1", lease=lease).__enter__()
-    open_turn = conversation.open_turn()
+    open_turn = conversation.turns.in_progress()
     assert open_turn is not None
     assert open_turn.until == clock.time + lease
     clock.time += lease - timedelta(microseconds=1)
@@ -137,7 +137,7 @@ def test_write_of_a_turn_raises_lease_lost_after_another_turn_took_over(
     either_store: Store, clock: Clock, method: str
 ) -> None:
     conversation = either_store.open("k", messages=[message("before", id="known")])
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     old = begun(conversation, "t1")
     old.append(message("by the old holder"))
     clock.move(minutes=2)
@@ -148,10 +148,10 @@ def test_write_of_a_turn_raises_lease_lost_after_another_turn_took_over(
             write(old, method)
         assert conversation.info() == before
     assert (raised.value.key, raised.value.last_seq) == ("k", 3)
-    assert conversation.drafts() == []
+    assert conversation.drafts.list() == []
     assert contents(conversation.messages()) == ["before", "by the old holder", "by the new holder"]
-    assert contents(conversation.inbox()) == ["waiting"]
-    assert [each.id for each in conversation.turns()] == ["t2"]
+    assert contents(conversation.inbox.list()) == ["waiting"]
+    assert [each.id for each in conversation.turns.list()] == ["t2"]
 
 
 def write(turn: RunningTurn, method: str) -> None:
@@ -166,7 +166,7 @@ def write(turn: RunningTurn, method: str) -> None:
             turn.write("too late")
             turn.flush()
         case _:
-            turn.inbox()
+            turn.take_inbox()
 
 
 def test_saving_a_turn_raises_lease_lost_after_another_turn_took_over(either_store: Store, clock: Clock) -> None:
@@ -177,10 +177,10 @@ def test_saving_a_turn_raises_lease_lost_after_another_turn_took_over(either_sto
     begun(conversation, "t2")
     with pytest.raises(LeaseLost):
         leave(old)
-    assert conversation.turns() == []
+    assert conversation.turns.list() == []
     assert old.stored is None
     assert conversation.messages()[0].turn_no is None
-    open_turn = conversation.open_turn()
+    open_turn = conversation.turns.in_progress()
     assert open_turn is not None
     assert open_turn.id == "t2"
 
@@ -196,12 +196,12 @@ def test_turn_gets_lease_lost_even_after_the_turn_that_took_over_has_ended(store
     with pytest.raises(LeaseLost):
         leave(old)
     assert conversation.messages() == []
-    assert [each.id for each in conversation.turns()] == ["t2"]
+    assert [each.id for each in conversation.turns.list()] == ["t2"]
 
 
 def test_turn_can_write_after_the_lease_ended_if_no_other_turn_took_over(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     with conversation.turn("t") as turn:
         clock.move(hours=1)
         turn.append(message("late"))
@@ -209,11 +209,11 @@ def test_turn_can_write_after_the_lease_ended_if_no_other_turn_took_over(either_
         turn.write("piece")
         turn.flush()
         clock.move(hours=1)
-        assert contents(turn.inbox()) == ["waiting"]
+        assert contents(turn.take_inbox()) == ["waiting"]
         clock.move(hours=1)
     assert turn.stored is not None
     assert contents(turn.stored.messages) == ["late", "waiting"]
-    assert conversation.open_turn() is None
+    assert conversation.turns.in_progress() is None
 
 
 def extend_by_append(turn: RunningTurn) -> None:
@@ -237,7 +237,7 @@ def extend_by_answer(turn: RunningTurn) -> None:
 
 
 def extend_by_inbox(turn: RunningTurn) -> None:
-    assert turn.inbox()
+    assert turn.take_inbox()
 
 
 @pytest.mark.parametrize(
@@ -248,12 +248,12 @@ def test_each_write_of_a_turn_extends_the_lease(
     store: Store, clock: Clock, extend: Callable[[RunningTurn], None]
 ) -> None:
     conversation = store.open("k", messages=[message("known", id="known")])
-    conversation.enqueue(message("waiting"))
+    conversation.inbox.put(message("waiting"))
     with conversation.turn("t", flush=timedelta(0)) as turn:
         turn.write("first piece")
         clock.move(seconds=100)
         extend(turn)
-        open_turn = conversation.open_turn()
+        open_turn = conversation.turns.in_progress()
         assert open_turn is not None
         assert open_turn.until == clock.time + LEASE
 
@@ -262,10 +262,10 @@ def test_piece_that_is_not_stored_yet_does_not_extend_the_lease(store: Store, cl
     conversation = store.open("k")
     with conversation.turn("t", flush=timedelta(hours=1)) as turn:
         turn.write("stored at once")
-        before = conversation.open_turn()
+        before = conversation.turns.in_progress()
         clock.move(seconds=100)
         turn.write("collected")
-        assert conversation.open_turn() == before
+        assert conversation.turns.in_progress() == before
 
 
 def test_taking_a_lease_changes_neither_revision_nor_times_of_the_session(store: Store, clock: Clock) -> None:
@@ -277,11 +277,11 @@ def test_taking_a_lease_changes_neither_revision_nor_times_of_the_session(store:
         clock.move(seconds=1)
         turn.write("piece")
         assert conversation.info() == before
-        assert turn.inbox() == []
+        assert turn.take_inbox() == []
         raise ZeroDivisionError
     assert conversation.info() == before
     begun(conversation)
-    conversation.release_turn()
+    conversation.turns.release()
     assert conversation.info() == before
 
 
@@ -302,10 +302,10 @@ def test_append_in_a_turn_changes_revision_and_times_of_the_session(store: Store
 def test_release_turn_lets_another_turn_begin(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     old = begun(conversation, "t1")
-    released = conversation.release_turn()
+    released = conversation.turns.release()
     assert released is not None
     assert (released.key, released.id, released.until, released.held) == ("k", "t1", clock.time + LEASE, True)
-    assert (conversation.open_turn(), conversation.release_turn()) == (None, None)
+    assert (conversation.turns.in_progress(), conversation.turns.release()) == (None, None)
     with conversation.turn("t2") as turn, pytest.raises(LeaseLost):
         old.append(message())
     assert turn.stored is not None
@@ -314,14 +314,14 @@ def test_release_turn_lets_another_turn_begin(either_store: Store, clock: Clock)
 def test_released_turn_gets_lease_lost_even_if_no_other_turn_began(store: Store) -> None:
     conversation = store.open("k")
     turn = begun(conversation)
-    conversation.release_turn()
-    with pytest.raises(LeaseLost, match="release_turn"):
+    conversation.turns.release()
+    with pytest.raises(LeaseLost, match=r"turns\.release"):
         turn.append(message())
     assert conversation.messages() == []
 
 
 def test_release_turn_of_missing_session_raises_session_not_found(either_store: Store) -> None:
-    for call in (either_store.conversation("k").release_turn, either_store.conversation("k").open_turn):
+    for call in (either_store.conversation("k").turns.release, either_store.conversation("k").turns.in_progress):
         with pytest.raises(SessionNotFound):
             call()
 
@@ -344,7 +344,7 @@ def test_end_of_a_turn_does_not_release_the_lease_of_the_turn_that_took_over(sto
         clock.move(minutes=2)
         begun(conversation, "t2")
         raise ZeroDivisionError
-    open_turn = conversation.open_turn()
+    open_turn = conversation.turns.in_progress()
     assert open_turn is not None
     assert (open_turn.id, open_turn.held) == ("t2", True)
 
@@ -354,7 +354,7 @@ def test_open_turns_are_sorted_by_the_end_of_the_lease(either_store: Store, cloc
         either_store.open(key).turn(f"turn of {key}", lease=timedelta(seconds=seconds)).__enter__()
     either_store.open("d")
     clock.move(seconds=20)
-    assert [(each.key, each.id, each.held) for each in either_store.open_turns()] == [
+    assert [(each.key, each.id, each.held) for each in either_store.turns.in_progress()] == [
         ("b", "turn of b", False),
         ("c", "turn of c", False),
         ("a", "turn of a", True),
@@ -381,7 +381,7 @@ def test_waiting_turn_begins_when_the_running_turn_ends(either_store: Store) -> 
     leave(first)
     waiting.join(60)
     assert contents(conversation.messages()) == ["first", "second"]
-    assert [each.id for each in conversation.turns()] == ["t1", "t2"]
+    assert [each.id for each in conversation.turns.list()] == ["t1", "t2"]
 
 
 def test_wait_that_is_too_short_raises_turn_in_progress(either_store: Store) -> None:
@@ -408,7 +408,7 @@ def test_waiting_turn_begins_when_the_lease_of_a_dead_turn_ends(url: str) -> Non
         conversation.turn("t1", lease=timedelta(milliseconds=50)).__enter__()
         with conversation.turn("t2", wait=LONG):
             pass
-        assert [each.id for each in conversation.turns()] == ["t2"]
+        assert [each.id for each in conversation.turns.list()] == ["t2"]
 
 
 def test_waiting_attempt_is_replayed_when_the_running_attempt_has_saved_the_turn(store: Store) -> None:
@@ -426,7 +426,7 @@ def test_waiting_attempt_is_replayed_when_the_running_attempt_has_saved_the_turn
     leave(first)
     waiting.join(60)
     assert replayed == [True]
-    assert conversation.event_count() == 1
+    assert conversation.info().turn_count == 1
 
 
 def test_waiting_attempt_of_a_saved_turn_is_replayed_although_another_turn_has_begun(either_store: Store) -> None:
@@ -444,7 +444,7 @@ def test_waiting_attempt_of_a_saved_turn_is_replayed_although_another_turn_has_b
     begun(conversation, "t2")
     waiting.join(60)
     assert replayed == [True]
-    open_turn = conversation.open_turn()
+    open_turn = conversation.turns.in_progress()
     assert open_turn is not None
     assert open_turn.id == "t2"
 
@@ -490,7 +490,7 @@ def test_turn_of_a_killed_process_keeps_the_lease_until_release_turn(url: str) -
             assert program.wait() == 9
             with pytest.raises(TurnInProgress), conversation.turn():
                 pass
-            released = conversation.release_turn()
+            released = conversation.turns.release()
             assert released is not None
             assert released.id == "of the process"
             with conversation.turn("of the process") as turn:
@@ -514,7 +514,7 @@ def test_async_turn_waits_for_the_lease_without_a_thread_or_connection(url: str)
                     await asyncio.wait(waiting, timeout=0.01)
                 assert not any(each.done() for each in waiting)
             await asyncio.gather(*waiting)
-            ids = [each.id for each in await conversation.turns()]
+            ids = [each.id for each in await conversation.turns.list()]
             assert (ids[0], sorted(map(str, ids[1:]))) == ("first", ["waiting 0", "waiting 1", "waiting 2"])
         engine.dispose()
 

@@ -10,20 +10,20 @@ from lango_store import DamagedMessage, Message, Store
 def test_open_turns_lists_only_turns_of_live_sessions(store: Store) -> None:
     running = store.open("live").turn("a").begin()
     store.open("expired", ttl=timedelta(hours=1)).turn("b").begin()
-    assert sorted(turn.key for turn in store.open_turns()) == ["expired", "live"]
+    assert sorted(turn.key for turn in store.turns.in_progress()) == ["expired", "live"]
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET expires_at = created_at WHERE key = 'expired'")
-    assert [turn.key for turn in store.open_turns()] == ["live"]
+    assert [turn.key for turn in store.turns.in_progress()] == ["live"]
     running.save()
-    assert store.open_turns() == []
+    assert store.turns.in_progress() == []
 
 
 def test_error_for_a_damaged_inbox_message_gives_the_number_of_the_message(store: Store) -> None:
     conversation = store.open("k")
-    conversation.enqueue(Message.user("fine"))
-    conversation.enqueue(Message.user("damaged"))
+    conversation.inbox.put(Message.user("fine"))
+    conversation.inbox.put(Message.user("damaged"))
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_inbox SET role = 'nobody' WHERE n = 2")
     with pytest.raises(DamagedMessage, match="inbox message 2, role") as raised:
-        conversation.inbox()
+        conversation.inbox.list()
     assert raised.value.seq == 0

@@ -4,9 +4,12 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from support.databases import MakeDatabase
 from support.factories import contents, message
 from support.payloads import LARGE, bodies, large_message, row
 from support.session_checks import assert_sound
+from support.statements import watched
+from support.turns import messages_of
 
 from lango_store import Message, Store, ToolCall
 from lango_store._operations.binds import INBOX
@@ -21,7 +24,7 @@ def test_turn_stores_large_strings_as_payloads_and_returns_whole_messages(either
         assert bodies(either_store) == [LARGE]
     assert turn.stored is not None
     assert contents(turn.stored.messages) == [LARGE, large_message(LARGE).content, [LARGE]]
-    assert conversation.messages() == turn.stored.messages == conversation.messages_of(turn.stored)
+    assert conversation.messages() == turn.stored.messages == messages_of(conversation, turn.stored)
     assert_sound(either_store)
 
 
@@ -44,19 +47,19 @@ def test_next_attempt_of_a_turn_recognizes_messages_with_large_strings(store: St
 
 def test_large_strings_stay_in_the_inbox_row_until_a_turn_takes_them(store: Store) -> None:
     conversation = store.open("k")
-    conversation.enqueue(message([LARGE], id="a"))
-    conversation.enqueue(message(LARGE))
+    conversation.inbox.put(message([LARGE], id="a"))
+    conversation.inbox.put(message(LARGE))
     with store.engine.connect() as connection:
         query = sa.select(sa.cast(INBOX.c.text, sa.Text), sa.cast(INBOX.c.content, sa.Text)).order_by(INBOX.c.n)
         rows = [(text, content) for text, content in connection.execute(query)]
     assert rows == [(None, f'["{LARGE}"]'), (LARGE, None)]
-    assert (bodies(store), contents(conversation.inbox())) == ([], [[LARGE], LARGE])
-    assert conversation.enqueue(message("again", id="a")).content == [LARGE]
+    assert (bodies(store), contents(conversation.inbox.list())) == ([], [[LARGE], LARGE])
+    assert conversation.inbox.put(message("again", id="a")).content == [LARGE]
     with conversation.turn() as turn:
-        assert contents(turn.inbox()) == [[LARGE], LARGE]
+        assert contents(turn.take_inbox()) == [[LARGE], LARGE]
     assert bodies(store) == [LARGE]
     assert contents(conversation.messages()) == [[LARGE], LARGE]
-    assert conversation.enqueue(message("again", id="a")).content == [LARGE]
+    assert conversation.inbox.put(message("again", id="a")).content == [LARGE]
     assert_sound(store)
 
 
@@ -66,10 +69,10 @@ def test_long_text_of_a_kept_draft_becomes_a_payload(store: Store) -> None:
     turn.write(LARGE[:4_000])
     turn.write(LARGE[4_000:])
     turn.abandon()
-    (draft,) = conversation.drafts()
+    (draft,) = conversation.drafts.list()
     assert bodies(store) == []
-    assert conversation.keep_draft(draft.id).content == LARGE
-    assert conversation.keep_draft(draft.id).content == LARGE
+    assert conversation.drafts.keep(draft.id).content == LARGE
+    assert conversation.drafts.keep(draft.id).content == LARGE
     assert bodies(store) == [LARGE]
     assert row(store)["text"] == ""
 
@@ -78,7 +81,7 @@ def test_long_text_of_an_interrupted_answer_becomes_a_payload(store: Store) -> N
     with store.open("k").turn("t") as turn:
         turn.write(LARGE)
         turn.interrupt()
-    assert (bodies(store), contents(store.messages("k"))) == ([LARGE], [LARGE])
+    assert (bodies(store), contents(store.conversation("k").messages())) == ([LARGE], [LARGE])
 
 
 @pytest.mark.parametrize("output", [LARGE, {"pages": [LARGE, "short"]}], ids=["text", "object"])
@@ -86,11 +89,11 @@ def test_large_result_of_a_call_becomes_a_payload(either_store: Store, output: o
     conversation = either_store.open("k")
     call = ToolCall(id="c", name="f", arguments={"text": LARGE})
     asking = conversation.append_message(Message.assistant(tool_calls=[call, call]))
-    effect = conversation.begin_call(asking.seq, 0)
+    effect = conversation.calls.begin(asking.seq, 0)
     assert effect.call == call
-    result = conversation.finish_call(effect, output)
+    result = conversation.calls.finish(effect, output)
     assert output in (result.content, *(each.output for each in result.tool_calls))
-    again = conversation.begin_call(asking.seq, 0).result
+    again = conversation.calls.begin(asking.seq, 0).result
     assert again == result.model_copy(update={"replayed": True})
     assert conversation.messages() == [asking, result]
     assert bodies(either_store) == [LARGE]
@@ -100,9 +103,9 @@ def test_large_result_of_a_call_becomes_a_payload(either_store: Store, output: o
 def test_large_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
     asking = conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="c", name="f")]))
-    conversation.begin_call(asking.seq, 0)
+    conversation.calls.begin(asking.seq, 0)
     clock.move(days=1)
-    stored = conversation.resolve_call(asking.seq, 0, output=LARGE)
+    stored = conversation.calls.resolve(asking.seq, 0, output=LARGE)
     assert stored is not None
     assert (stored.content, bodies(store)) == (LARGE, [LARGE])
 
@@ -113,3 +116,17 @@ def test_calls_lists_the_tool_name_of_a_call_with_large_arguments(store: Store) 
     conversation.append_message(Message.assistant(tool_calls=[call]))
     conversation.begin_call(1, 0)
     assert [each.name for each in conversation.calls()] == ["f"]
+
+
+def test_end_of_a_turn_reads_payloads_in_the_transaction_that_saves_the_turn(make_postgres: MakeDatabase) -> None:
+    with Store(make_postgres(), payloads=100) as store:
+        conversation = store.open("k")
+        with watched(store.engine) as statements:
+            with conversation.turn("t") as turn:
+                turn.append(message("x" * 200))
+                statements.clear()
+            assert turn.stored is not None
+            assert contents(turn.stored.messages) == ["x" * 200]
+        words = [each.split()[0] for each in statements]
+        (read,) = (position for position, each in enumerate(statements) if each.startswith("SELECT lango_payload"))
+        assert words.index("BEGIN") < read < words.index("COMMIT")

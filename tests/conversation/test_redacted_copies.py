@@ -12,7 +12,7 @@ from support.factories import contents, message, messages, summary
 from support.payloads import bodies
 from support.session_checks import assert_sound
 
-from lango_store import AlreadyResumed, Conversation, MessageNotFound, Store, ToolCall, create_engine
+from lango_store import AlreadyAnswered, Conversation, MessageNotFound, Store, ToolCall, create_engine
 
 SECRET = "a secret "
 
@@ -53,9 +53,9 @@ def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) ->
         )
         assert second.content == "b"
     for _ in range(2):
-        conversation.undo()
+        conversation.versions.undo()
         assert contents(conversation.messages()) == ["(redacted)", "b"]
-    assert conversation.undo() is None
+    assert conversation.versions.undo() is None
     assert conversation.messages()[0].tokens == 0
     assert_sound(keeping)
 
@@ -71,7 +71,7 @@ def test_removed_message_can_be_redacted(keeping: Store, seq_or_id: int | str) -
     assert SECRET not in everything(keeping)
     assert bodies(keeping) == []
     assert at(conversation, 3) == ["a", "(redacted)", "c"]
-    conversation.undo()
+    conversation.versions.undo()
     assert conversation.messages()[1] == redacted
     assert contents(conversation.messages()) == ["a", "(redacted)", "c"]
     assert_sound(keeping)
@@ -93,23 +93,23 @@ def test_summary_that_was_redacted_after_removal_is_restored_with_a_placeholder(
     conversation.compact(lambda _: summary(SECRET))
     conversation.clear()
     assert conversation.redact_message(4).content == "(redacted)"
-    conversation.undo()
+    conversation.versions.undo()
     assert contents(conversation.messages()) == ["(redacted)"]
 
 
 def test_redaction_of_a_message_redacts_the_suspensions_of_its_calls(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[secret_message(), secret_message()])
     fields: Any = {"state": {"a": SECRET}, "reason": SECRET}
-    answered = conversation.suspend([(1, 0)], **fields)
-    conversation.resume(answered.id, SECRET)
-    asked = conversation.suspend([(1, 0)], **fields)
-    others = [conversation.suspend([(2, 0)], **fields), conversation.suspend(**fields)]
+    answered = conversation.suspensions.create([(1, 0)], **fields)
+    conversation.suspensions.answer_by_id(answered.id, SECRET)
+    asked = conversation.suspensions.create([(1, 0)], **fields)
+    others = [conversation.suspensions.create([(2, 0)], **fields), conversation.suspensions.create(**fields)]
     conversation.redact_message(1)
-    stored = {each.id: (each.state, each.reason, each.answer) for each in conversation.suspensions()}
+    stored = {each.id: (each.state, each.reason, each.answer) for each in conversation.suspensions.list()}
     assert [stored.pop(each.id) for each in (answered, asked)] == [(None, None, None)] * 2
     assert stored == {each.id: ({"a": SECRET}, SECRET, None) for each in others}
-    with pytest.raises(AlreadyResumed):
-        conversation.resume(answered.id, "again")
+    with pytest.raises(AlreadyAnswered):
+        conversation.suspensions.answer_by_id(answered.id, "again")
 
 
 def test_redaction_of_a_removed_message_that_was_not_kept_is_refused(keeping: Store, store: Store) -> None:

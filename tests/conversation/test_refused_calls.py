@@ -19,22 +19,22 @@ def test_begin_call_raises_not_permitted_if_the_database_suppresses_the_new_row(
     conversation = conversation_with_call(store)
     eat(store.engine, "INSERT", "lango_call")
     with pytest.raises(NotPermitted):
-        conversation.begin_call(1, 0)
-    assert conversation.calls() == []
+        conversation.calls.begin(1, 0)
+    assert conversation.calls.list() == []
 
 
 def test_result_of_a_call_is_not_stored_if_the_database_suppresses_the_update(store: Store, clock: Clock) -> None:
     conversation = conversation_with_call(store)
-    effect = conversation.begin_call(1, 0)
+    effect = conversation.calls.begin(1, 0)
     eat(store.engine, "UPDATE", "lango_call")
     with pytest.raises(NotPermitted):
-        conversation.finish_call(effect, "paid")
+        conversation.calls.finish(effect, "paid")
     clock.move(hours=1)
     with pytest.raises(NotPermitted):
-        conversation.resolve_call(1, 0, output="paid")
+        conversation.calls.resolve(1, 0, output="paid")
     with pytest.raises(NotPermitted):
-        conversation.resolve_call(1, 0, retry=True)
+        conversation.calls.resolve(1, 0, retry=True)
     with pytest.raises(NotPermitted):
-        conversation.begin_call(1, 0, idempotent=True)
+        conversation.calls.begin(1, 0, idempotent=True)
     assert contents(conversation.all_messages()) == [""]
-    assert [call.state for call in conversation.calls()] == ["unknown"]
+    assert [call.state for call in conversation.calls.list()] == ["unknown"]

@@ -46,7 +46,7 @@ def test_deletion_of_a_session_deletes_copies_of_removed_messages(keeping: Store
     keeping.delete("k")
     assert (copies(keeping), bodies(keeping)) == ([], [])
     conversation = keeping.open("k", messages=[message("new")])
-    assert (conversation.changes(), conversation.undo()) == ([], None)
+    assert (conversation.versions.changes(), conversation.versions.undo()) == ([], None)
     assert_sound(keeping)
 
 
@@ -74,10 +74,10 @@ def test_expire_deletes_copies_of_removed_messages_after_undo_until(keeping: Sto
     assert len(copies(keeping)) == 3
     assert keeping.expire().sessions == 0
     assert (copies(keeping), bodies(keeping)) == ([("message", 4, 5)], [])
-    assert [each.undo_until is None for each in conversation.changes()] == [True, False]
-    assert conversation.undo() is not None
+    assert [each.undo_until is None for each in conversation.versions.changes()] == [True, False]
+    assert conversation.versions.undo() is not None
     with pytest.raises(NotKept):
-        conversation.undo()
+        conversation.versions.undo()
     assert contents(conversation.messages()) == ["a", "b"]
     assert_sound(keeping)
 
@@ -88,21 +88,21 @@ def test_expire_with_now_deletes_copies_of_removed_messages_of_several_sessions(
     keeping.expire(now=clock() + timedelta(days=30))
     assert [copies(keeping, f"k{number}") for number in range(3)] == [[]] * 3
     with pytest.raises(NotKept):
-        keeping.conversation("k1").undo()
+        keeping.conversation("k1").versions.undo()
 
 
 def test_expire_after_an_undo_keeps_copies_that_earlier_logs_and_redo_need(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message(LARGE)])
     conversation.pop_message()
     clock.move(days=10)
-    conversation.undo()
+    conversation.versions.undo()
     clock.move(days=20)
     keeping.expire()
     assert copies(keeping) == [("message", 2, 3)]  # only the copy of the pop has expired
     assert contents(conversation.get(as_of=3).messages) == ["a"]
-    assert conversation.redo() is not None
+    assert conversation.versions.redo() is not None
     assert contents(conversation.messages()) == ["a"]
-    assert conversation.undo() is not None
+    assert conversation.versions.undo() is not None
     assert contents(conversation.messages()) == ["a", LARGE]
     clock.move(days=10)
     keeping.expire()
@@ -143,9 +143,9 @@ def assert_has_no_copies(target: Store) -> None:
     conversation = target.conversation("k")
     assert (copies(target), bodies(target), bodies(target, "other")) == ([], [], [LARGE])
     assert contents(conversation.all_messages()) == ["a"]
-    assert [(each.kind, each.undo_until) for each in conversation.changes()] == [("truncate", None)]
+    assert [(each.kind, each.undo_until) for each in conversation.versions.changes()] == [("truncate", None)]
     with pytest.raises(NotKept):
-        conversation.undo()
+        conversation.versions.undo()
     assert_sound(target)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.factories import contents, message
 
 from lango_store import (
-    AlreadyResumed,
+    AlreadyAnswered,
     Conversation,
     InvalidCursor,
     InvalidValue,
@@ -41,67 +41,69 @@ def token_of(suspension: Suspension) -> str:
 def test_resume_returns_the_state_of_the_suspension_and_the_answer(either_store: Store, clock: Clock) -> None:
     conversation = either_store.open("k")
     seq = asks(conversation)
-    asked = conversation.suspend([(seq, 0), (seq, 1)], state={"run": [1]}, reason="Pay 40 €?", ttl=HOUR)
+    asked = conversation.suspensions.create([(seq, 0), (seq, 1)], state={"run": [1]}, reason="Pay 40 €?", ttl=HOUR)
     assert (asked.key, asked.calls, asked.state, asked.reason) == ("k", [(seq, 0), (seq, 1)], {"run": [1]}, "Pay 40 €?")
     assert (asked.created_at, asked.due_at, asked.answered_at) == (clock.time, clock.time + HOUR, None)
     clock.move(minutes=5)
-    resumed = either_store.resume(token_of(asked), {"approved": True})
+    resumed = either_store.suspensions.answer(token_of(asked), {"approved": True})
     assert (resumed.state, resumed.answer, resumed.answered_at) == ({"run": [1]}, {"approved": True}, clock.time)
-    assert conversation.suspensions() == [resumed]
+    assert conversation.suspensions.list() == [resumed]
 
 
 def test_second_answer_to_a_suspension_raises_already_resumed_with_the_first_answer(
     either_store: Store, clock: Clock
 ) -> None:
     conversation = either_store.open("k")
-    asked = conversation.suspend()
-    first = either_store.resume(token_of(asked), "yes")
+    asked = conversation.suspensions.create()
+    first = either_store.suspensions.answer(token_of(asked), "yes")
     clock.move(minutes=1)
     for by_token in (True, False):
-        with pytest.raises(AlreadyResumed) as raised:
-            either_store.resume(token_of(asked), "no") if by_token else conversation.resume(asked.id, "no")
+        with pytest.raises(AlreadyAnswered) as raised:
+            either_store.suspensions.answer(
+                token_of(asked), "no"
+            ) if by_token else conversation.suspensions.answer_by_id(asked.id, "no")
         error = raised.value
         assert (error.key, error.id, error.answer, error.answered_at) == ("k", asked.id, "yes", first.answered_at)
-    assert conversation.suspensions() == [first]
+    assert conversation.suspensions.list() == [first]
 
 
 def test_conversation_resume_answers_a_suspension_by_id_without_the_token(store: Store) -> None:
     conversation = store.open("k")
-    asked = conversation.suspend(state=1)
-    assert conversation.resume(asked.id, None).answer is None
-    with pytest.raises(AlreadyResumed):
-        store.resume(token_of(asked), "yes")
+    asked = conversation.suspensions.create(state=1)
+    assert conversation.suspensions.answer_by_id(asked.id, None).answer is None
+    with pytest.raises(AlreadyAnswered):
+        store.suspensions.answer(token_of(asked), "yes")
     with pytest.raises(SuspensionNotFound):
-        store.open("another").resume(asked.id, "yes")
+        store.open("another").suspensions.answer_by_id(asked.id, "yes")
 
 
 def test_delete_suspension_deletes_one_suspension_whose_token_then_answers_nothing(either_store: Store) -> None:
     conversation = either_store.open("k")
-    answered, asked, another = (conversation.suspend(state=number) for number in range(3))
-    conversation.resume(answered.id, "yes")
-    assert not either_store.open("other").delete_suspension(asked.id)
-    assert [conversation.delete_suspension(each.id) for each in (answered, asked, asked)] == [True, True, False]
-    assert [each.id for each in conversation.suspensions()] == [another.id]
+    answered, asked, another = (conversation.suspensions.create(state=number) for number in range(3))
+    conversation.suspensions.answer_by_id(answered.id, "yes")
+    assert not either_store.open("other").suspensions.delete(asked.id)
+    assert [conversation.suspensions.delete(each.id) for each in (answered, asked, asked)] == [True, True, False]
+    assert [each.id for each in conversation.suspensions.list()] == [another.id]
     with pytest.raises(SuspensionNotFound):
-        either_store.resume(token_of(asked), "yes")
+        either_store.suspensions.answer(token_of(asked), "yes")
     with pytest.raises(SessionNotFound):
-        either_store.conversation("missing").delete_suspension(asked.id)
+        either_store.conversation("missing").suspensions.delete(asked.id)
 
 
 def test_suspension_cannot_be_answered_after_due_at(store: Store, clock: Clock) -> None:
     conversation = store.open("k")
-    asked = conversation.suspend(ttl=HOUR)
+    asked = conversation.suspensions.create(ttl=HOUR)
     clock.move(hours=1)
     with pytest.raises(SuspensionExpired) as raised:
-        store.resume(token_of(asked), "yes")
+        store.suspensions.answer(token_of(asked), "yes")
     assert (raised.value.key, raised.value.due_at) == ("k", clock.time)
-    assert [each.answer for each in conversation.suspensions()] == [None]
-    assert [each.id for each in store.suspensions().items] == [asked.id]
+    assert [each.answer for each in conversation.suspensions.list()] == [None]
+    assert [each.id for each in store.suspensions.list().items] == [asked.id]
 
 
 def test_resume_refuses_a_wrong_token(store: Store) -> None:
     conversation = store.open("k")
-    token = token_of(conversation.suspend())
+    token = token_of(conversation.suspensions.create())
     key, secret = token.split(".")
     other = urlsafe_b64encode(b"other").decode()
     store.create("other")
@@ -118,11 +120,11 @@ def test_resume_refuses_a_wrong_token(store: Store) -> None:
     ]
     for text in (*wrong, None, 5):
         with pytest.raises(SuspensionNotFound):
-            store.resume(text, "yes")  # type: ignore[arg-type]
+            store.suspensions.answer(text, "yes")  # type: ignore[arg-type]
     missing = urlsafe_b64encode(b"missing").decode()
     with pytest.raises(SuspensionNotFound, match="no session 'missing'"):
-        store.resume(f"{missing}.{secret}", "yes")
-    assert store.resume(token, "yes").answer == "yes"
+        store.suspensions.answer(f"{missing}.{secret}", "yes")
+    assert store.suspensions.answer(token, "yes").answer == "yes"
 
 
 @given(
@@ -132,14 +134,14 @@ def test_resume_refuses_a_wrong_token(store: Store) -> None:
 def test_token_works_for_any_session_key(store: Store, key: str, state: str) -> None:
     store.delete(key)
     conversation = store.open(key)
-    assert store.resume(token_of(conversation.suspend(state=state)), state).state == state
+    assert store.suspensions.answer(token_of(conversation.suspensions.create(state=state)), state).state == state
 
 
 def test_resume_refuses_a_token_made_from_the_id(store: Store) -> None:
-    asked = store.open("k").suspend()
+    asked = store.open("k").suspensions.create()
     key, _ = token_of(asked).split(".")
     with pytest.raises(SuspensionNotFound):
-        store.resume(f"{key}.{asked.id}", "yes")
+        store.suspensions.answer(f"{key}.{asked.id}", "yes")
 
 
 @pytest.mark.parametrize(
@@ -150,26 +152,26 @@ def test_suspend_refuses_a_call_that_no_message_asks_for(store: Store, calls: li
     asks(conversation)
     conversation.append_message(message())
     with pytest.raises(LangoStoreError, match="there is no call"):
-        conversation.suspend(calls)
-    assert conversation.suspensions() == []
+        conversation.suspensions.create(calls)
+    assert conversation.suspensions.list() == []
 
 
 @pytest.mark.parametrize("calls", [[1], [(1,)], CALLS])
 def test_suspend_refuses_calls_that_are_not_pairs_of_seq_and_position(store: Store, calls: Any) -> None:
     with pytest.raises(TypeError, match="calls are pairs"):
-        store.open("k").suspend(calls)
+        store.open("k").suspensions.create(calls)
 
 
 def test_suspend_stores_a_call_once_if_the_call_is_passed_twice(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation)
-    assert conversation.suspend([(seq, 1), (seq, 1)]).calls == [(seq, 1)]
+    assert conversation.suspensions.create([(seq, 1), (seq, 1)]).calls == [(seq, 1)]
 
 
 def test_suspend_refuses_calls_of_several_messages(store: Store) -> None:
     conversation = store.open("k")
     with pytest.raises(ValueError, match="several messages"):
-        conversation.suspend([(asks(conversation), 0), (asks(conversation), 0)])
+        conversation.suspensions.create([(asks(conversation), 0), (asks(conversation), 0)])
 
 
 @pytest.mark.parametrize(
@@ -184,25 +186,25 @@ def test_suspend_refuses_calls_of_several_messages(store: Store) -> None:
 def test_suspend_refuses_arguments_that_cannot_be_stored(store: Store, given: Any, error: type[Exception]) -> None:
     conversation = store.open("k")
     with pytest.raises(error):
-        conversation.suspend(**given)
-    assert conversation.suspensions() == []
+        conversation.suspensions.create(**given)
+    assert conversation.suspensions.list() == []
 
 
 def test_resume_with_an_answer_that_cannot_be_stored_changes_nothing(store: Store) -> None:
-    token = token_of(store.open("k").suspend())
+    token = token_of(store.open("k").suspensions.create())
     with pytest.raises(InvalidValue):
-        store.resume(token, {1, 2})
-    assert store.resume(token, [1, 2]).answer == [1, 2]
+        store.suspensions.answer(token, {1, 2})
+    assert store.suspensions.answer(token, [1, 2]).answer == [1, 2]
 
 
 def test_secret_of_a_token_is_neither_stored_nor_listed(store: Store) -> None:
-    token = token_of(store.open("k").suspend(state="the state"))
+    token = token_of(store.open("k").suspensions.create(state="the state"))
     with store.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT * FROM lango_suspension").all()
     assert "the state" in str(rows)
     assert token.split(".")[1] not in str(rows)
-    assert "token" not in store.suspensions().items[0].model_dump()
-    assert "token" not in repr(store.conversation("k").suspensions())
+    assert "token" not in store.suspensions.list().items[0].model_dump()
+    assert "token" not in repr(store.conversation("k").suspensions.list())
 
 
 # Lists
@@ -211,11 +213,11 @@ def test_secret_of_a_token_is_neither_stored_nor_listed(store: Store) -> None:
 def test_suspensions_are_listed_in_pages_from_the_oldest(either_store: Store, clock: Clock) -> None:
     suspended = []
     for number in range(5):
-        suspended.append(either_store.open(f"k{4 - number}").suspend())
+        suspended.append(either_store.open(f"k{4 - number}").suspensions.create())
         clock.move(seconds=number % 2)
     found, cursor = [], None
     for _ in range(3):
-        page = either_store.suspensions(limit=2, cursor=cursor)
+        page = either_store.suspensions.list(limit=2, cursor=cursor)
         found += page.items
         cursor = page.next
     assert cursor is None
@@ -224,15 +226,15 @@ def test_suspensions_are_listed_in_pages_from_the_oldest(either_store: Store, cl
 
 
 def test_suspensions_can_be_filtered_by_user_agent_and_due_time(store: Store, clock: Clock) -> None:
-    of_ann = store.open("a", user_id="ann", agent_id="x").suspend(ttl=HOUR).id
-    of_bob = store.open("b", user_id="bob", agent_id="x").suspend().id
+    of_ann = store.open("a", user_id="ann", agent_id="x").suspensions.create(ttl=HOUR).id
+    of_bob = store.open("b", user_id="bob", agent_id="x").suspensions.create().id
     gone = store.open("c", ttl=HOUR)
-    gone.suspend()
-    store.resume(token_of(store.open("d", user_id="ann").suspend()), "answered")
+    gone.suspensions.create()
+    store.suspensions.answer(token_of(store.open("d", user_id="ann").suspensions.create()), "answered")
     clock.move(hours=1)
 
     def ids(**which: Any) -> set[str]:
-        return {each.id for each in store.suspensions(**which).items}
+        return {each.id for each in store.suspensions.list(**which).items}
 
     assert ids() == {of_ann, of_bob}
     assert ids(user_id="ann") == {of_ann}
@@ -245,20 +247,20 @@ def test_suspensions_can_be_filtered_by_user_agent_and_due_time(store: Store, cl
 @pytest.mark.parametrize("cursor", ["", "x", "W10", 5])
 def test_suspensions_refuses_a_text_that_is_not_a_cursor(store: Store, cursor: Any) -> None:
     with pytest.raises(InvalidCursor, match=r"Store\.suspensions"):
-        store.suspensions(cursor=cursor)
+        store.suspensions.list(cursor=cursor)
 
 
 def test_suspensions_refuses_a_cursor_of_list_sessions(store: Store) -> None:
     for key in ("a", "b"):
         store.create(key)
     with pytest.raises(InvalidCursor, match="another list"):
-        store.suspensions(cursor=store.list_sessions(limit=1).next)
+        store.suspensions.list(cursor=store.list_sessions(limit=1).next)
 
 
 @pytest.mark.parametrize("limit", [0, 1_001])
 def test_suspensions_refuses_a_page_size_out_of_range(store: Store, limit: int) -> None:
     with pytest.raises(ValueError, match="limit="):
-        store.suspensions(limit=limit)
+        store.suspensions.list(limit=limit)
 
 
 # The session changes
@@ -266,43 +268,43 @@ def test_suspensions_refuses_a_page_size_out_of_range(store: Store, limit: int) 
 
 def test_suspension_is_deleted_with_the_message_that_asks_for_the_calls(store: Store) -> None:
     conversation = store.open("k", messages=[message()])
-    asked = conversation.suspend([(asks(conversation), 0)])
-    without_call = conversation.suspend()
+    asked = conversation.suspensions.create([(asks(conversation), 0)])
+    without_call = conversation.suspensions.create()
     conversation.truncate(after=1)
-    assert [each.id for each in conversation.suspensions()] == [without_call.id]
+    assert [each.id for each in conversation.suspensions.list()] == [without_call.id]
     with pytest.raises(SuspensionNotFound):
-        store.resume(token_of(asked), "yes")
-    assert store.resume(token_of(without_call), "yes").answer == "yes"
+        store.suspensions.answer(token_of(asked), "yes")
+    assert store.suspensions.answer(token_of(without_call), "yes").answer == "yes"
 
 
 def test_suspension_of_an_expired_session_cannot_be_answered(store: Store, clock: Clock) -> None:
     conversation = store.open("k", ttl=HOUR)
-    token = token_of(conversation.suspend(ttl=2 * HOUR))
+    token = token_of(conversation.suspensions.create(ttl=2 * HOUR))
     clock.move(hours=1)
     with pytest.raises(SuspensionNotFound, match="expired"):
-        store.resume(token, "yes")
-    assert store.suspensions().items == []
+        store.suspensions.answer(token, "yes")
+    assert store.suspensions.list().items == []
     store.touch("k")
-    assert store.resume(token, "yes").answer == "yes"
+    assert store.suspensions.answer(token, "yes").answer == "yes"
 
 
 def test_suspension_changes_neither_revision_nor_log(store: Store) -> None:
     conversation = store.open("k")
     before = conversation.info()
-    store.resume(token_of(conversation.suspend()), "yes")
+    store.suspensions.answer(token_of(conversation.suspensions.create()), "yes")
     assert conversation.info() == before
     assert conversation.messages() == []
 
 
 def test_fork_has_no_suspensions(store: Store) -> None:
     conversation = store.open("k")
-    conversation.suspend([(asks(conversation), 0)])
-    assert conversation.fork("fork").suspensions() == []
+    conversation.suspensions.create([(asks(conversation), 0)])
+    assert conversation.fork("fork").suspensions.list() == []
 
 
 def test_history_adds_a_result_for_a_suspended_call(store: Store) -> None:
     conversation = store.open("k", messages=[message("pay")])
-    conversation.suspend([(asks(conversation), 0)])
+    conversation.suspensions.create([(asks(conversation), 0)])
     roles = [each["role"] for each in conversation.history()]
     assert roles == ["user", "assistant", "tool", "tool"]
 
@@ -310,24 +312,24 @@ def test_history_adds_a_result_for_a_suspended_call(store: Store) -> None:
 def test_approved_call_runs_once_even_if_two_processes_continue(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation)
-    resumed = store.resume(token_of(conversation.suspend([(seq, 1)])), True)
+    resumed = store.suspensions.answer(token_of(conversation.suspensions.create([(seq, 1)])), True)
     runs = 0
     for _ in range(2):  # the process died after the answer, and another one continues
         ((seq, position),) = resumed.calls
-        effect = conversation.begin_call(seq, position)
+        effect = conversation.calls.begin(seq, position)
         if not effect.replayed:
             runs += 1
-            conversation.finish_call(effect, "paid")
+            conversation.calls.finish(effect, "paid")
     assert (runs, contents(conversation.messages())) == (1, [None, "paid"])
 
 
 def test_answer_to_a_suspension_is_rolled_back_with_the_callers_transaction(store: Store) -> None:
-    token = token_of(store.open("k").suspend())
+    token = token_of(store.open("k").suspensions.create())
 
     def answer(tx: Store) -> None:
-        tx.resume(token, "no")
+        tx.suspensions.answer(token, "no")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         store.transact(answer)
-    assert store.resume(token, "yes").answer == "yes"
+    assert store.suspensions.answer(token, "yes").answer == "yes"

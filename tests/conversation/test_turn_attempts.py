@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.factories import contents, message, seqs
 from support.json_values import json_values
+from support.turns import messages_of
 
 from lango_store import Conversation, Message, Store, ToolCall
 from lango_store.testing import Clock
@@ -34,7 +35,7 @@ def test_next_attempt_of_a_turn_begins_with_messages_of_the_failed_attempt(eithe
     stored = turn.stored
     assert stored is not None
     assert (contents(stored.messages), stored.first_seq, stored.last_seq) == (["question", "call", "answer"], 2, 5)
-    assert contents(conversation.messages_of(stored)) == ["question", "call", "answer"]
+    assert contents(messages_of(conversation, stored)) == ["question", "call", "answer"]
     assert [each.turn_no for each in conversation.messages()] == [None, 1, 1, None, 1]
 
 
@@ -43,20 +44,20 @@ def test_next_attempt_of_a_turn_begins_with_messages_that_the_failed_attempt_too
     either_store: Store, id: str | None
 ) -> None:
     conversation = either_store.open("k")
-    conversation.enqueue(message("question", id=id))
+    conversation.inbox.put(message("question", id=id))
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
-        turn.inbox()
+        turn.take_inbox()
         turn.append(message("call", role="assistant"))
         raise ZeroDivisionError
-    conversation.enqueue(message("later"))
+    conversation.inbox.put(message("later"))
     with conversation.turn("another") as other:
         assert other.messages == []
     with conversation.turn("t") as turn:
         assert contents(turn.messages) == ["question", "call"]
-        assert contents(turn.inbox()) == ["later"]
+        assert contents(turn.take_inbox()) == ["later"]
         turn.append(message("answer", role="assistant"))
     assert turn.stored is not None
-    assert contents(conversation.messages_of(turn.stored)) == ["question", "call", "later", "answer"]
+    assert contents(messages_of(conversation, turn.stored)) == ["question", "call", "later", "answer"]
     assert [each.turn_no for each in conversation.messages()] == [2, 2, 2, 2]
 
 
@@ -232,7 +233,7 @@ def test_message_of_a_saved_turn_stays_in_that_turn_if_a_later_turn_appends_it(s
         turn.append(message("answer"))
     assert turn.stored is not None
     assert contents(turn.stored.messages) == ["answer"]
-    assert contents(conversation.messages_of(first)) == ["question"]
+    assert contents(messages_of(conversation, first)) == ["question"]
 
 
 def test_save_turn_stores_a_message_of_a_failed_attempt_again_if_it_has_no_id(store: Store) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.databases import MakeDatabase
-from support.factories import message, messages
+from support.factories import contents, message, messages
+from support.turns import messages_of
 
 from lango_store import Conflict, InvalidMessage, InvalidValue, SessionNotFound, Store
 from lango_store._values.usage import describe, total
@@ -24,7 +25,7 @@ def test_save_turn_returns_seqs_of_its_messages(store: Store) -> None:
     assert (turn.turn_no, turn.first_seq, turn.last_seq, turn.kind) == (1, 2, 3, "turn")
     assert [(m.seq, m.turn_no) for m in turn.messages] == [(2, 1), (3, 1)]
     assert turn.messages == conversation.all_messages(after=1)
-    (listed,) = conversation.turns()
+    (listed,) = conversation.turns.list()
     assert listed == turn.model_copy(update={"messages": []})
 
 
@@ -36,7 +37,7 @@ def test_save_turn_with_a_stored_id_is_replayed(store: Store) -> None:
     assert again.replayed
     assert not first.replayed
     assert again == first.model_copy(update={"replayed": True})
-    assert (conversation.event_count(), conversation.total_usage()) == (1, {"input_tokens": 1})
+    assert (conversation.info().turn_count, conversation.total_usage()) == (1, {"input_tokens": 1})
     assert "replayed" not in again.model_dump()
 
 
@@ -71,7 +72,7 @@ def test_repeated_save_turn_is_replayed_although_some_messages_were_stored_befor
     saved = conversation.save_turn(batch, {"tokens": 10})
     again = conversation.save_turn(batch, {"tokens": 10})
     assert (again.replayed, again.turn_no) == (True, saved.turn_no)
-    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+    assert (conversation.info().turn_count, conversation.total_usage()) == (2, {"tokens": 11})
 
 
 def test_repeated_save_turn_of_appended_messages_counts_the_usage_once(store: Store) -> None:
@@ -84,28 +85,29 @@ def test_repeated_save_turn_of_appended_messages_counts_the_usage_once(store: St
         again = conversation.save_turn(batch, {"tokens": 100})
         assert again == saved.model_copy(update={"replayed": True})
         assert again.replayed
-    assert (conversation.event_count(), conversation.total_usage()) == (1, {"tokens": 100})
+    assert (conversation.info().turn_count, conversation.total_usage()) == (1, {"tokens": 100})
     assert [m.content for m in again.messages] == ["a", "b"]
     other = conversation.save_turn(batch[1:], {"tokens": 5})
     assert (other.replayed, conversation.total_usage()) == (False, {"tokens": 105})
 
 
-def test_method_find_turn_returns_a_saved_turn_and_messages_of_returns_its_messages(store: Store) -> None:
+def test_find_returns_a_turn_with_its_messages_by_its_id_or_number(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     saved = conversation.save_turn([message("a"), message("b")], {"tokens": 1}, id="t")
     bare = conversation.save_turn([], {"tokens": 2}, id="bare")
     conversation.append_message(message("after"))
     compaction = conversation.compact(lambda window: [message("summary")])
-    turn = conversation.find_turn("t")
-    assert turn == saved.model_copy(update={"messages": []})
-    assert turn is not None
-    assert conversation.messages_of(turn) == saved.messages
-    assert conversation.messages_of(bare) == []
+    assert conversation.turns.find("t") == conversation.turns.find(saved.turn_no) == saved
+    assert conversation.turns.find("bare") == bare
     assert compaction is not None
-    assert conversation.messages_of(conversation.turns()[-1]) == compaction.summary
+    found = conversation.turns.find(compaction.turn_no)
+    assert found is not None
+    assert (found.kind, found.messages) == ("compaction", compaction.summary)
+    assert [each.messages for each in conversation.turns.list()] == [[], [], []]
     conversation.truncate(after=2)
-    assert [m.content for m in conversation.messages_of(turn)] == ["a"]
-    assert (conversation.find_turn("bare"), conversation.find_turn("unknown")) == (None, None)
+    assert contents(messages_of(conversation, saved)) == ["a"]
+    for unknown in ("bare", "unknown", 2, 0, -1, 2**70):
+        assert conversation.turns.find(unknown) is None
 
 
 def test_save_turn_raises_conflict_if_the_argument_after_is_not_the_last_seq(store: Store) -> None:
@@ -126,14 +128,14 @@ def test_usage_that_is_not_json_is_refused(store: Store, usage: Any, field: str)
     with pytest.raises(InvalidValue) as raised:
         conversation.save_turn([message()], usage)
     assert raised.value.field == field
-    assert (conversation.messages(), conversation.event_count()) == ([], 0)
+    assert (conversation.messages(), conversation.info().turn_count) == ([], 0)
 
 
 def test_turn_with_an_invalid_message_is_not_stored(store: Store) -> None:
     conversation = store.open("k")
     with pytest.raises(InvalidMessage):
         conversation.save_turn([message("good"), message({1: "bad"})], {"input_tokens": 1})
-    assert (conversation.messages(), conversation.event_count(), conversation.total_usage()) == ([], 0, {})
+    assert (conversation.messages(), conversation.info().turn_count, conversation.total_usage()) == ([], 0, {})
 
 
 def test_turn_methods_raise_session_not_found_for_a_deleted_session(store: Store) -> None:
@@ -143,9 +145,9 @@ def test_turn_methods_raise_session_not_found_for_a_deleted_session(store: Store
     for call in (
         lambda: conversation.save_turn([message()]),
         conversation.total_usage,
-        conversation.turns,
-        lambda: conversation.find_turn("t"),
-        lambda: conversation.messages_of(turn),
+        conversation.turns.list,
+        lambda: conversation.turns.find("t"),
+        lambda: messages_of(conversation, turn),
     ):
         with pytest.raises(SessionNotFound):
             call()
@@ -160,7 +162,7 @@ def test_turns_are_ordered_by_turn_no_even_if_the_database_uses_no_index(make_po
         vacuum(store)  # leaves free space before the row of the first turn
         conversation.save_turn(messages(1), {"tier": "b"})
         vacuum(store)  # PostgreSQL then reads the few rows without an index, in table order
-        assert [turn.turn_no for turn in conversation.turns()] == [1, 2]
+        assert [turn.turn_no for turn in conversation.turns.list()] == [1, 2]
         assert conversation.total_usage() == {"tier": "b"}
 
 
@@ -173,9 +175,9 @@ def test_pop_message_of_the_only_message_of_a_turn_removes_the_turn(store: Store
     conversation = store.open("k")
     conversation.save_turn(messages(2), {"tokens": 1})
     conversation.pop_message()
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(1, 1)]
     conversation.pop_message()
-    assert (conversation.turns(), conversation.event_count()) == ([], 0)
+    assert (conversation.turns.list(), conversation.info().turn_count) == ([], 0)
 
 
 def test_pop_message_keeps_a_later_empty_turn(store: Store) -> None:
@@ -183,7 +185,7 @@ def test_pop_message_keeps_a_later_empty_turn(store: Store) -> None:
     conversation.save_turn(messages(2))
     conversation.save_turn([], {"tokens": 1})
     conversation.pop_message()
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1), (3, 2)]
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(1, 1), (3, 2)]
 
 
 def test_truncate_removes_an_empty_turn_after_the_seq(store: Store) -> None:
@@ -192,7 +194,7 @@ def test_truncate_removes_an_empty_turn_after_the_seq(store: Store) -> None:
     conversation.save_turn([], {"tokens": 1})
     before = conversation.info()
     assert conversation.truncate(after=1) == 0
-    assert (conversation.turns(), conversation.event_count()) == ([], 0)
+    assert (conversation.turns.list(), conversation.info().turn_count) == ([], 0)
     assert conversation.info().last_seq == before.last_seq + 1
 
 
@@ -269,7 +271,7 @@ def test_turn_with_another_id_is_saved_although_its_messages_are_stored(store: S
     conversation.save_turn([message(id="a")], {"tokens": 1}, id="first")
     second = conversation.save_turn([message(id="a")], {"tokens": 10}, id="second")
     assert (second.turn_no, second.replayed, [each.replayed for each in second.messages]) == (2, False, [True])
-    assert (conversation.event_count(), conversation.total_usage()) == (2, {"tokens": 11})
+    assert (conversation.info().turn_count, conversation.total_usage()) == (2, {"tokens": 11})
 
 
 def test_turn_includes_a_stored_question_if_the_answer_directly_follows_it(store: Store) -> None:
@@ -280,7 +282,7 @@ def test_turn_includes_a_stored_question_if_the_answer_directly_follows_it(store
     assert [(m.content, m.turn_no, m.replayed) for m in turn.messages] == [("q", 1, True), ("a", 1, False)]
     assert (turn.first_seq, turn.last_seq) == (2, 3)
     assert [m.turn_no for m in conversation.all_messages()] == [None, 1, 1]
-    assert conversation.turns() == [turn.model_copy(update={"messages": []})]
+    assert conversation.turns.list() == [turn.model_copy(update={"messages": []})]
     again = conversation.save_turn([question, answer], {"tokens": 5})
     assert (again.replayed, [m.content for m in again.messages]) == (True, ["q", "a"])
 
@@ -303,10 +305,3 @@ def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_an
     turn = conversation.save_turn([question, message("a", id="a", role="assistant")])
     assert turn.first_seq == turn.last_seq == turn.messages[1].seq
     assert conversation.find_message("q") == before
-
-
-@pytest.mark.parametrize("turn", ["t1", 1, None])
-def test_messages_of_something_other_than_a_turn_is_refused(store: Store, turn: Any) -> None:
-    store.create("k")
-    with pytest.raises(TypeError, match="give a Turn"):
-        store.conversation("k").messages_of(turn)

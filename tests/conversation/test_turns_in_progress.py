@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.factories import contents, message
+from support.turns import messages_of
 
 from lango_store import (
     AsyncStore,
@@ -36,7 +37,7 @@ def test_leaving_the_block_saves_the_turn_with_its_messages(either_store: Store,
         assert turn.append_messages([message("a", role="assistant"), message("b", role="tool")])[1].seq == 4
         assert contents(turn.messages) == ["question", "a", "b"]
         assert contents(conversation.messages()) == ["before", "question", "a", "b"]
-        assert conversation.turns() == []
+        assert conversation.turns.list() == []
         turn.usage = {"input_tokens": 7}
         turn.metadata = {"model": "m"}
         clock.move(seconds=5)
@@ -46,9 +47,9 @@ def test_leaving_the_block_saves_the_turn_with_its_messages(either_store: Store,
     assert (stored.first_seq, stored.last_seq, stored.created_at) == (2, 4, clock.time)
     assert (stored.usage, stored.metadata, stored.replayed) == ({"input_tokens": 7}, {"model": "m"}, False)
     assert [(each.content, each.turn_no) for each in stored.messages] == [("question", 1), ("a", 1), ("b", 1)]
-    assert conversation.turns() == [stored.model_copy(update={"messages": []})]
-    assert conversation.messages_of(stored) == stored.messages == turn.messages
-    assert (conversation.event_count(), conversation.total_usage()) == (1, {"input_tokens": 7})
+    assert conversation.turns.list() == [stored.model_copy(update={"messages": []})]
+    assert messages_of(conversation, stored) == stored.messages == turn.messages
+    assert (conversation.info().turn_count, conversation.total_usage()) == (1, {"input_tokens": 7})
 
 
 def test_turn_without_id_gets_a_unique_id(store: Store) -> None:
@@ -58,7 +59,7 @@ def test_turn_without_id_gets_a_unique_id(store: Store) -> None:
     with conversation.turn() as second:
         pass
     assert first.id != second.id
-    assert [turn.id for turn in conversation.turns()] == [first.id, second.id]
+    assert [turn.id for turn in conversation.turns.list()] == [first.id, second.id]
 
 
 def test_turn_without_messages_is_saved(either_store: Store) -> None:
@@ -67,7 +68,7 @@ def test_turn_without_messages_is_saved(either_store: Store) -> None:
         assert turn.append_messages([]) == []
     assert turn.stored is not None
     assert (turn.stored.messages, turn.stored.first_seq, turn.stored.last_seq) == ([], 2, 1)
-    assert conversation.messages_of(turn.stored) == []
+    assert messages_of(conversation, turn.stored) == []
 
 
 def test_turn_in_progress_changes_counters_like_save_turn(store: Store, clock: Clock) -> None:
@@ -82,7 +83,7 @@ def test_turn_in_progress_changes_counters_like_save_turn(store: Store, clock: C
     own = {"key", "revision"}
     assert run.info().model_dump(exclude=own) == saved.info().model_dump(exclude=own)
     assert turn.stored is not None
-    assert turn.stored.model_dump(exclude={"messages"}) == saved.turns()[0].model_dump(exclude={"messages"})
+    assert turn.stored.model_dump(exclude={"messages"}) == saved.turns.list()[0].model_dump(exclude={"messages"})
 
 
 def test_token_counter_counts_the_tokens_of_messages_that_a_turn_appends(url: str) -> None:
@@ -98,12 +99,12 @@ def test_token_counter_counts_the_tokens_of_messages_that_a_turn_appends(url: st
 def test_turn_in_a_store_with_retry_stores_each_message_once(url: str) -> None:
     with Store(url, retry=SECOND) as store:
         conversation = store.open("k")
-        conversation.enqueue(message("waiting"))
+        conversation.inbox.put(message("waiting"))
         with conversation.turn("t") as turn:
             turn.append_messages([message("equal"), message("equal")])
             turn.write("draft")
             turn.append(message("answer", role="assistant"))
-            turn.inbox()
+            turn.take_inbox()
         assert contents(conversation.messages()) == ["equal", "equal", "answer", "waiting"]
         assert turn.stored is not None
         assert turn.stored.messages == conversation.messages()
@@ -128,8 +129,8 @@ def test_turn_with_a_stored_id_is_replayed(either_store: Store, clock: Clock) ->
     assert first.stored is not None
     assert again.stored == first.stored.model_copy(update={"replayed": True})
     assert conversation.info() == before
-    assert conversation.event_count() == 1
-    assert conversation.open_turn() is None
+    assert conversation.info().turn_count == 1
+    assert conversation.turns.in_progress() is None
 
 
 def test_turn_that_save_turn_stored_is_replayed(store: Store) -> None:
@@ -154,14 +155,14 @@ def test_stored_turn_is_replayed_while_another_turn_runs(either_store: Store) ->
     with conversation.turn("t2") as turn:
         with conversation.turn("t1") as again:
             assert again.replayed
-        open_turn = conversation.open_turn()
+        open_turn = conversation.turns.in_progress()
         assert open_turn is not None
         assert open_turn.id == "t2"
         turn.append(message("b"))
-    assert [each.id for each in conversation.turns()] == ["t1", "t2"]
+    assert [each.id for each in conversation.turns.list()] == ["t1", "t2"]
 
 
-@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "inbox"])
+@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "take_inbox"])
 def test_replayed_turn_refuses_writes(either_store: Store, method: str) -> None:
     conversation = either_store.open("k")
     conversation.save_turn([message("a")], id="t")
@@ -177,7 +178,7 @@ def test_replayed_turn_refuses_writes(either_store: Store, method: str) -> None:
     assert conversation.info().message_count == 1
 
 
-@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "inbox"])
+@pytest.mark.parametrize("method", ["append", "append_messages", "write", "flush", "take_inbox"])
 def test_turn_refuses_writes_outside_of_its_block(either_store: Store, method: str) -> None:
     conversation = either_store.open("k")
     arguments: dict[str, list[Any]] = {
@@ -203,7 +204,7 @@ def test_block_of_one_turn_object_cannot_be_entered_twice(either_store: Store) -
         raise ZeroDivisionError
     with pytest.raises(LangoStoreError, match="once"), turn:
         pass
-    assert conversation.open_turn() is None
+    assert conversation.turns.in_progress() is None
 
 
 # Exceptions in the block
@@ -214,8 +215,8 @@ def test_exception_in_the_block_keeps_messages_and_draft_but_saves_no_turn(eithe
     with pytest.raises(ZeroDivisionError), conversation.turn("t", flush=timedelta(hours=1)) as turn:
         fail_after_writing(turn)
     assert [(each.content, each.turn_no) for each in conversation.messages()] == [("question", None)]
-    assert [(each.turn_id, each.text) for each in conversation.drafts()] == [("t", "first second")]
-    assert (conversation.turns(), conversation.open_turn(), turn.stored) == ([], None, None)
+    assert [(each.turn_id, each.text) for each in conversation.drafts.list()] == [("t", "first second")]
+    assert (conversation.turns.list(), conversation.turns.in_progress(), turn.stored) == ([], None, None)
     with pytest.raises(LangoStoreError, match="inside of its block"):
         turn.append(message())
 
@@ -233,7 +234,7 @@ def test_interruption_of_the_block_releases_the_lease(store: Store, error: type[
     with suppress(error), conversation.turn("t") as turn:
         turn.append(message("question"))
         raise error
-    assert (conversation.turns(), conversation.open_turn()) == ([], None)
+    assert (conversation.turns.list(), conversation.turns.in_progress()) == ([], None)
     with conversation.turn("t", wait=SECOND) as again:
         assert contents(again.messages) == ["question"]
 
@@ -249,7 +250,7 @@ def test_exception_in_the_block_reaches_the_caller_although_the_lease_is_lost(
         turn.write("collected")
         match loss:
             case "release":
-                conversation.release_turn()
+                conversation.turns.release()
             case "takeover":
                 clock.move(minutes=2)
                 conversation.turn("t2").__enter__()
@@ -262,12 +263,12 @@ def test_exception_in_the_block_reaches_the_caller_although_the_lease_is_lost(
     with pytest.raises(ZeroDivisionError), conversation.turn("t", flush=timedelta(hours=1)) as turn:
         fail(turn)
     if loss in ("release", "takeover"):
-        assert [each.text for each in conversation.drafts()] == ["stored"]
-        assert (conversation.open_turn() is not None) is (loss == "takeover")
+        assert [each.text for each in conversation.drafts.list()] == ["stored"]
+        assert (conversation.turns.in_progress() is not None) is (loss == "takeover")
     if loss == "expiry":
         either_store.touch("k")
-        assert [each.text for each in conversation.drafts()] == ["storedcollected"]
-        assert conversation.open_turn() is None
+        assert [each.text for each in conversation.drafts.list()] == ["storedcollected"]
+        assert conversation.turns.in_progress() is None
 
 
 def test_exception_in_the_block_reaches_the_caller_although_the_database_fails(
@@ -295,8 +296,8 @@ def test_turn_with_usage_or_metadata_that_cannot_be_stored_is_not_saved(either_s
 
     with pytest.raises(InvalidValue, match=name), conversation.turn("t", flush=timedelta(hours=1)) as turn:
         finish(turn)
-    assert (conversation.turns(), conversation.open_turn()) == ([], None)
-    assert [each.text for each in conversation.drafts()] == ["first second"]
+    assert (conversation.turns.list(), conversation.turns.in_progress()) == ([], None)
+    assert [each.text for each in conversation.drafts.list()] == ["first second"]
 
 
 def test_append_of_an_invalid_message_in_a_turn_writes_nothing(either_store: Store) -> None:
@@ -330,8 +331,8 @@ def test_task_cancelled_inside_the_block_keeps_the_draft_and_releases_the_lease(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert await conversation.open_turn() is None
-            assert [each.text for each in await conversation.drafts()] == ["first second"]
+            assert await conversation.turns.in_progress() is None
+            assert [each.text for each in await conversation.drafts.list()] == ["first second"]
 
     asyncio.run(work())
 
@@ -368,8 +369,8 @@ def test_task_cancelled_while_the_turn_takes_the_lease_releases_the_lease(url: s
                 connection.rollback()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-            assert await conversation.open_turn() is None
-            assert await conversation.turns() == []
+            assert await conversation.turns.in_progress() is None
+            assert await conversation.turns.list() == []
         engine.dispose()
 
     asyncio.run(work())
@@ -403,8 +404,8 @@ def test_task_cancelled_after_the_end_of_the_block_still_saves_the_turn(url: str
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.gather(*tasks)
-            assert [each.id for each in await conversation.turns()] == ["t"]
-            assert await conversation.open_turn() is None
+            assert [each.id for each in await conversation.turns.list()] == ["t"]
+            assert await conversation.turns.in_progress() is None
         engine.dispose()
 
     asyncio.run(work())
@@ -431,8 +432,8 @@ def test_task_cancelled_while_the_turn_is_being_saved_still_saves_the_turn(url: 
                 connection.rollback()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-            assert [each.id for each in await conversation.turns()] == ["t"]
-            assert await conversation.open_turn() is None
+            assert [each.id for each in await conversation.turns.list()] == ["t"]
+            assert await conversation.turns.in_progress() is None
         engine.dispose()
 
     asyncio.run(work())
@@ -474,14 +475,14 @@ def test_turn_refuses_invalid_arguments(either_store: Store, options: dict[str, 
 def test_turn_accepts_ids_up_to_512_bytes(either_store: Store, id: str) -> None:
     conversation = either_store.open("k")
     with suppress(ZeroDivisionError), conversation.turn(id) as first:
-        open_turn = conversation.open_turn()
+        open_turn = conversation.turns.in_progress()
         assert open_turn is not None
         assert open_turn.id == id
         fail_after_writing(first)
-    assert [each.turn_id for each in conversation.drafts()] == [id]
+    assert [each.turn_id for each in conversation.drafts.list()] == [id]
     with conversation.turn(id) as second:
         assert second.append(message("question")).replayed
-    assert conversation.drafts() == []
+    assert conversation.drafts.list() == []
     with conversation.turn(id) as again:
         assert again.replayed
     assert contents(conversation.messages()) == ["question"]
@@ -506,7 +507,7 @@ def test_turn_is_refused_in_a_callers_transaction(store: Store) -> None:
         store.transact(begin)
     with store.engine.connect() as connection, pytest.raises(LangoStoreError, match=r"using\(\)"):
         store.using(connection).conversation("k").turn("t")
-    assert store.open_turns() == []
+    assert store.turns.in_progress() == []
 
 
 def test_turns_in_progress_can_be_read_in_a_callers_transaction(store: Store) -> None:
@@ -515,7 +516,7 @@ def test_turns_in_progress_can_be_read_in_a_callers_transaction(store: Store) ->
         turn.write("piece")
         with store.engine.connect() as connection:
             inside = store.using(connection)
-            open_turn = inside.conversation("k").open_turn()
-            assert open_turn == conversation.open_turn()
-            assert inside.open_turns() == [open_turn]
-            assert inside.conversation("k").drafts() == conversation.drafts()
+            open_turn = inside.conversation("k").turns.in_progress()
+            assert open_turn == conversation.turns.in_progress()
+            assert inside.turns.in_progress() == [open_turn]
+            assert inside.conversation("k").drafts.list() == conversation.drafts.list()

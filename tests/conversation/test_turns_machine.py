@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from support.session_checks import assert_sound, unexplained
 from support.session_model import RECORD
 from support.turn_model import ModelAttempt, ModelSessionWithTurns
+from support.turns import messages_of
 
 from lango_store import (
     Conversation,
@@ -190,7 +191,7 @@ class Machine(RuleBasedStateMachine):
             generated = [each.id for each in got or self.session.inbox]
             return self.session.take_inbox(self.clock.time, attempt, generated)
 
-        self.compare(turn.inbox, model)
+        self.compare(turn.take_inbox, model)
 
     @precondition(is_running)
     @rule(number=processes, usage=usages)
@@ -246,14 +247,14 @@ class Machine(RuleBasedStateMachine):
     @rule(new=one_message)
     def enqueue(self, new: Message) -> None:
         revision = self.conversation.info().revision
-        self.compare(lambda: self.conversation.enqueue(new), lambda _: self.session.enqueue(self.clock.time, new))
+        self.compare(lambda: self.conversation.inbox.put(new), lambda _: self.session.enqueue(self.clock.time, new))
         assert self.conversation.info().revision == revision
 
     @rule()
     def release_turn(self) -> None:
-        before = self.conversation.open_turn()
+        before = self.conversation.turns.in_progress()
         self.clock.move(milliseconds=1)
-        released = self.conversation.release_turn()
+        released = self.conversation.turns.release()
         assert (None if released is None else released.id) == (None if before is None else before.id)
         self.session.release_turn()
 
@@ -263,18 +264,18 @@ class Machine(RuleBasedStateMachine):
         id = self.draft_ids[-1 - number % len(self.draft_ids)]
         if id in self.session.drafts or self.session.with_id(f"draft-{id}"):
             self.compare(
-                lambda: self.conversation.keep_draft(id), lambda _: self.session.keep_draft(self.clock.time, id)
+                lambda: self.conversation.drafts.keep(id), lambda _: self.session.keep_draft(self.clock.time, id)
             )
         else:
             with pytest.raises(LangoStoreError):
-                self.conversation.keep_draft(id)
+                self.conversation.drafts.keep(id)
 
     @precondition(lambda self: self.draft_ids)
     @rule(number=st.integers(0, 9))
     def drop_draft(self, number: int) -> None:
         id = self.draft_ids[-1 - number % len(self.draft_ids)]
         self.compare(
-            lambda: self.conversation.drop_draft(id),
+            lambda: self.conversation.drafts.drop(id),
             lambda _: self.session.drop_draft(self.clock.time, id),
             leases_only=True,
         )
@@ -308,29 +309,29 @@ class Machine(RuleBasedStateMachine):
         conversation, session = self.conversation, self.session
         assert conversation.all_messages() == session.log
         assert conversation.messages() == session.window
-        assert conversation.turns() == session.turns
+        assert conversation.turns.list() == session.turns
         for turn in session.turns[-2:]:
-            assert conversation.messages_of(turn) == session.messages_of(turn)
+            assert messages_of(conversation, turn) == session.messages_of(turn)
         info = conversation.info()
         assert (info.last_seq, info.turn_count) == (session.last_seq, len(session.turns))
         assert info.message_count == len([each for each in session.log if each.role is not RECORD])
 
     @invariant()
     def lease_drafts_and_inbox_match(self) -> None:
-        session, open_turn = self.session, self.conversation.open_turn()
-        assert self.store.open_turns() == ([] if open_turn is None else [open_turn])
+        session, open_turn = self.session, self.conversation.turns.in_progress()
+        assert self.store.turns.in_progress() == ([] if open_turn is None else [open_turn])
         if session.holder is None:
             assert open_turn is None
         else:
             assert open_turn is not None
             assert (open_turn.id, open_turn.draft_id) == (session.holder.turn_id, session.holder.draft_id)
             assert (open_turn.until, open_turn.held) == (session.until, session.is_held(self.clock.time))
-        drafts = self.conversation.drafts()
+        drafts = self.conversation.drafts.list()
         assert [each.id for each in drafts] == list(session.drafts)
         for found, draft in zip(drafts, session.drafts.values(), strict=True):
             assert (found.turn_id, found.text) == (draft.turn_id, draft.text)
             assert (found.created_at, found.updated_at) == (draft.created_at, draft.updated_at)
-        assert self.conversation.inbox() == session.inbox
+        assert self.conversation.inbox.list() == session.inbox
 
     @invariant()
     def attempts_match(self) -> None:

@@ -17,7 +17,7 @@ def shown(conversation: Conversation) -> tuple[Any, ...]:
     """Return the state that undo has to restore."""
     session = conversation.get(records=True)
     changing = {"last_seq", "revision", "updated_at"}
-    return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns()
+    return session.model_dump(exclude=changing), conversation.all_messages(), conversation.turns.list()
 
 
 def assert_taken_back(store: Store, conversation: Conversation, before: tuple[Any, ...], kind: str) -> None:
@@ -25,15 +25,15 @@ def assert_taken_back(store: Store, conversation: Conversation, before: tuple[An
     after = shown(conversation)
     assert after != before
     for _ in range(2):
-        undone = conversation.undo()
+        undone = conversation.versions.undo()
         assert undone is not None
         assert (undone.seq, shown(conversation)) == (conversation.info().last_seq, before)
-        redone = conversation.redo()
+        redone = conversation.versions.redo()
         assert redone is not None
         assert (redone.change.kind, shown(conversation)) == ("undo", after)
-    assert conversation.changes()[0].kind == kind
-    assert [each.kind for each in conversation.changes()[1:]] == ["undo", "redo"] * 2
-    assert conversation.undo() is not None
+    assert conversation.versions.changes()[0].kind == kind
+    assert [each.kind for each in conversation.versions.changes()[1:]] == ["undo", "redo"] * 2
+    assert conversation.versions.undo() is not None
     assert shown(conversation) == before
     assert_sound(store)
 
@@ -96,7 +96,7 @@ def test_undo_takes_back_a_pop_that_deletes_a_turn(keeping: Store) -> None:
     conversation.save_turn([message("only")], {"tokens": 1}, id="t")
     before = shown(conversation)
     conversation.pop_message()
-    assert conversation.turns() == []
+    assert conversation.turns.list() == []
     assert_taken_back(keeping, conversation, before, "pop")
 
 
@@ -152,7 +152,7 @@ def test_undo_takes_back_the_deletion_of_the_only_message_of_a_summary(keeping: 
     before = shown(conversation)
     conversation.delete_message(compaction.summary[0].seq)
     assert conversation.compactions() == []
-    undone = conversation.undo()
+    undone = conversation.versions.undo()
     assert undone is not None
     assert shown(conversation) == before
     assert_sound(keeping)
@@ -166,34 +166,34 @@ def test_repeated_undo_takes_back_changes_in_reverse_order(keeping: Store) -> No
     for seq in (4, 2, 3):
         conversation.delete_message(seq)
     states = []
-    while (undone := conversation.undo()) is not None:
+    while (undone := conversation.versions.undo()) is not None:
         states.append((undone.change.seq, undone.restored, undone.removed, contents(conversation.messages())))
     assert states == [(7, 1, 0, ["a", "c"]), (6, 1, 0, ["a", "b", "c"]), (5, 1, 0, ["a", "b", "c", "d"])]
     assert seqs(conversation.messages()) == [1, 2, 3, 4]
-    kinds = [(each.kind, each.after_seq) for each in conversation.changes()]
+    kinds = [(each.kind, each.after_seq) for each in conversation.versions.changes()]
     assert kinds == [("delete", 4), ("delete", 2), ("delete", 3), ("undo", 7), ("undo", 6), ("undo", 5)]
     for remaining in (["a", "b", "c"], ["a", "c"], ["a"]):
-        conversation.redo()
+        conversation.versions.redo()
         assert contents(conversation.messages()) == remaining
-    assert conversation.redo() is None
-    assert [each.kind for each in conversation.changes()[6:]] == ["redo"] * 3
+    assert conversation.versions.redo() is None
+    assert [each.kind for each in conversation.versions.changes()[6:]] == ["redo"] * 3
 
 
 def test_undo_and_redo_without_changes_return_none(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(2))
-    assert (conversation.undo(), conversation.redo()) == (None, None)
-    assert (conversation.changes(), conversation.info().last_seq) == ([], 2)
+    assert (conversation.versions.undo(), conversation.versions.redo()) == (None, None)
+    assert (conversation.versions.changes(), conversation.info().last_seq) == ([], 2)
 
 
 def test_undo_keeps_messages_appended_after_the_change(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("q1"), message("a1")])
     conversation.truncate(after=1)
     conversation.save_turn([message("q2"), message("a2")])
-    undone = conversation.undo()
+    undone = conversation.versions.undo()
     assert undone is not None
     assert (undone.restored, undone.removed) == (1, 0)
     assert contents(conversation.messages()) == ["q1", "a1", "q2", "a2"]
-    assert conversation.redo() is not None
+    assert conversation.versions.redo() is not None
     assert contents(conversation.messages()) == ["q1", "q2", "a2"]
     assert_sound(keeping)
 
@@ -202,27 +202,27 @@ def test_undo_of_a_compaction_keeps_messages_appended_after_the_compaction(keepi
     conversation = keeping.open("k", messages=[message("q1"), message("a1")])
     conversation.compact(lambda _: summary())
     conversation.append_message(message("q2"))
-    conversation.undo()
+    conversation.versions.undo()
     assert contents(conversation.messages()) == ["q1", "a1", "q2"]
-    conversation.redo()
+    conversation.versions.redo()
     assert contents(conversation.messages()) == ["summary", "q2"]
 
 
 def test_redo_returns_none_after_another_change(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.truncate(after=1)
-    conversation.undo()
+    conversation.versions.undo()
     conversation.update_message(1, message("A"))
-    assert conversation.redo() is None
+    assert conversation.versions.redo() is None
     assert contents(conversation.messages()) == ["A", "b"]
 
 
 def test_redo_keeps_messages_appended_after_the_undo(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.truncate(after=1)
-    conversation.undo()
+    conversation.versions.undo()
     conversation.append_message(message("c"))
-    assert conversation.redo() is not None
+    assert conversation.versions.redo() is not None
     assert contents(conversation.messages()) == ["a", "c"]
 
 
@@ -230,7 +230,7 @@ def test_message_appended_after_an_undo_gets_a_higher_seq_than_the_undo(keeping:
     conversation = keeping.open("k", messages=messages(5))
     conversation.truncate(after=0)
     assert conversation.info().last_seq == 6
-    undone = conversation.undo()
+    undone = conversation.versions.undo()
     assert undone is not None
     assert (undone.seq, undone.restored) == (12, 5)  # one seq for each restored message, and one for the undo
     assert conversation.append_message(message()).seq == 13
@@ -240,9 +240,9 @@ def test_undo_restores_large_strings(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message(LARGE)])
     conversation.update_message(1, message("y" * 5_000))
     assert bodies(keeping) == [LARGE, "y" * 5_000]
-    conversation.undo()
+    conversation.versions.undo()
     assert contents(conversation.messages()) == [LARGE]
-    conversation.redo()
+    conversation.versions.redo()
     assert contents(conversation.messages()) == ["y" * 5_000]
 
 
@@ -255,21 +255,21 @@ def test_undo_in_a_transaction_is_rolled_back_with_the_transaction(keeping: Stor
     def change_and_fail() -> None:
         with keeping.transaction() as tx:
             tx.conversation("k").truncate(after=0)
-            assert tx.conversation("k").undo() is not None
+            assert tx.conversation("k").versions.undo() is not None
             assert len(tx.conversation("k").messages()) == 2
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         change_and_fail()
-    assert (len(conversation.messages()), conversation.changes()) == (2, [])
+    assert (len(conversation.messages()), conversation.versions.changes()) == (2, [])
 
 
 def test_undo_takes_back_a_replace_after_that_stored_no_new_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     assert conversation.append_messages([], replace_after=1) == []
-    (change,) = conversation.changes()
+    (change,) = conversation.versions.changes()
     assert change.added_upto is None
-    assert conversation.undo() is not None
+    assert conversation.versions.undo() is not None
     assert len(conversation.messages()) == 3
 
 
@@ -278,15 +278,15 @@ def test_undo_redo_and_earlier_logs_work_with_async_store(url: str, clock: Clock
         async with AsyncStore(url, clock=clock, keep_removed=timedelta(days=1)) as store:
             conversation = await store.open("k", messages=messages(3))
             await conversation.truncate(after=1)
-            undone = await conversation.undo()
+            undone = await conversation.versions.undo()
             assert undone is not None
             assert undone.restored == 2
             assert len(await conversation.messages()) == 3
-            assert await conversation.redo() is not None
+            assert await conversation.versions.redo() is not None
             assert len((await conversation.get(as_of=3)).messages) == 3
-            assert seqs((await conversation.diff(3, 4)).removed) == [2, 3]
+            assert seqs((await conversation.versions.diff(3, 4)).removed) == [2, 3]
             assert len(await (await conversation.fork(as_of=3)).messages()) == 3
-            assert [each.kind for each in await conversation.changes()] == ["truncate", "undo", "redo"]
+            assert [each.kind for each in await conversation.versions.changes()] == ["truncate", "undo", "redo"]
 
     asyncio.run(main())
 
@@ -296,11 +296,11 @@ def test_redo_restores_a_message_without_the_call_that_the_undo_deleted(keeping:
     (asking,) = conversation.append_messages(
         [Message.assistant(tool_calls=[ToolCall(id="c", name="pay")])], replace_after=5
     )
-    conversation.begin_call(asking.seq, 0)
-    conversation.suspend([(asking.seq, 0)])
-    assert conversation.undo() is not None
-    assert (conversation.calls(), conversation.suspensions()) == ([], [])
-    assert conversation.redo() is not None
-    assert (conversation.calls(), conversation.suspensions()) == ([], [])
+    conversation.calls.begin(asking.seq, 0)
+    conversation.suspensions.create([(asking.seq, 0)])
+    assert conversation.versions.undo() is not None
+    assert (conversation.calls.list(), conversation.suspensions.list()) == ([], [])
+    assert conversation.versions.redo() is not None
+    assert (conversation.calls.list(), conversation.suspensions.list()) == ([], [])
     assert conversation.messages()[-1].tool_calls == asking.tool_calls
     assert_sound(keeping)

@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import contents, message, messages, seqs
+from support.turns import messages_of
 
 from lango_store import DatabaseBusy, Message, Store
 from lango_store.testing import Clock
@@ -13,7 +14,7 @@ LARGE = "a large string " * 400
 def test_log_as_of_the_seq_of_a_compaction_includes_the_summary(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.compact(lambda window: Message.system("summary"), discard=True)
-    (change,) = conversation.changes()
+    (change,) = conversation.versions.changes()
     assert contents(conversation.get(as_of=change.seq).messages) == ["summary"]
     assert contents(conversation.fork(as_of=change.seq).messages()) == ["summary"]
     assert len(conversation.get(as_of=change.seq - 1).messages) == 3
@@ -22,7 +23,7 @@ def test_log_as_of_the_seq_of_a_compaction_includes_the_summary(keeping: Store) 
 def test_log_as_of_the_seq_of_a_replace_after_call_has_its_new_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.append_messages([message("new"), message("newer")], replace_after=1)
-    (change,) = conversation.changes()
+    (change,) = conversation.versions.changes()
     assert contents(conversation.get(as_of=change.seq).messages) == ["message 0", "new", "newer"]
 
 
@@ -32,16 +33,16 @@ def test_undo_of_an_edit_made_during_a_turn_leaves_the_message_in_the_turn(keepi
         first = turn.append(message("a"))
         conversation.update_message(first.seq, message("b"))
         turn.append(message("c"))
-    conversation.undo()
-    (saved,) = conversation.turns()
-    assert contents(conversation.messages_of(saved)) == ["a", "c"]
+    conversation.versions.undo()
+    (saved,) = conversation.turns.list()
+    assert contents(messages_of(conversation, saved)) == ["a", "c"]
 
 
 def test_undo_of_an_edit_does_not_change_last_consolidated(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(6))
     conversation.update_message(1, message("new"))
     conversation.update(last_consolidated=6)
-    conversation.undo()
+    conversation.versions.undo()
     assert conversation.info().last_consolidated == 6
 
 
@@ -51,9 +52,9 @@ def test_undo_of_a_clear_that_removed_no_message_restores_last_consolidated(keep
     conversation.update(last_consolidated=2)
     conversation.clear(keep_system=True)
     assert conversation.info().last_consolidated == 0
-    conversation.undo()
+    conversation.versions.undo()
     assert conversation.info().last_consolidated == 2
-    conversation.redo()
+    conversation.versions.redo()
     assert conversation.info().last_consolidated == 0
 
 
@@ -61,7 +62,7 @@ def test_undo_does_not_take_back_drop_sent(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", sent="as sent")])
     conversation.update_message(1, message("b", sent="as sent"))
     conversation.drop_sent(before=2)
-    undone = conversation.undo()
+    undone = conversation.versions.undo()
     assert undone is not None
     assert undone.change.kind == "update"
     assert contents(conversation.messages()) == ["a"]
@@ -106,5 +107,5 @@ def test_expire_deletes_messages_kept_for_an_old_change_but_not_for_a_later_chan
     conversation.delete_message(2)
     clock.move(days=15)
     keeping.expire()
-    assert [change.undo_until is None for change in conversation.changes()] == [True, False]
+    assert [change.undo_until is None for change in conversation.versions.changes()] == [True, False]
     assert seqs(conversation.get(as_of=4).messages) == [2, 3]

@@ -2,15 +2,11 @@
 
 import ast
 import re
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.factories import message
 
 import lango_store
-from lango_store import Store
-from lango_store.testing import Clock
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -38,9 +34,4 @@ def test_collected_docstring_examples_include_store_async_store_and_clock() -> N
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_in_a_docstring_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    clock = Clock()
-    with Store("sqlite:///other.db", migrate=True, clock=clock) as store:  # an example reads from an archive
-        store.create("k", messages=[message("invoice")], ttl=timedelta(hours=1))
-        clock.move(hours=2)
-        store.expire(archive="cold.db")
     exec(compile("if True:\n" + EXAMPLES[name], name, "exec"), {"__name__": "__main__"})

@@ -54,7 +54,7 @@ def test_error_for_an_invalid_option_value_names_the_option(url: str) -> None:
         (("expire", "--older-than", "30"), "--older-than"),
         (("expire", "--older-than", "999999d"), "--older-than"),
         (("expire", "--created-before", "once"), "--created-before"),
-        (("archive", "restore", "k", "cold.db", "--ttl", "1"), "--ttl"),
+        (("sessions", "restore", "k", "--archive", "cold.db", "--ttl", "1"), "--ttl"),
         (("export", "--all", "--to", "out", "--format", "zip"), "--format"),
         (("import", ".", "--format", "zip"), "--format"),
         (("stats", "--url", "postgresql://localhost:port/agents"), "--url"),

@@ -114,7 +114,7 @@ def leave_after_first_piece(client: httpx2.Client, key: str) -> None:
 
 
 def contents(store: Store, key: str) -> list[Any]:
-    return [message.content for message in store.messages(key)]
+    return [message.content for message in store.conversation(key).messages()]
 
 
 def test_example_tests_on_the_fastapi_page_pass(url: str, tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_stopped_service_keeps_the_draft_and_releases_the_lease(url: str, tmp_pa
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         conversation = store.conversation(key)
-        (draft,) = conversation.drafts()
+        (draft,) = conversation.drafts.list()
         assert ANSWER.startswith(draft.text)
-        assert conversation.open_turn() is None
-        assert conversation.find_turn("r1") is None
+        assert conversation.turns.in_progress() is None
+        assert conversation.turns.find("r1") is None
 
 
 FAILS_ONCE: Final = """
@@ -221,11 +221,13 @@ def test_question_sent_to_two_processes_asks_the_model_once(
         assert model.calls == {f"{key} {number}": 1 for key in keys for number in range(TURNS)}
         for key in keys:
             conversation = store.conversation(key)
-            assert sorted(str(turn.id) for turn in conversation.turns()) == [f"r{number}" for number in range(TURNS)]
+            assert sorted(str(turn.id) for turn in conversation.turns.list()) == [
+                f"r{number}" for number in range(TURNS)
+            ]
             log = contents(store, key)
             assert sorted(log[::2]) == [f"{key} {number}" for number in range(TURNS)]
             assert log[1::2] == ["".join(PIECES)] * TURNS
-            assert conversation.drafts() == []
+            assert conversation.drafts.list() == []
 
 
 def test_stop_request_ends_a_turn_that_another_process_runs(url: str, model: StreamingModel, tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_restarted_service_answers_a_question_that_is_sent_again_after_a_kill(
         *_, last = ask(client, key)
         assert last["message"]["content"] == "".join(PIECES)
         assert contents(store, key) == ["Hello", "".join(PIECES)]
-        assert [turn.id for turn in store.conversation(key).turns()] == ["r1"]
+        assert [turn.id for turn in store.conversation(key).turns.list()] == ["r1"]
         assert client.get(f"/chats/{key}/drafts").json() == []
         assert model.calls == {"Hello": 2}
 
@@ -294,9 +296,9 @@ def test_stored_answer_of_a_killed_attempt_is_saved_without_asking_the_model(
         key = store.create().key
         killed = store.conversation(key).turn("r1").begin()
         killed.append_messages([Message.user("Hello"), Message.assistant("I have read it.")])
-        store.conversation(key).release_turn()
+        store.conversation(key).turns.release()
         assert [event["message"]["content"] for event in ask(client, key)] == ["I have read it."]
-        assert store.conversation(key).find_turn("r1") is not None
+        assert store.conversation(key).turns.find("r1") is not None
         assert model.calls == {}
 
 
@@ -315,7 +317,7 @@ def test_draft_of_a_killed_service_is_appended_before_the_next_question(
     with killed_and_restarted(url, tmp_path, model) as (client, key), Store(url) as store:
         ask(client, key, {"id": "r2", "text": "And now?"})
         assert contents(store, key) == ["Hello", "I ", "And now?", "".join(PIECES)]
-        assert store.messages(key)[1].extra == {"interrupted": True}
+        assert store.conversation(key).messages()[1].extra == {"interrupted": True}
 
 
 # Start, and expired chats

@@ -10,6 +10,7 @@ import pytest
 from support.pages import blocks
 from support.paths import ROOT
 from support.processes import Program, run_program
+from support.turns import messages_of
 
 from lango_store import Store
 
@@ -82,7 +83,7 @@ ASK: Final = ("ask", "telegram:1", "update-1", "Pay 40 euros?")
 
 
 def texts(store: Store) -> list[object]:
-    return [message.content for message in store.messages("telegram:1")]
+    return [message.content for message in store.conversation("telegram:1").messages()]
 
 
 PAID: Final = ["Pay 40 euros?", None, "paid", "Result of the payment: paid"]
@@ -100,7 +101,7 @@ def test_payment_is_not_made_without_an_approval(payments: Payments, store: Stor
     token = payments.run(*ASK)
     for decision in ("no", "yes"):  # the first answer counts
         assert payments.run("answer", token, decision) == "Result of the payment: not approved"
-    assert store.messages("telegram:1")[2].extra == {"failed": True}
+    assert store.conversation("telegram:1").messages()[2].extra == {"failed": True}
     assert payments.keys == []
 
 
@@ -131,7 +132,7 @@ def test_payment_is_made_once_if_the_process_is_killed_before_storing_the_result
     token = payments.run(*ASK)
     payments.kill("answer", token, "yes", when="pay", after=after)
     assert len(payments.keys) == after
-    (call,) = store.conversation("telegram:1").calls()
+    (call,) = store.conversation("telegram:1").calls.list()
     assert call.state in ("running", "unknown")
     assert payments.run("answer", token, "yes") == PAID[-1]
     assert texts(store) == PAID
@@ -148,7 +149,7 @@ def test_payment_is_not_repeated_if_the_process_is_killed_after_storing_the_resu
     assert texts(store) == PAID
     assert len(payments.keys) == 1
     conversation = store.conversation("telegram:1")
-    assert [[each.content for each in conversation.messages_of(turn)] for turn in conversation.turns()] == [
+    assert [[each.content for each in messages_of(conversation, turn)] for turn in conversation.turns.list()] == [
         PAID[:2],
         PAID[2:],
     ]

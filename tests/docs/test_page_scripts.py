@@ -104,7 +104,7 @@ def fill_and_check(script: str, url: str, other: str, path: str, folder: Path) -
         store.create(
             "k", messages=[Message.user("Weather in Oslo? \x00\ud800", id="1"), *messages(3)], ttl=timedelta(1)
         )
-        store.set_values("k", {"step": 1})
+        store.conversation("k").values.set({"step": 1})
         store.conversation("k").save_turn(messages(2), {"tokens": 3}, id="turn")
         store.conversation("k").fork("a fork")
         store.conversation("k").pop_message()

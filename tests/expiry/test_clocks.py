@@ -58,24 +58,24 @@ def test_client_clocks_ten_minutes_apart_do_not_affect_expiry(client: Store, mac
             assert len(client.list_sessions().items) == 2
             assert client.list_sessions(expired=True).items == []
             client.append_message("k", message())
-            client.append_messages("k", messages(2))
+            client.conversation("k").append_messages(messages(2))
             client.open("k").save_turn(messages(2), id="t" + str(ahead))
-            client.update("k", title="t")
+            client.conversation("k").update(title="t")
             client.open("k").fork("fork")
             assert client.expire().sessions == 0
             assert client.expire(older_than=TTL).sessions == 0
             assert client.stats().expired == 0
-            before = client.info("k").expires_at
+            before = client.conversation("k").info().expires_at
         with machine(behind):
             client.append_message("k", message())
-            after = client.info("k").expires_at
+            after = client.conversation("k").info().expires_at
             assert before is not None
             assert after is not None
             assert after >= before
             client.open("k").compact(lambda window: [message("summary")])
             assert client.open("k").pop_message() is not None
         for key in ("k", "bare", "fork"):
-            info = client.info(key)
+            info = client.conversation(key).info()
             now = datetime.now(UTC)
             assert near(info.created_at, now), key
             assert near(info.updated_at, now), key
@@ -89,11 +89,13 @@ def test_append_returns_the_times_that_are_stored(client: Store, machine: Machin
         made = client.create("k", ttl=TTL)
         assert made == client.get("k")
         one = client.append_message("k", message())
-        many = client.append_messages("k", [message(), message(created_at=datetime(2020, 1, 1, tzinfo=UTC))])
+        many = client.conversation("k").append_messages(
+            [message(), message(created_at=datetime(2020, 1, 1, tzinfo=UTC))]
+        )
         turn = client.open("k").save_turn(messages(1))
         assert [one, *many, *turn.messages] == client.conversation("k").all_messages()
         assert many[1].created_at == datetime(2020, 1, 1, tzinfo=UTC)
-        assert client.open("k").turns() == [turn.model_copy(update={"messages": []})]
+        assert client.open("k").turns.list() == [turn.model_copy(update={"messages": []})]
         created = client.create("with messages", ttl=TTL, messages=messages(2))
         assert created == client.get("with messages")
 
@@ -119,7 +121,7 @@ def test_store_without_clock_does_not_read_the_clients_clock(make_postgres: Make
         with watched(store.engine) as statements:
             store.append_message("k", message())
         assert len(statements) == (4 if CITUS else 1)  # there a BEGIN, two statements and a COMMIT
-        store.append_messages("k", messages(2))
+        store.conversation("k").append_messages(messages(2))
         store.open("k").save_turn(messages(2), id="t")
         store.get("k"), store.list_sessions(), store.exists("k"), store.touch("k"), store.expire()
 
@@ -128,7 +130,7 @@ def test_store_takes_times_from_the_argument_clock_on_both_databases(url: str, c
     with Store(url, clock=clock) as store:
         store.create("k", ttl=TTL)
         one = store.append_message("k", message())
-        assert one.created_at == clock.time == store.info("k").updated_at
+        assert one.created_at == clock.time == store.conversation("k").info().updated_at
         clock.move(minutes=5)
         assert not store.exists("k")
         assert store.expire().sessions == 1
@@ -151,12 +153,12 @@ def test_session_can_expire_during_a_long_transaction_of_the_caller(make_postgre
 def test_append_never_moves_expiry_back_but_touch_can(store: Store, clock: Clock) -> None:
     store.create("k", ttl=TTL)
     store.append_message("k", message())
-    before = store.info("k").expires_at
+    before = store.conversation("k").info().expires_at
     clock.move(minutes=-10)
     store.append_message("k", message())
-    store.append_messages("k", messages(2))
+    store.conversation("k").append_messages(messages(2))
     store.open("k").save_turn(messages(1))
-    assert store.info("k").expires_at == before
+    assert store.conversation("k").info().expires_at == before
     touched = store.touch("k", ttl=TTL).expires_at
     assert touched is not None
     assert abs(touched - (clock.time + TTL)) < timedelta(milliseconds=1)

@@ -1,15 +1,12 @@
 """Destructive commands: they list what they delete and ask, or require `--yes`."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from support.commands import run, run_on_terminal
-from support.databases import MakeDatabase
 from support.factories import messages
 
 from lango_store import Store, schema
-from lango_store.archive import Archive
 from lango_store.tables import SCHEMA_REVISION
 
 DAY = timedelta(days=1)
@@ -22,16 +19,6 @@ def filled(url: str) -> str:
             store.create(f"chat:{number}", user_id=user, messages=messages(4))
             store.conversation(f"chat:{number}").save_turn(messages(1))
     return url
-
-
-@pytest.fixture
-def cold(make_sqlite: MakeDatabase, tmp_path: Path) -> Path:
-    path = tmp_path / "cold.db"
-    with Store(make_sqlite(), clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as store:
-        for number, user in enumerate(("ann", "ann", "bob")):
-            store.create(f"chat:{number}", user_id=user, messages=messages(5))
-        store.expire(created_before=datetime(2027, 1, 1, tzinfo=UTC), archive=path)
-    return path
 
 
 def test_downgrade_command_lists_losses_and_requires_confirmation(filled: str) -> None:
@@ -72,19 +59,6 @@ def test_delete_command_deletes_a_damaged_session(filled: str) -> None:
         connection.exec_driver_sql("UPDATE lango_session SET last_seq = -1 WHERE key = 'chat:0'")
     done = run("sessions", "delete", "--user", "ann", "--yes", "--url", filled)
     assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
-
-
-def test_forget_command_prints_the_number_of_sessions_and_requires_confirmation(cold: Path) -> None:
-    command = ("archive", "forget", str(cold), "--user", "ann")
-    refused = run(*command)
-    assert refused.returncode == 2
-    assert "2 sessions, 10 messages" in " ".join(refused.stderr.replace("│", " ").split())
-    assert run_on_terminal(*command, answer="n\n")[1] == 1
-    with Archive(cold) as archive:
-        assert archive.count(key_prefix="chat") == (3, 15)
-    assert run(*command, "--yes").stdout == "forgot 2 sessions\n"
-    with Archive(cold) as archive:
-        assert archive.count(key_prefix="chat") == (1, 5)
 
 
 def test_show_command_does_not_revive_an_expired_session(url: str) -> None:

@@ -28,7 +28,7 @@ def filled(url: str) -> str:
         for n, ttl in enumerate((None, timedelta(days=90), timedelta(days=1), timedelta(days=2))):
             time[0] = NOW - timedelta(days=40 - n)
             store.create(f"chat:{n}", agent_id=f"a{n % 2}", user_id=f"u{n}", title=f"Title {n}", ttl=ttl)
-            store.append_messages(f"chat:{n}", [message("Weather?", tokens=3), message("one\n" * 30)])
+            store.conversation(f"chat:{n}").append_messages([message("Weather?", tokens=3), message("one\n" * 30)])
             store.append_message(
                 f"chat:{n}", message(None, role=MessageRole.ASSISTANT, author="planner", tool_calls=[call])
             )
@@ -154,18 +154,15 @@ def test_expire_command_purges_sessions(filled: str, tmp_path: Path) -> None:
     with Store(filled) as store:
         assert store.count(expired=None) == 2
 
-    found = run("archive", "search", "oslo", str(cold), "--json")
-    assert [json.loads(line)["key"] for line in found.stdout.splitlines()] == ["chat:2", "chat:3"]
-    assert "chat:3" in run("archive", "search", "weather", str(cold)).stdout
-    nothing = run("archive", "search", "nothing", str(cold))
-    assert (nothing.stdout, nothing.stderr, nothing.returncode) == ("", "nothing found\n", 1)
-    restored = run("archive", "restore", "chat:3", str(cold), "--ttl", "30d", *at)
+    restored = run("sessions", "restore", "chat:3", "--archive", str(cold), "--ttl", "30d", *at)
     assert restored.stdout == "restored 4 messages\n"
-    assert run("archive", "restore", "chat:3", str(cold), *at).returncode == 1
-    assert run("archive", "restore", "nobody", str(cold), *at).returncode == 1
-    assert run("archive", "forget", str(cold), "--user", "u2", "--yes").stdout == "forgot 1 session\n"
-    assert run("archive", "forget", str(cold)).returncode == 2
-    assert run("archive", "search", "x", str(tmp_path / "none.db")).returncode == 1
+    for key in ("chat:3", "nobody"):
+        assert run("sessions", "restore", key, "--archive", str(cold), *at).returncode == 1
+    archived = ("--url", f"sqlite:///{cold}")
+    rows = run("sessions", "list", *archived).stdout.splitlines()
+    assert [row.split("\t")[0] for row in rows] == ["chat:3", "chat:2"]
+    assert run("sessions", "delete", "--user", "u2", "--yes", *archived).stdout == "deleted 1 session\n"
+    assert run("sessions", "restore", "x", "--archive", str(tmp_path / "none.db"), *at).returncode == 1
     for wrong in (("--older-than", "soon"), ("--created-before", "once"), ("--batch-size", "0"), ("--limit", "-1")):
         assert run("expire", *wrong, *at).returncode == 2
 

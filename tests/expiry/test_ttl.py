@@ -20,13 +20,19 @@ HOUR = timedelta(hours=1)
 
 def test_append_restarts_the_ttl_but_a_read_does_not(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR)
-    assert store.info("k").expires_at == clock.time + HOUR
+    assert store.conversation("k").info().expires_at == clock.time + HOUR
     clock.move(minutes=40)
-    store.get("k"), store.messages("k"), store.info("k"), store.list_sessions(), store.exists("k")
+    (
+        store.get("k"),
+        store.conversation("k").messages(),
+        store.conversation("k").info(),
+        store.list_sessions(),
+        store.exists("k"),
+    )
     clock.move(minutes=10)
     store.append_message("k", message())
-    assert store.info("k").expires_at == clock.time + HOUR
-    store.append_messages("k", messages(3))
+    assert store.conversation("k").info().expires_at == clock.time + HOUR
+    store.conversation("k").append_messages(messages(3))
     clock.move(minutes=59)
     assert store.exists("k")
 
@@ -37,24 +43,24 @@ def test_expired_session_refuses_reads_and_writes_and_is_not_listed(store: Store
     clock.move(hours=1)
     for call in (
         lambda: store.get("k"),
-        lambda: store.info("k"),
-        lambda: store.messages("k"),
+        lambda: store.conversation("k").info(),
+        lambda: store.conversation("k").messages(),
         lambda: store.conversation("k").all_messages(last=1),
         lambda: list(store.conversation("k").iter_messages()),
         lambda: store.conversation("k").find_message("a"),
         lambda: store.append_message("k", message()),
         lambda: store.append_message("k", message(id="a")),
         lambda: store.append_message("k", message(), after=1),
-        lambda: store.append_messages("k", messages(2)),
-        lambda: store.append_messages("k", messages(2), replace_after=0),
-        lambda: store.update("k", title="t"),
+        lambda: store.conversation("k").append_messages(messages(2)),
+        lambda: store.conversation("k").append_messages(messages(2), replace_after=0),
+        lambda: store.conversation("k").update(title="t"),
         lambda: store.conversation("k").clear(),
         lambda: store.conversation("k").pop_message(),
         lambda: store.conversation("k").update_message(1, message()),
         lambda: store.conversation("k").delete_message(1),
         lambda: store.conversation("k").redact_message("a"),
         lambda: store.conversation("k").truncate(after=0),
-        lambda: store.get_or_create("k"),
+        lambda: store.open("k").get(),
     ):
         with pytest.raises(SessionExpired, match="touch") as raised:
             call()
@@ -74,7 +80,7 @@ def test_touch_revives_an_expired_session_and_sets_the_ttl(store: Store, clock: 
     store.create("k", ttl=HOUR, messages=[message("still here")])
     clock.move(days=2)
     touched = store.touch("k")
-    assert touched == store.info("k")
+    assert touched == store.conversation("k").info()
     assert touched.expires_at == clock.time + HOUR
     assert store.get("k").messages[0].content == "still here"
     assert store.touch("k", ttl=timedelta(days=1)).ttl_seconds == 86_400
@@ -88,24 +94,23 @@ def test_touch_revives_an_expired_session_and_sets_the_ttl(store: Store, clock: 
 def test_expired_session_can_be_deleted_or_replaced(store: Store, clock: Clock) -> None:
     store.create("k", ttl=HOUR, title="old", messages=messages(3))
     store.create("other", ttl=HOUR)
-    live = store.get_or_create("k", renew=True, title="new")
+    live = store.open("k", renew=True, title="new").get()
     assert live.title == "old"
     clock.move(hours=2)
-    renewed = store.get_or_create("k", renew=True, title="new", ttl=HOUR)
+    renewed = store.open("k", renew=True, title="new", ttl=HOUR).get()
     assert (renewed.title, renewed.messages, renewed.last_seq) == ("new", [], 0)
-    assert store.info("other", expired=True).key == "other"
+    assert store.conversation("other").info(expired=True).key == "other"
     clock.move(hours=2)
     assert store.delete("k") is True
 
 
-@pytest.mark.parametrize("method", ["get_or_create", "open"])
-def test_renew_does_not_replace_a_session_that_was_revived_meanwhile(url: str, clock: Clock, method: str) -> None:
+def test_renew_does_not_replace_a_session_that_was_revived_meanwhile(url: str, clock: Clock) -> None:
     with Store(url, clock=clock) as store:
         store.create("k", ttl=HOUR, title="old")
     times = iter([clock() + 2 * HOUR])  # expired at the first read, revived before the second
     with Store(url, clock=lambda: next(times, clock())) as store:
-        getattr(store, method)("k", renew=True, title="new")
-        assert store.info("k").title == "old"
+        store.open("k", renew=True, title="new")
+        assert store.conversation("k").info().title == "old"
 
 
 def test_ttl_of_a_session_overrides_the_default_ttl(url: str, clock: Clock) -> None:
@@ -144,8 +149,8 @@ def test_reading_an_expired_session_does_not_revive_it(store: Store, clock: Cloc
     clock.move(hours=1)
     handle = store.conversation("k")
     assert store.get("k", expired=True) == handle.get(expired=True) == before
-    assert store.info("k", expired=True) == handle.info(expired=True)
-    assert store.info("k", expired=True).expires_at == before.expires_at
+    assert store.conversation("k").info(expired=True) == handle.info(expired=True)
+    assert store.conversation("k").info(expired=True).expires_at == before.expires_at
     assert store.conversation("k").all_messages(last=2, expired=True) == before.messages[1:]
     assert handle.all_messages(after=1, expired=True) == before.messages[1:]
     for read in (handle.get, handle.all_messages):
@@ -169,7 +174,7 @@ def test_committed_append_is_returned_although_the_stored_expiry_is_unreadable(s
     else:
         stored = store.append_message("k", message("landed"), create=write == "append with create")
     with pytest.raises(LangoStoreError):
-        store.info("k")
+        store.conversation("k").info()
     with store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET expires_at = NULL")
-    assert store.messages("k") == [stored]
+    assert store.conversation("k").messages() == [stored]

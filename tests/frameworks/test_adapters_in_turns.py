@@ -23,14 +23,14 @@ async def test_adapter_in_turn_appends_and_extends_the_lease(framework: Framewor
     adapter = framework.make(store)
     await framework.say(adapter, "first")
     async with AsyncStore(store) as awaited, awaited.conversation(framework.key).turn("run") as turn:
-        before = store.conversation(framework.key).open_turn()
+        before = store.conversation(framework.key).turns.in_progress()
         await framework.say(adapter.in_turn(turn), "second")
-        after = store.conversation(framework.key).open_turn()
+        after = store.conversation(framework.key).turns.in_progress()
         assert before is not None
         assert after is not None
         assert after.until > before.until
     assert await framework.texts(adapter) == ["first", "second"]
-    assert store.conversation(framework.key).find_turn("run") is not None
+    assert store.conversation(framework.key).turns.find("run") is not None
 
 
 async def test_adapter_whose_lease_is_lost_stores_nothing(framework: Framework, store: Store) -> None:
@@ -40,11 +40,11 @@ async def test_adapter_whose_lease_is_lost_stores_nothing(framework: Framework, 
         turn = awaited.conversation(framework.key).turn("run")
         await turn.__aenter__()
         in_turn = adapter.in_turn(turn)
-        store.conversation(framework.key).release_turn()
-        before = store.info(framework.key)
+        store.conversation(framework.key).turns.release()
+        before = store.conversation(framework.key).info()
         with pytest.raises(LOST):
             await framework.say(in_turn, "late")
-        assert store.info(framework.key) == before
+        assert store.conversation(framework.key).info() == before
     await framework.say(adapter, "second")
     assert await framework.texts(adapter) == ["first", "second"]
 

@@ -89,7 +89,7 @@ def key(page: Page, store: Store) -> str:
 
 def roles(page: Page, folder: Path) -> list[str]:
     with Store(f"sqlite:///{folder}/{page.file}") as store:
-        return [message.role for message in store.messages(key(page, store))]
+        return [message.role for message in store.conversation(key(page, store)).messages()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
@@ -115,7 +115,7 @@ def kill(page: Page, token: str, killing: str, folder: Path) -> None:
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     with Store(f"sqlite:///{folder}/{page.file}") as store:
-        assert store.conversation(key(page, store)).release_turn() is not None
+        assert store.conversation(key(page, store)).turns.release() is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
@@ -150,4 +150,6 @@ def test_stored_result_of_a_claude_tool_is_used_after_the_process_is_killed(tmp_
     assert roles(CLAUDE, tmp_path)[:3] == ["user", "assistant", "tool"]
     assert answered(token, tmp_path, True, True) == ["Done.", "already done"]
     with Store(f"sqlite:///{tmp_path}/{CLAUDE.file}") as store:
-        assert [each.content for each in store.messages(key(CLAUDE, store)) if each.role == "tool"] == ["paid"]
+        assert [each.content for each in store.conversation(key(CLAUDE, store)).messages() if each.role == "tool"] == [
+            "paid"
+        ]

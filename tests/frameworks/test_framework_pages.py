@@ -55,7 +55,7 @@ def test_programs_print_documented_output_and_a_second_run_continues(
 
     ran(programs[0])
     with Store(f"sqlite:///{tmp_path / file}") as store:
-        assert store.info(key).message_count == 2 * messages
+        assert store.conversation(key).info().message_count == 2 * messages
 
 
 def test_claude_agent_sdk_programs_print_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,11 @@ def test_message_saved_by_nanobot_is_readable_in_store(start: Callable[[], Sessi
     session = sessions.get_or_create(KEY)
     talk(session)
     sessions.save(session)
-    user, asking, answer, _ = store.messages(KEY)
+    user, asking, answer, _ = store.conversation(KEY).messages()
     assert (user.role, user.content) == (MessageRole.USER, "Weather in Oslo? 😀")
     assert asking.tool_calls[0] == ToolCall(id="call_1", name="read", arguments='{"path": "ä.txt"}')
     assert (answer.tool_call_id, answer.name, answer.content) == ("call_1", "read", "sun\0\ud83d")
-    info = store.info(KEY)
+    info = store.conversation(KEY).info()
     assert (info.title, info.metadata["goal_state"], info.last_consolidated) == ("Oslo", {"z": 1, "a": None}, 0)
 
 
@@ -91,7 +91,7 @@ def test_cleared_session_stays_empty_after_restart(start: Callable[[], SessionMa
     assert (again.messages, again.provider_state, again.metadata["title"]) == ([], None, "Oslo")
     again.add_message("user", "again")
     start().save(session)  # without changes
-    assert store.info(KEY).message_count == 0
+    assert store.conversation(KEY).info().message_count == 0
 
 
 def test_summary_inserted_between_messages_keeps_its_position(start: Callable[[], SessionManager]) -> None:
@@ -112,9 +112,9 @@ def test_metadata_update_keeps_messages(start: Callable[[], SessionManager], sto
     session = sessions.get_or_create(KEY)
     talk(session)
     sessions.save(session)
-    before = store.info(KEY)
+    before = store.conversation(KEY).info()
     assert sessions.update_session_metadata(KEY, {"title": "Bergen", "new": {"a": 1}}) is True
-    after = store.info(KEY)
+    after = store.conversation(KEY).info()
     assert (after.title, after.updated_at, after.last_seq) == ("Bergen", before.updated_at, before.last_seq)
     session.add_message("user", "more")
     sessions.save(session)
@@ -190,7 +190,7 @@ def test_nanobot_ignores_and_keeps_records(start: Callable[[], SessionManager], 
     assert again.messages == session.messages
     assert again.last_consolidated == 2
     again.add_message("user", "and now?")
-    store.append_messages(KEY, [message(n, role=MessageRole.RECORD) for n in range(2)])
+    store.conversation(KEY).append_messages([message(n, role=MessageRole.RECORD) for n in range(2)])
     sessions.save(again)
     assert [each.role.value for each in store.conversation(KEY).all_messages()][-4:] == ["record"] * 3 + ["user"]
     assert start().get_or_create(KEY).messages == again.messages

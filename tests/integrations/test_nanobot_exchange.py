@@ -77,11 +77,11 @@ def test_last_consolidated_round_trips_as_nanobots_last_archived(
 
     import_path(store, file)
     seen = read_by_nanobot()
-    assert store.info(KEY).last_consolidated == seen
+    assert store.conversation(KEY).info().last_consolidated == seen
     file.write_bytes(exported(store, tmp_path / "same"))
     assert read_by_nanobot() == seen
     store.append_message(KEY, message("more"))
-    store.update(KEY, last_consolidated=3)
+    store.conversation(KEY).update(last_consolidated=3)
     file.write_bytes(exported(store, tmp_path / "changed"))
     assert read_by_nanobot() == 3
     written = json.loads(file.read_text().splitlines()[0])

@@ -25,13 +25,13 @@ def test_new_message_in_long_session_writes_one_row(start: Callable[[], SessionM
     for number in range(1_000):
         session.add_message("user", f"message {number}")
     sessions.save(session)
-    before = store.info(KEY).last_seq
+    before = store.conversation(KEY).info().last_seq
     session.add_message("user", "one more")
     with watched(store.engine) as statements:
         sessions.save(session)
     assert rows_written(statements) == 1
     assert not any("DELETE" in statement for statement in statements)
-    assert store.info(KEY).last_seq == before + 1
+    assert store.conversation(KEY).info().last_seq == before + 1
 
 
 def test_save_without_changes_sends_no_statement(start: Callable[[], SessionManager], store: Store) -> None:
@@ -69,9 +69,9 @@ def test_save_of_metadata_writes_no_message(start: Callable[[], SessionManager],
     talk(session)
     sessions.save(session)
     session.metadata["runtime_checkpoint"] = {"pending": True}
-    before = store.info(KEY).last_seq
+    before = store.conversation(KEY).info().last_seq
     sessions.save_runtime_checkpoint(session)
-    assert store.info(KEY).last_seq == before
+    assert store.conversation(KEY).info().last_seq == before
     assert start().get_or_create(KEY).metadata["runtime_checkpoint"] == {"pending": True}
 
 
@@ -84,10 +84,10 @@ def test_save_with_an_invalid_message_writes_nothing(start: Callable[[], Session
     session.add_message("user", float("nan"))
     with pytest.raises(InvalidMessage):
         sessions.save(session)
-    assert store.info(KEY).message_count == 4
+    assert store.conversation(KEY).info().message_count == 4
     del session.messages[-1]
     sessions.save(session)
-    assert store.info(KEY).message_count == 5
+    assert store.conversation(KEY).info().message_count == 5
 
 
 # Several processes
@@ -105,11 +105,11 @@ def test_save_does_not_overwrite_messages_of_another_process(start: Callable[[],
     with pytest.raises(Conflict) as conflict:
         ours.save(session)
     assert (conflict.value.expected, conflict.value.last_seq) == (1, 2)
-    assert [each.content for each in store.messages(KEY)] == ["hello", "hi"]
+    assert [each.content for each in store.conversation(KEY).messages()] == ["hello", "hi"]
     session = ours.get_or_create(KEY)  # the cache has dropped the outdated session
     session.add_message("user", "are you there?")
     ours.save(session)
-    assert [each.content for each in store.messages(KEY)] == ["hello", "hi", "are you there?"]
+    assert [each.content for each in store.conversation(KEY).messages()] == ["hello", "hi", "are you there?"]
 
 
 def test_concurrent_first_saves_do_not_overwrite_each_other(start: Callable[[], SessionManager], store: Store) -> None:
@@ -120,7 +120,7 @@ def test_concurrent_first_saves_do_not_overwrite_each_other(start: Callable[[], 
     ours.save(session)
     with pytest.raises(Conflict):
         theirs.save(other)
-    assert [each.content for each in store.messages(KEY)] == ["first"]
+    assert [each.content for each in store.conversation(KEY).messages()] == ["first"]
 
 
 def test_save_of_a_stale_session_conflicts_although_a_fresh_copy_was_read(
@@ -139,7 +139,7 @@ def test_save_of_a_stale_session_conflicts_although_a_fresh_copy_was_read(
     session.add_message("user", "stale")
     with pytest.raises(Conflict):
         ours.save(session)
-    assert store.info(KEY).message_count == 2
+    assert store.conversation(KEY).info().message_count == 2
 
 
 def test_metadata_changes_of_two_processes_are_merged(start: Callable[[], SessionManager], store: Store) -> None:
@@ -154,15 +154,15 @@ def test_metadata_changes_of_two_processes_are_merged(start: Callable[[], Sessio
     theirs.save(other)
     session.metadata["a"] = 3
     ours.save(session)
-    assert store.info(KEY).metadata == {"a": 3, "b": 2}
-    assert store.info(KEY).message_count == 1
+    assert store.conversation(KEY).info().metadata == {"a": 3, "b": 2}
+    assert store.conversation(KEY).info().message_count == 1
     session.metadata["d"] = 4
     ours.save(session)
-    assert store.info(KEY).metadata == {"a": 3, "b": 2, "d": 4}
+    assert store.conversation(KEY).info().metadata == {"a": 3, "b": 2, "d": 4}
     session.metadata["b"] = 5
     with pytest.raises(Conflict, match="metadata 'b'"):
         ours.save(session)
-    assert store.info(KEY).metadata == {"a": 3, "b": 2, "d": 4}
+    assert store.conversation(KEY).info().metadata == {"a": 3, "b": 2, "d": 4}
 
 
 WRITER = """
@@ -221,7 +221,7 @@ def test_save_of_session_recreated_elsewhere_is_a_conflict(start: Callable[[], S
     session.add_message("user", "late")
     with pytest.raises(Conflict):
         ours.save(session)
-    assert [each.content for each in store.messages(KEY)] == ["second life"]
+    assert [each.content for each in store.conversation(KEY).messages()] == ["second life"]
 
 
 # Expiry
@@ -244,4 +244,4 @@ def test_expired_session_does_not_exist_for_nanobot(url: str, clock: Clock, tmp_
         fresh = Session(KEY)
         fresh.add_message("user", "a new life")
         sessions.save(fresh)
-        assert [each.content for each in store.messages(KEY)] == ["a new life"]
+        assert [each.content for each in store.conversation(KEY).messages()] == ["a new life"]

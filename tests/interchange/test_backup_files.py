@@ -137,7 +137,7 @@ def test_backup_restores_any_value_unchanged(values: list[object]) -> None:
     with Store("sqlite://", migrate=True) as source, Store("sqlite://", migrate=True) as target:
         source.create("k", messages=[message(value) for value in values], metadata={"values": values})
         imported(target, exported(source))
-        own = {"revision": source.info("k").revision}
+        own = {"revision": source.conversation("k").info().revision}
         assert target.get("k").model_copy(update=own) == source.get("k")
 
 
@@ -308,5 +308,5 @@ def test_export_and_import_never_hold_a_whole_long_session_in_memory(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert target.info("k").message_count == 900
+    assert target.conversation("k").info().message_count == 900
     assert peak < 3_000_000  # of 9,000,000

@@ -35,7 +35,7 @@ def test_copy_transfers_drafts_and_inbox_but_no_lease(source: Store, target: Sto
     assert copy(source, target).copied == 1
     assert_waiting(target, stored)
     assert copy(source, target).already_there == 1
-    source.conversation("k").enqueue(message("another"))
+    source.conversation("k").inbox.put(message("another"))
     assert copy(source, target).differing == ["k"]
 
 

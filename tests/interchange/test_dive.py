@@ -36,7 +36,7 @@ def test_imported_session_has_the_title_messages_and_usage_that_dive_loads(path:
         interchange.import_path(store, path)
         session = store.open(path.stem)
         assert [dives(message) for message in session.messages()] == (expected["messages"] or [])
-        assert (session.info().title or "", session.event_count()) == (expected["title"], expected["event_count"])
+        assert (session.info().title or "", session.info().turn_count) == (expected["title"], expected["event_count"])
         assert {"input_tokens": 0, "output_tokens": 0} | session.total_usage() == expected["total_usage"]
         if "all_messages" in expected:
             assert [dives(message) for message in session.all_messages()] == (expected["all_messages"] or [])

@@ -70,7 +70,7 @@ def test_session_is_exported_as_suspended_until_the_suspension_is_answered(store
     suspended = header(suspended=True, pending_tool_calls=[{"id": "toolu_1", "name": "ask"}])
     (report,) = interchange.import_path(store, file(tmp_path, suspended, event(user())))
     assert report.error is None
-    (suspension,) = store.suspensions().items
+    (suspension,) = store.suspensions.list().items
     assert suspension.state == {"pending_tool_calls": [{"id": "toolu_1", "name": "ask"}]}
 
     def exported(folder: str) -> object:
@@ -79,7 +79,7 @@ def test_session_is_exported_as_suspended_until_the_suspension_is_answered(store
         return lines(tmp_path / folder / "s.jsonl")[0]
 
     assert exported("waiting") == suspended
-    store.conversation(suspension.key).resume(suspension.id, "yes")
+    store.conversation(suspension.key).suspensions.answer_by_id(suspension.id, "yes")
     assert exported("answered") == header()
 
 

@@ -358,7 +358,7 @@ def test_late_result_follows_the_call_for_which_it_was_stored_if_calls_share_an_
     call = ToolCall(id="call_0", name="pay", arguments={})
     conversation = store.open("k", messages=[Message.user("Pay."), Message.assistant(tool_calls=[call])])
     conversation.append_messages([Message.user("Pay once more."), Message.assistant(tool_calls=[call])])
-    conversation.finish_call(conversation.begin_call(2, 0), "paid")
+    conversation.calls.finish(conversation.calls.begin(2, 0), "paid")
     conversation.append_message(Message.assistant("Done."))
     (line,) = lines()
     check(line)

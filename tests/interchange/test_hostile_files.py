@@ -4,7 +4,6 @@ import gzip
 import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from support.databases import MakeDatabase
 from support.hostile_files import repeat_rows, replace_by_endless_view, run_statements
 from support.paths import DATA
 
-from lango_store import InvalidFile, Message, Store, interchange
-from lango_store.archive import Archive
+from lango_store import Message, Store, interchange
 from lango_store.interchange import files
 from lango_store.interchange.salvage import salvage
 
@@ -25,69 +23,6 @@ HOSTILE = pytest.mark.parametrize("damage", [replace_by_endless_view, repeat_row
 def target(make_sqlite: MakeDatabase) -> Iterator[Store]:
     with Store(make_sqlite()) as opened:
         yield opened
-
-
-@pytest.fixture
-def archive(store: Store, tmp_path: Path) -> Path:
-    """The archive of two sessions, of users ann and bob."""
-    path = tmp_path / "cold.db"
-    for user in ("ann", "bob"):
-        store.create(f"chat:{user}", user_id=user, messages=[Message.user(f"word{user}")])
-    store.expire(older_than=timedelta(0), archive=path)
-    return path
-
-
-# Archives
-
-
-@HOSTILE
-def test_archive_with_endless_sessions_is_refused(archive: Path, damage: Callable[[Path, str], None]) -> None:
-    damage(archive, "sessions")
-    with Archive(archive) as opened:
-        with pytest.raises(InvalidFile, match="use another copy"):
-            opened.count(key_prefix="chat:")
-        with pytest.raises(InvalidFile, match="use another copy"):
-            opened.forget(agent_id="none")
-
-
-def test_archive_whose_messages_are_an_endless_view_cannot_be_searched_or_restored(archive: Path, store: Store) -> None:
-    replace_by_endless_view(archive, "messages")
-    with Archive(archive) as opened, pytest.raises(InvalidFile, match="a view or a trigger"):
-        opened.search("wordann")
-    with pytest.raises(InvalidFile, match="a view or a trigger"):
-        store.restore(archive, "chat:ann")
-    assert not store.exists("chat:ann")
-
-
-@pytest.mark.parametrize("name", ["ignore", "messages_ad"])
-@pytest.mark.parametrize("table", ["sessions", "messages"])
-def test_forget_refuses_a_trigger_that_ignores_deletes(archive: Path, name: str, table: str) -> None:
-    trigger = f"CREATE TRIGGER {name} BEFORE DELETE ON {table} BEGIN SELECT RAISE(IGNORE); END"
-    run_statements(archive, f"DROP TRIGGER IF EXISTS {name}", trigger)
-    with Archive(archive) as opened:
-        with pytest.raises(InvalidFile, match=f"has the trigger '{name}', which lango_store did not create"):
-            opened.forget(user_id="ann")
-        with pytest.raises(InvalidFile, match="trigger"):
-            opened.redact("chat:ann", 1)
-        assert opened.count(user_id="ann") == (1, 1)
-        assert [hit["key"] for hit in opened.search("wordann")] == ["chat:ann"]
-
-
-def test_purge_keeps_sessions_if_the_archive_has_a_trigger_that_ignores_inserts(archive: Path, store: Store) -> None:
-    run_statements(archive, "CREATE TRIGGER ignore BEFORE INSERT ON messages BEGIN SELECT RAISE(IGNORE); END")
-    store.create("new", messages=[Message.user("hello")])
-    with pytest.raises(InvalidFile, match="trigger"):
-        store.expire(older_than=timedelta(0), archive=archive)
-    assert store.exists("new")
-
-
-def test_views_of_other_programs_in_an_archive_are_ignored(archive: Path, store: Store) -> None:
-    run_statements(archive, "CREATE VIEW recent AS SELECT * FROM sessions ORDER BY archived_at DESC LIMIT 9")
-    store.create("new", messages=[Message.user("wordnew")])
-    store.expire(older_than=timedelta(0), archive=archive)
-    with Archive(archive) as opened:
-        assert [hit["key"] for hit in opened.search("wordnew")] == ["new"]
-        assert opened.forget(user_id="ann") == 1
 
 
 # Databases of lango

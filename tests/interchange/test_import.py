@@ -55,7 +55,7 @@ def test_second_import_reports_a_continued_session_as_already_there(opened: Stor
     opened.append_message("telegram:12345678", message("and now?"))
     (report,) = interchange.import_path(opened, CONVERSATION)
     assert (report.already_there, report.collided, report.error) == (["telegram:12345678"], [], None)
-    assert opened.info("telegram:12345678").message_count == 7
+    assert opened.conversation("telegram:12345678").info().message_count == 7
 
 
 def test_existing_different_session_is_reported_as_collision_and_kept(opened: Store) -> None:
@@ -127,7 +127,7 @@ def test_report_counts_imported_sessions_and_messages(opened: Store, given: Any)
     ]
     path = given(draft("k", *parts, last_consolidated=2, forked_from="j", fields={"agent_id": "me"}))
     (report,) = interchange.import_path(opened, path)
-    info = opened.info("k")
+    info = opened.conversation("k").info()
     assert (report.keys, report.messages, info.agent_id, info.forked_from) == (["k"], 5, "me", "j")
     assert (info.last_seq, info.message_count, info.token_count, info.turn_count) == (6, 5, 17, 4)
     assert (info.summary_turn, info.summarized_upto, info.last_consolidated) == (3, 3, 2)
@@ -136,7 +136,7 @@ def test_report_counts_imported_sessions_and_messages(opened: Store, given: Any)
     session = opened.open("k")
     assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
     assert [(each.replaced_upto, len(each.summary)) for each in session.compactions()] == [(3, 1)]
-    assert (session.event_count(), session.total_usage()) == (4, {"input_tokens": 8})
+    assert (session.info().turn_count, session.total_usage()) == (4, {"input_tokens": 8})
     assert session.save_turn([message("d")]).turn_no == 5
     with opened.engine.connect() as connection:
         assert connection.execute(
@@ -230,7 +230,7 @@ def test_imported_sessions_get_default_ttl_and_token_counts(url: str, clock: Clo
     ttl = timedelta(days=1)
     with Store(url, clock=clock, default_ttl=ttl, token_counter=lambda each: len(str(each.content))) as store:
         interchange.import_path(store, CONVERSATION)
-        info = store.info("telegram:12345678")
+        info = store.conversation("telegram:12345678").info()
         assert (info.expires_at, info.ttl_seconds) == (clock() + ttl, 86_400)
         assert (
             info.token_count

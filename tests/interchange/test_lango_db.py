@@ -128,10 +128,10 @@ def test_second_import_of_a_database_changes_nothing(url: str) -> None:
         (report,) = interchange.import_path(store, FILE)
         assert (report.format, report.error, report.sessions, report.messages) == ("lango", None, 8, 16)
         assert [message.content for message in store.conversation("same-ts").all_messages()] == ["m4", "m5"]
-        assert store.info("telegram:123:456").agent_id == "agent-1"
+        assert store.conversation("telegram:123:456").info().agent_id == "agent-1"
         assert store.conversation("telegram:123:456").all_messages()[2].tool_calls[0].output == '{"out":"file.txt"}'
         (message,) = store.conversation("zero-ts").all_messages()
-        assert message.created_at == store.info("zero-ts").created_at
+        assert message.created_at == store.conversation("zero-ts").info().created_at
         (again,) = interchange.import_path(store, FILE)
         assert (again.sessions, len(again.already_there), again.collided) == (0, 8, [])
 

@@ -132,5 +132,5 @@ def test_memory_of_an_import_of_lango_is_small_compared_with_the_database(
     with Store(make_database()) as store:
         store.ping()
         importing = peak(lambda: interchange.import_path(store, path))
-        assert store.info("partial").message_count == len(LARGE)
+        assert store.conversation("partial").info().message_count == len(LARGE)
     assert importing < path.stat().st_size // 2

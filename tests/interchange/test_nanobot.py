@@ -22,7 +22,7 @@ from lango_store.interchange.nanobot_lines import file_name, key_of_name
 def test_current_files_are_read_like_nanobot_does(opened: Store, key: str) -> None:
     golden = G2[key]
     imported(opened, DATA / "nanobot_g2" / golden["filename"])
-    info = opened.info(key)
+    info = opened.conversation(key).info()
     assert json.dumps(seen(opened, key)) == json.dumps(golden["messages"])
     assert (info.metadata, info.last_consolidated) == (golden["metadata"], golden["last_consolidated"])
     assert info.created_at == datetime.fromisoformat(golden["created_at"]).astimezone(UTC)
@@ -67,7 +67,7 @@ def test_sessions_in_the_oldest_files_get_the_key_from_the_file_name(opened: Sto
 
 def test_files_of_go_port_are_readable(opened: Store) -> None:
     imported(opened, DATA / "nanobot_go" / "telegram_12345678.jsonl")
-    info = opened.info("telegram:12345678")
+    info = opened.conversation("telegram:12345678").info()
     assert (info.title, info.metadata, info.last_consolidated) == ("x", {"title": "x"}, 2)
     assert info.updated_at == datetime(2026, 11, 21, 20, 36, 40, tzinfo=UTC)
     assert opened.conversation("telegram:12345678").all_messages()[0].content == "Hello 你好 🌍 <b>&</b>"
@@ -124,7 +124,7 @@ def test_current_file_takes_precedence_over_older_file(opened: Store, file: Call
     path = file(METADATA | {"key": "Z:1"}, HELLO, HELLO, name=file_name("Z:1", "g2"))
     reports = interchange.import_path(opened, path.parent, format="nanobot")
     assert [(report.keys, report.already_there) for report in reports] == [(["Z:1"], []), ([], ["Z:1"])]
-    assert opened.info("Z:1").message_count == 2
+    assert opened.conversation("Z:1").info().message_count == 2
 
 
 def test_time_without_zone_is_local_time(
@@ -136,7 +136,7 @@ def test_time_without_zone_is_local_time(
         time.tzset()
         imported(opened, source)
     time.tzset()
-    assert opened.info("telegram:1").created_at == datetime(2025, 12, 31, 15, tzinfo=UTC)
+    assert opened.conversation("telegram:1").info().created_at == datetime(2025, 12, 31, 15, tzinfo=UTC)
     tokyo, told = opened.conversation("telegram:1").all_messages()
     assert tokyo.created_at == datetime(2025, 12, 31, 15, 0, 1, tzinfo=UTC)
     assert told.created_at == datetime(2025, 12, 31, 22, 0, 1, tzinfo=UTC)

@@ -84,7 +84,7 @@ def test_example_of_the_documentation_round_trips_byte_for_byte(opened: Store, t
     source = tmp_path / "telegram_12345678.jsonl"
     source.write_text(DOCUMENTED)
     imported(opened, source)
-    assert opened.info("telegram:12345678").last_consolidated == 1
+    assert opened.conversation("telegram:12345678").info().last_consolidated == 1
     copy = exported(opened, tmp_path, "telegram:12345678")
     assert (copy.name, copy.read_text()) == (source.name, DOCUMENTED)
 
@@ -116,7 +116,7 @@ def test_changed_metadata_line_is_written_like_its_generation_and_the_state_line
 ) -> None:
     state = '{"_type":"provider_state","state":{"b":1, "a":2}}'
     imported(opened, file('{"_type":"metadata","key":"telegram:1","metadata":{"z":1}}', state, HELLO))
-    opened.update("telegram:1", title="new")
+    opened.conversation("telegram:1").update(title="new")
     head, *rest = exported(opened, tmp_path, "telegram:1").read_text().splitlines()
     assert json.loads(head)["metadata"] == {"z": 1, "title": "new"}
     assert (rest[0], json.loads(rest[1])) == (state, HELLO)

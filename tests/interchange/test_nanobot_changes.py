@@ -19,7 +19,7 @@ def test_damaged_files_are_read_like_nanobot_does(opened: Store, clock: Clock, n
     expected = CORRUPT[name]
     (key,) = imported(opened, DATA / "nanobot_g2" / "corrupt" / f"{name}.jsonl").keys
     assert key == "k:1"
-    info = opened.info(key)
+    info = opened.conversation(key).info()
     assert seen_without_times(opened, key) == expected["messages"]
     assert (info.metadata, info.last_consolidated) == (expected["metadata"], expected["last_consolidated"])
     assert (info.created_at != clock()) is expected["created_is_2026_01_01"]
@@ -58,7 +58,7 @@ def test_invalid_lines_are_skipped_and_reported(
     report = imported(opened, file(METADATA | {"last_consolidated": 2}, HELLO, bad, HELLO))
     ((line, told),) = [(each.line, each.reason) for each in report.skipped]
     assert (line, told[: len(reason)], report.messages) == (3, reason, 2)
-    assert opened.info("telegram:1").last_consolidated == 2
+    assert opened.conversation("telegram:1").info().last_consolidated == 2
 
 
 def test_unstorable_fields_are_reported_and_exported_again(
@@ -84,7 +84,7 @@ def test_invalid_last_consolidated_or_metadata_is_reported_and_exported_as_0_or_
 ) -> None:
     report = imported(opened, file(METADATA | {name: value}, HELLO, HELLO))
     assert {each.line for each in report.skipped} == {1}
-    info = opened.info("telegram:1")
+    info = opened.conversation("telegram:1").info()
     assert (info.last_consolidated, info.metadata, report.messages) == (0, {}, 2)
     written = lines(exported(opened, tmp_path, "telegram:1"))[0]
     assert (written["last_consolidated"], written["metadata"]) == (0, {})
@@ -95,7 +95,7 @@ def test_invalid_date_is_imported_as_current_time(
     opened: Store, file: Callable[..., Path], clock: Clock, tmp_path: Path, time: Any
 ) -> None:
     imported(opened, file(METADATA | {"created_at": time, "updated_at": time}, HELLO | {"timestamp": time}))
-    info = opened.info("telegram:1")
+    info = opened.conversation("telegram:1").info()
     assert (info.created_at, info.updated_at) == (clock(), clock())
     (kept,) = opened.conversation("telegram:1").all_messages()
     assert kept.created_at == clock()
@@ -106,7 +106,7 @@ def test_last_of_several_metadata_lines_is_used(opened: Store, file: Callable[..
     last = METADATA | {"metadata": {"title": "late"}, "last_consolidated": 1}
     report = imported(opened, file(METADATA, HELLO, last))
     assert [(each.line, each.reason) for each in report.skipped] == [(1, "metadata: replaced by a later line")]
-    info = opened.info("telegram:1")
+    info = opened.conversation("telegram:1").info()
     assert (info.title, info.last_consolidated) == ("late", 1)
     assert lines(exported(opened, tmp_path, "telegram:1")) == [last, HELLO]
 
@@ -116,7 +116,7 @@ def test_exported_metadata_line_differs_only_by_changes_made_in_the_store(
 ) -> None:
     source = file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO, HELLO)
     imported(opened, source)
-    opened.update("telegram:1", title="new", last_consolidated=1, activity=True)
+    opened.conversation("telegram:1").update(title="new", last_consolidated=1, activity=True)
     after = exported(opened, tmp_path, "telegram:1")
     assert lines(after)[0] == METADATA | {
         "metadata": {"a": 1, "title": "new"},
@@ -130,9 +130,9 @@ def test_metadata_set_in_the_store_replaces_imported_metadata_in_the_export(
     opened: Store, file: Callable[..., Path], tmp_path: Path
 ) -> None:
     imported(opened, file(METADATA | {"metadata": {"a": 1, "title": "old"}}, HELLO))
-    opened.update("telegram:1", metadata={"b": 2, "title": "newer"})
+    opened.conversation("telegram:1").update(metadata={"b": 2, "title": "newer"})
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2, "title": "newer"}
-    opened.update("telegram:1", title=None)
+    opened.conversation("telegram:1").update(title=None)
     (tmp_path / "out" / file_name("telegram:1", "g2")).unlink()
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2}
 
@@ -167,7 +167,7 @@ def test_session_not_from_nanobot_is_exported_in_current_nanobot_format(
     opened: Store, tmp_path: Path, clock: Clock
 ) -> None:
     opened.create("a:b", title="T", metadata={"m": 1}, messages=[message("x"), message("y")])
-    opened.update("a:b", last_consolidated=1)
+    opened.conversation("a:b").update(last_consolidated=1)
     path = exported(opened, tmp_path, "a:b")
     stamp = clock().astimezone().replace(tzinfo=None).isoformat()
     assert path.name == "YTpi.jsonl"
@@ -225,7 +225,7 @@ def test_new_messages_of_go_port_sessions_are_exported_in_go_time_format(opened:
 def test_outputs_stored_in_tool_calls_are_exported_as_tool_messages(opened: Store, tmp_path: Path) -> None:
     calls = [ToolCall(id=f"c{n}", name="f", arguments="{}", output={"n": n}) for n in range(2)]
     opened.create("k", messages=[message("go", role="assistant", tool_calls=calls), message("thanks")])
-    opened.update("k", last_consolidated=1)
+    opened.conversation("k").update(last_consolidated=1)
     head, asked, *answers, thanks = lines(exported(opened, tmp_path, "k"))
     assert [call["id"] for call in asked["tool_calls"]] == ["c0", "c1"]
     assert [(each["role"], each["content"], each["tool_call_id"]) for each in answers] == [

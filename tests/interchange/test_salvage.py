@@ -141,11 +141,11 @@ def test_salvage_recreates_lost_session_row(sound: Store, damaged_file: Path, ur
         report = salvage(damaged_file, target)
         assert report.copied == len(KEYS)
         for key in KEYS:
-            info = target.info(key)
+            info = target.conversation(key).info()
             assert [each.content for each in target.conversation(key).all_messages()] == [
                 each.content for each in sound.conversation(key).all_messages()
             ]
-            assert (info.title, info.last_seq) == (None, sound.info(key).last_seq)
+            assert (info.title, info.last_seq) == (None, sound.conversation(key).info().last_seq)
         assert_sound(target)
     assert {each.key for each in report.missing if "its row is lost" in each.reason} == set(KEYS)
 
@@ -158,7 +158,7 @@ def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, 
             connection.exec_driver_sql("DELETE FROM lango_payload WHERE body = 'lost string'")
     with Store(url) as target:
         report = salvage(file, target)
-        assert [each.content for each in target.messages("k")] == [["", "kept string"], ""]
+        assert [each.content for each in target.conversation("k").messages()] == [["", "kept string"], ""]
         assert_sound(target)
     assert [(each.key, each.reason) for each in report.missing] == [
         ("k", f"a large string of message {seq} is lost, its place is empty") for seq in (1, 2)
@@ -173,7 +173,7 @@ def test_file_of_an_earlier_migration_revision_is_salvaged(make_sqlite: MakeData
     schema.downgrade(f"sqlite:///{file}", revision)
     with Store(url) as target:
         assert salvage(file, target).complete
-        assert [each.content for each in target.messages("k")] == ["hello", [1]]
+        assert [each.content for each in target.conversation("k").messages()] == ["hello", [1]]
 
 
 def test_messages_in_the_wal_file_are_salvaged(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:

@@ -1,6 +1,5 @@
-"""A stored backup and archive of each migration revision can be read by this release."""
+"""A stored backup of each migration revision can be read by this release."""
 
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,14 +11,13 @@ from support.factories import message
 from support.golden_backup import BEGAN, CONTENTS, DRAFT, IMAGE, INBOX, LONG, large_messages
 from support.paths import DATA, ROOT
 
-from lango_store import Session, Store
+from lango_store import Store
 from lango_store._operations.binds import MESSAGE
 from lango_store.interchange import export, import_path
 
 BACKUPS = DATA / "backups"
 REVISIONS = sorted(path.name[:4] for path in (ROOT / "migrations/versions").glob("0*.py"))
 FILES = sorted(path.stem for path in BACKUPS.glob("*.jsonl"))
-ARCHIVES = sorted(path.stem for path in BACKUPS.glob("*.db"))
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 
 
@@ -33,8 +31,8 @@ def sound(store: Store) -> bool:
     return [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
-def test_stored_backups_and_archives_cover_every_migration_revision() -> None:
-    assert FILES == ARCHIVES == REVISIONS
+def test_stored_backups_cover_every_migration_revision() -> None:
+    assert FILES == REVISIONS
 
 
 @pytest.mark.parametrize("revision", FILES)
@@ -51,19 +49,19 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
     )
     assert [m.content for m in plain.messages] == ["Weather in Oslo?", None]
     assert plain.messages[1].tool_calls[0].output == {"celsius": -3}
-    assert target.info("expiring").ttl_seconds == 3600
+    assert target.conversation("expiring").info().ttl_seconds == 3600
     if revision >= "0103":
-        (draft,) = target.conversation("plain").drafts()
-        (waiting,) = target.conversation("plain").inbox()
+        (draft,) = target.conversation("plain").drafts.list()
+        (waiting,) = target.conversation("plain").inbox.list()
         assert (draft.turn_id, draft.text) == ("t-0", DRAFT)
         assert (waiting.id, waiting.content, waiting.sent, waiting.extra) == ("m-2", INBOX, ["in Rome?"], {"x": 1})
     if revision >= "0104":
         calls = target.conversation("unfinished")
-        assert [(each.position, each.state, each.result_seq) for each in calls.calls()] == [
+        assert [(each.position, each.state, each.result_seq) for each in calls.calls.list()] == [
             (0, "finished", 2),
             (1, "unknown", None),
         ]
-        answered, open_one = sorted(calls.suspensions(), key=lambda each: each.answered_at is None)
+        answered, open_one = sorted(calls.suspensions.list(), key=lambda each: each.answered_at is None)
         assert (answered.calls, answered.state, answered.reason) == ([(1, 1)], CONTENTS, "Pay 40 €?")
         assert (answered.answer, answered.due_at) == (CONTENTS, BEGAN + timedelta(hours=1))
         assert (open_one.calls, open_one.state, open_one.answer, open_one.due_at) == ([], {"run": 7}, None, None)
@@ -74,7 +72,7 @@ def test_backup_of_any_migration_revision_can_be_imported(target: Store, revisio
 
 
 def _payloads_are_back(target: Store) -> None:
-    stored = target.messages("payloads")
+    stored = target.conversation("payloads").messages()
     assert [each.model_copy(update={"seq": 0, "created_at": None}) for each in stored] == large_messages()
     assert target.stats().payload_bytes == len(LONG) + len(IMAGE)
 
@@ -87,20 +85,13 @@ def _turns_are_back(target: Store) -> None:
 
 
 @pytest.mark.parametrize("revision", FILES)
-def test_only_content_that_is_text_is_restored_to_the_text_column(target: Store, revision: str, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    shutil.copy(BACKUPS / f"{revision}.db", cold)
-    for bring_back in (
-        lambda: import_path(target, BACKUPS / f"{revision}.jsonl"),
-        lambda: target.restore(cold, "contents"),
-    ):
-        bring_back()
-        assert [m.content for m in target.conversation("contents").all_messages()] == CONTENTS
-        with target.engine.connect() as connection:
-            query = sa.select(MESSAGE.c.text).where(MESSAGE.c.session_key == "contents").order_by(MESSAGE.c.seq)
-            texts = connection.execute(query).scalars().all()
-        assert texts == [*CONTENTS[:4], *[None] * 7]
-        target.delete("contents")
+def test_only_content_that_is_text_is_imported_to_the_text_column(target: Store, revision: str) -> None:
+    import_path(target, BACKUPS / f"{revision}.jsonl")
+    assert [m.content for m in target.conversation("contents").all_messages()] == CONTENTS
+    with target.engine.connect() as connection:
+        query = sa.select(MESSAGE.c.text).where(MESSAGE.c.session_key == "contents").order_by(MESSAGE.c.seq)
+        texts = connection.execute(query).scalars().all()
+    assert texts == [*CONTENTS[:4], *[None] * 7]
 
 
 @pytest.mark.parametrize("revision", FILES)
@@ -112,17 +103,3 @@ def test_export_of_an_imported_backup_has_every_row_of_the_backup(target: Store,
     for line in (BACKUPS / f"{revision}.jsonl").read_text().splitlines()[1:]:
         if not line.startswith('{"end"'):
             assert line in rows
-
-
-@pytest.mark.parametrize("revision", ARCHIVES)
-def test_archive_of_any_migration_revision_can_be_restored(target: Store, revision: str, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    shutil.copy(BACKUPS / f"{revision}.db", cold)
-    restored: Session = target.restore(cold, "expiring")
-    assert [m.content for m in restored.messages] == ["message 0", "message 1", "message 2"]
-    target.restore(cold, "turns")
-    _turns_are_back(target)
-    if revision >= "0105":
-        target.restore(cold, "payloads")
-        _payloads_are_back(target)
-    assert sound(target)

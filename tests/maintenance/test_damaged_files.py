@@ -103,7 +103,7 @@ def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
 
 def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
     with opened(damaged_file) as store:
-        store.set_shared_values("shared", {f"v{n}": n for n in range(6)})
+        store.shared_values("shared").set({f"v{n}": n for n in range(6)})
         for change in ("value = x'ff' WHERE name = 'v1'", "updated_at = 'never' WHERE name = 'v3'"):
             said(f"UPDATE lango_shared_value SET {change}", damaged_file)
         said("UPDATE lango_shared_value SET name = x'7635' WHERE name = 'v5'", damaged_file)

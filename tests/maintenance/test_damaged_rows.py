@@ -1,6 +1,5 @@
 """SQLite rows with values of an unexpected type: each is reported, and other rows stay readable."""
 
-import functools
 import random
 from pathlib import Path
 
@@ -43,19 +42,19 @@ def test_write_to_a_session_with_invalid_utf8_is_refused_with_the_name_of_the_fi
     said("UPDATE lango_session SET title = CAST(x'ff22' AS TEXT) WHERE key = 'telegram:1'", damaged_file)
     before = said("SELECT revision, model, expires_at FROM lango_session", damaged_file)
     with opened(damaged_file) as store:
-        for write in (functools.partial(store.update, model="new"), store.touch):
+        for write in (lambda key: store.conversation(key).update(model="new"), store.touch):
             with pytest.raises(DamagedMessage, match=r"'telegram:1' cannot be read, title"):
                 write("telegram:1")
     assert said("SELECT revision, model, expires_at FROM lango_session", damaged_file) == before
 
 
 @pytest.mark.parametrize("borrowed", [False, True])
-def test_pop_message_and_last_message_report_invalid_utf8(damaged_file: Path, borrowed: bool) -> None:
+def test_pop_message_and_messages_report_invalid_utf8(damaged_file: Path, borrowed: bool) -> None:
     said("UPDATE lango_message SET content = CAST(x'22e4ff22' AS TEXT), text = NULL", damaged_file)
     with opened(damaged_file) as own, own.engine.connect() as connection:
         store = own.using(connection) if borrowed else own
         conversation = store.conversation("telegram:1")
-        for call in (conversation.pop_message, conversation.last_message):
+        for call in (conversation.pop_message, conversation.messages):
             with pytest.raises(DamagedMessage, match="content: is not UTF-8"):
                 call()
 
@@ -73,7 +72,7 @@ def test_pop_message_and_last_message_report_invalid_utf8(damaged_file: Path, bo
 def test_session_column_of_wrong_type_is_reported(damaged_file: Path, column: str, value: str) -> None:
     said(f"UPDATE lango_session SET {column} = {value} WHERE key = 'telegram:1'", damaged_file)
     with opened(damaged_file) as store:
-        for call in (store.info, store.get):
+        for call in (lambda key: store.conversation(key).info(), store.get):
             with pytest.raises(DamagedMessage) as raised:
                 call("telegram:1")
             assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:1", 0, column)
@@ -110,7 +109,7 @@ def test_seq_that_is_not_an_integer_is_reported_as_damage(damaged_file: Path, tm
     said(f"UPDATE lango_message SET seq = {value} WHERE session_key = 'telegram:16' AND seq = 11", damaged_file)
     with opened(damaged_file) as store:
         conversation = store.conversation("telegram:16")
-        for call in (conversation.history, conversation.last_message):
+        for call in (conversation.history, conversation.all_messages):
             with pytest.raises(DamagedMessage) as raised:
                 call()
             assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:16", 0, "seq")
@@ -122,7 +121,7 @@ def test_seq_that_is_not_an_integer_is_reported_as_damage(damaged_file: Path, tm
 def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
     said(f"UPDATE lango_turn SET {change} WHERE session_key = 'telegram:1'", damaged_file)
     with opened(damaged_file) as store, pytest.raises(DamagedMessage, match=r"turn \d+") as raised:
-        store.conversation("telegram:1").turns()
+        store.conversation("telegram:1").turns.list()
     assert (raised.value.key, raised.value.seq) == ("telegram:1", 0)
 
 
@@ -151,4 +150,4 @@ def test_delete_message_counts_tokens_that_are_not_a_number_as_zero(damaged_file
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)
         store.conversation("k").delete_message(1)
-        assert store.info("k").token_count == 8
+        assert store.conversation("k").info().token_count == 8

@@ -57,7 +57,7 @@ def test_doctor_finds_nothing_in_sound_turns(talked: Store) -> None:
 def test_doctor_repairs_turn_counters_that_disagree_with_the_stored_turns(
     talked: Store, url: str, change: str, detail: str
 ) -> None:
-    before, turns = talked.get("k"), talked.open("k").turns()
+    before, turns = talked.get("k"), talked.open("k").turns.list()
     spoil(url, f"UPDATE lango_session SET {change} WHERE key = 'k'")
     assert [(f.name, f.subject, f.detail) for f in findings(talked)] == [
         ("wrong counters", "k", f"session 'k': {detail}")
@@ -83,7 +83,7 @@ def test_doctor_resets_summarized_upto_if_there_is_no_compaction(store: Store, u
     assert [(f.name, f.subject) for f in findings(store)] == [("wrong counters", "k")]
     findings(store, repair=True)
     assert findings(store) == []
-    assert store.info("k").summarized_upto == 0
+    assert store.conversation("k").info().summarized_upto == 0
 
 
 def test_doctor_makes_the_previous_compaction_current_if_the_last_one_is_missing(talked: Store, url: str) -> None:
@@ -91,21 +91,21 @@ def test_doctor_makes_the_previous_compaction_current_if_the_last_one_is_missing
     assert [f.name for f in findings(talked)] == ["wrong counters", "misplaced message"]
     findings(talked, repair=True)
     assert findings(talked) == []
-    info = talked.info("k")
+    info = talked.conversation("k").info()
     assert (info.turn_count, info.summary_turn, info.summarized_upto) == (4, 2, 2)
-    assert talked.messages("k")[0].content == "first summary"
+    assert talked.conversation("k").messages()[0].content == "first summary"
 
 
 def test_doctor_makes_whole_log_the_window_if_all_turns_are_missing(talked: Store, url: str) -> None:
     spoil(url, "DELETE FROM lango_turn WHERE session_key = 'k'")
     findings(talked, repair=True)
     assert findings(talked) == []
-    assert talked.messages("k") == talked.conversation("k").all_messages()
+    assert talked.conversation("k").messages() == talked.conversation("k").all_messages()
     assert talked.open("k").save_turn([]).turn_no == 6
 
 
 def test_doctor_repairs_last_seq_below_seqs_of_turns(talked: Store, url: str) -> None:
-    last_seq = talked.info("k").last_seq
+    last_seq = talked.conversation("k").info().last_seq
     spoil(
         url,
         f"DELETE FROM lango_message WHERE session_key = 'k' AND seq = {last_seq}",
@@ -126,5 +126,5 @@ def test_doctor_removes_messages_from_a_turn_that_does_not_contain_them(store: S
     assert (found.subject, "name a turn that does not contain them" in found.detail) == ("k", True)
     findings(store, repair=True)
     assert findings(store) == []
-    assert store.messages("k")[1].turn_no is None
-    assert store.messages("k")[1].content == stored.messages[1].content
+    assert store.conversation("k").messages()[1].turn_no is None
+    assert store.conversation("k").messages()[1].content == stored.messages[1].content

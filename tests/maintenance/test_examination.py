@@ -215,12 +215,12 @@ def test_doctor_never_sets_a_counter_to_a_value_that_is_not_a_number(make_sqlite
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_message SET seq = 'x' WHERE seq = 3")
-        before = store.info("k")
+        before = store.conversation("k").info()
         found = store.examine(repair=True)
         assert {each.name for each in found} - {"settings"} == {"wrong counters", "unreadable message"}
         assert not any(each.repaired for each in found)
         assert ["could not be repaired" in each.remedy for each in found if each.name == "wrong counters"] == [True]
-        assert store.info("k") == before
+        assert store.conversation("k").info() == before
 
 
 DOINGS: dict[str, Callable[[Store], object]] = {
@@ -262,15 +262,15 @@ def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> 
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
-        store.using(host).append_messages("k", messages(2))
-        revision = store.using(host).info("k").revision
+        store.using(host).conversation("k").append_messages(messages(2))
+        revision = store.using(host).conversation("k").info().revision
         repairing = pool.submit(store.examine, repair=True)
         until_one_waits(store.engine)
         host.commit()
         (found,) = [each for each in repairing.result() if each.name != "settings"]
         assert (found.name, found.repaired) == ("wrong counters", True)
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
-        assert store.info("k").revision == revision + 1
+        assert store.conversation("k").info().revision == revision + 1
 
 
 def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> None:
@@ -294,7 +294,7 @@ def test_doctor_reports_missing_tables(store: Store) -> None:
 
 def test_examine_names_unreadable_shared_values_in_order_of_names(store: Store) -> None:
     for name in "edcba":
-        store.set_shared_values("app", {name: 1})
+        store.shared_values("app").set({name: 1})
     number = "1" * 5_000  # more digits than Python parses
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
@@ -325,7 +325,7 @@ def waiting(store: Store) -> Store:
         turn.write("half of ")
         turn.write("an ans")
         for content in ("first", ["second"]):
-            conversation.enqueue(message(content))
+            conversation.inbox.put(message(content))
     return store
 
 
@@ -374,8 +374,8 @@ def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str,
 def test_doctor_names_damaged_row_of_call_or_suspension(store: Store, change: str, fact: str) -> None:
     conversation = store.open("k")
     conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
-    conversation.begin_call(1, 0)
-    conversation.suspend([(1, 0)], state="x")
+    conversation.calls.begin(1, 0)
+    conversation.suspensions.create([(1, 0)], state="x")
     assert [each for each in store.examine() if each.name != "settings"] == []
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {change}")

@@ -26,7 +26,7 @@ def test_downgrade_is_refused_until_payloads_are_moved_back(url: str) -> None:
         store.create("k", messages=[message(LARGE), message("short")])
         with pytest.raises(LangoStoreError, match="lango-store payloads move --back"):
             schema.downgrade(url, BEFORE_PAYLOADS)
-        assert [each.content for each in store.messages("k")] == [LARGE, "short"]
+        assert [each.content for each in store.conversation("k").messages()] == [LARGE, "short"]
         assert store.move_payloads(larger_than=None) == 1
         assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
         assert read_with_sql(store) == [LARGE, "short"]

@@ -63,7 +63,7 @@ def test_migration_revision_that_leaves_orphans_is_reverted(
         schema.upgrade(url, number)
     assert schema.current(url) == SCHEMA_REVISION
     with Store(url) as store:
-        assert len(store.messages("k")) == 2
+        assert len(store.conversation("k").messages()) == 2
 
 
 def test_upgrade_ignores_timeouts_of_the_connection(

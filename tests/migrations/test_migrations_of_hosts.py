@@ -124,7 +124,7 @@ def test_upgrade_commits_only_a_transaction_that_it_began(empty_url: str) -> Non
         assert schema.stamp(connection, "base") is None
         transaction.rollback()
     with Store(engine) as store:
-        assert len(store.messages("k")) == 2
+        assert len(store.conversation("k").messages()) == 2
     engine.dispose()
 
 
@@ -165,7 +165,7 @@ def test_upgrade_in_callers_transaction_keeps_rows_and_downgrade_is_refused_on_s
             assert schema.downgrade(connection, SCHEMA_REVISION) == SCHEMA_REVISION
             assert schema.upgrade(connection) == LATER[-1]
     with Store(engine) as store:
-        assert len(store.messages("k")) == 1
+        assert len(store.conversation("k").messages()) == 1
     engine.dispose()
 
 
@@ -223,7 +223,7 @@ def test_upgrade_ignores_tables_in_other_schemas_of_search_path(make_postgres: M
     with Store(tenant) as store:
         assert "lango_turn" in wrong(store)[0]
     with Store(url) as store:
-        assert store.info("k").title == "public"
+        assert store.conversation("k").info().title == "public"
         assert wrong(store) == []
     engine.dispose()
 

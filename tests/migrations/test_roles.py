@@ -67,11 +67,11 @@ def talked(url: str, now: datetime) -> None:
     """Store one expired and one live session."""
     with Store(url, clock=lambda: now - 2 * DAY) as store:
         store.create("old", ttl=DAY, messages=[message(LARGE)])
-        store.set_values("old", {"step": 1})
+        store.conversation("old").values.set({"step": 1})
         store.append_message("k", message("Oslo weather?"), create=True)
         store.append_message("k", message(LARGE))
-        store.set_values("k", {"step": 1})
-        store.set_shared_values("shared", {"a": 1})
+        store.conversation("k").values.set({"step": 1})
+        store.shared_values("shared").set({"a": 1})
 
 
 def begin_and_leave(store: Store) -> None:
@@ -85,8 +85,8 @@ def replace_and_take_back(store: Store) -> None:
     """Replace a message, undo this, and redo it."""
     conversation = Store(store.engine, clock=store.context.clock_time, keep_removed=DAY).conversation("k")
     conversation.append_messages([message()], replace_after=1)
-    assert conversation.undo()
-    assert conversation.redo()
+    assert conversation.versions.undo()
+    assert conversation.versions.redo()
 
 
 METHODS: dict[str, Callable[[Store], Any]] = {
@@ -94,11 +94,11 @@ METHODS: dict[str, Callable[[Store], Any]] = {
     "append a large string": lambda store: store.append_message("k", message(LARGE * 2)),
     "append or create": lambda store: store.append_message("new", message(), create=True),
     "create": lambda store: store.create("another"),
-    "update": lambda store: store.update("k", title="Oslo"),
-    "values": lambda store: store.set_values("k", {"b": 2}),
-    "shared values": lambda store: store.set_shared_values("shared", {"b": 2}),
+    "update": lambda store: store.conversation("k").update(title="Oslo"),
+    "values": lambda store: store.conversation("k").values.set({"b": 2}),
+    "shared values": lambda store: store.shared_values("shared").set({"b": 2}),
     "turn": begin_and_leave,
-    "enqueue": lambda store: store.conversation("k").enqueue(message()),
+    "enqueue": lambda store: store.conversation("k").inbox.put(message()),
     "redact": lambda store: store.conversation("k").redact_message(2),
     "undo": replace_and_take_back,
     "cut": lambda store: store.conversation("k").truncate(after=0),
@@ -110,10 +110,10 @@ METHODS: dict[str, Callable[[Store], Any]] = {
 READS: dict[str, Callable[[Store], Any]] = {
     "get": lambda store: store.get("k"),
     "list": lambda store: store.list_sessions(),
-    "values of": lambda store: store.values("k"),
-    "drafts": lambda store: store.conversation("k").drafts(),
-    "inbox": lambda store: store.conversation("k").inbox(),
-    "open turns": lambda store: store.open_turns(),
+    "values of": lambda store: store.conversation("k").values.get(),
+    "drafts": lambda store: store.conversation("k").drafts.list(),
+    "inbox": lambda store: store.conversation("k").inbox.list(),
+    "open turns": lambda store: store.turns.in_progress(),
     "history": lambda store: store.conversation("k").history(last=5),
     "stats": lambda store: store.stats(),
     "doctor": lambda store: store.examine(),
@@ -136,8 +136,8 @@ def refused(store: Store, methods: dict[str, Callable[[Store], Any]]) -> set[str
 
 def everything(store: Store) -> Any:
     sessions = [store.get(info.key, expired=True) for info in store.list_sessions(expired=None).items]
-    values = store.values("k") if store.exists("k") else None
-    return sessions, values, store.shared_values("shared")
+    values = store.conversation("k").values.get() if store.exists("k") else None
+    return sessions, values, store.shared_values("shared").get()
 
 
 def test_application_role_can_use_every_method_but_not_change_schema(database: Database, clock: Clock) -> None:
@@ -222,12 +222,12 @@ def test_row_level_security_policies_separate_tenants_that_share_a_role(database
             store.append_message(f"{name}/2", message(LARGE))
             conversation.truncate(after=3)
             conversation.fork(f"{name}/fork")
-            conversation.set_values({"a": name})
-            conversation.enqueue(message(name))
+            conversation.values.set({"a": name})
+            conversation.inbox.put(message(name))
             turn = conversation.turn("given up").begin()
             turn.write(name)
             turn.abandon()
-            store.set_shared_values(f"{name}/app", {"a": name})
+            store.shared_values(f"{name}/app").set({"a": name})
         tenant.set("ann")
         with engine.begin() as connection:
             protected = set(connection.exec_driver_sql("SELECT tablename FROM pg_policies").scalars())
@@ -235,11 +235,15 @@ def test_row_level_security_policies_separate_tenants_that_share_a_role(database
             for name in protected:
                 keys = connection.execute(sa.select(key_column(Base.metadata.tables[name]))).scalars().all()
                 assert {key.partition("/")[0] for key in keys} <= {"ann"}, name
-        assert (store.exists("bob/1"), store.delete("bob/1"), store.shared_values("bob/app")) == (False, False, {})
+        assert (store.exists("bob/1"), store.delete("bob/1"), store.shared_values("bob/app").get()) == (
+            False,
+            False,
+            {},
+        )
         refusals = [refusal(store, key, create) for key in ("bob/1", "bob/unused") for create in CREATIONS]
         assert refusals[: len(CREATIONS)] == refusals[len(CREATIONS) :]  # the errors do not reveal which keys exist
         with pytest.raises(NotPermitted):
-            store.set_shared_values("bob/app", {"a": 1})
+            store.shared_values("bob/app").set({"a": 1})
         tenant.set("unknown")
         assert store.stats().sessions == 0
     engine.dispose()
@@ -293,7 +297,7 @@ def test_policies_on_the_search_index_let_tenants_index_and_search_only_their_ow
 
 CREATIONS: list[Callable[[Store, str], Any]] = [
     Store.create,
-    Store.get_or_create,
+    Store.open,
     lambda store, key: store.create(key, messages=messages(2)),
     lambda store, key: store.append_message(key, message(), create=True),
 ]

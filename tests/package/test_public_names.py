@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -12,7 +13,7 @@ import pytest
 from support.paths import ROOT
 
 import lango_store
-from lango_store import errors
+from lango_store import Conversation, Message, Store, errors
 
 API = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference/api").glob("*.md")))
 LISTED = re.findall(r"^::: (\S+)$", API, re.MULTILINE)
@@ -25,6 +26,8 @@ CONTEXT = (  # excluded by the stability page
     "Conversation.__init__",
     "RunningTurn.__init__",
     "AsyncRunningTurn.__init__",
+    "PendingCompaction.__init__",
+    "Values.__init__",
     "Effect.__init__",
 )
 MODULES = [importlib.import_module(name) for name in sorted(PROMISED - {ADAPTERS})]
@@ -108,3 +111,33 @@ def test_types_of_public_functions_can_be_imported(module: ModuleType) -> None:
         if not any(getattr(each, name, None) is value for each in MODULES) and user not in CONTEXT
     }
     assert missing == set()
+
+
+def test_public_classes_report_a_public_module() -> None:
+    kinds = [value for name in lango_store.__all__ if isinstance(value := getattr(lango_store, name), type)]
+    modules = {"lango_store.errors" if issubclass(kind, BaseException) else "lango_store" for kind in kinds}
+    assert {kind.__module__ for kind in kinds} == modules
+    assert b"lango_store._values" not in pickle.dumps(Message.user("Hello"))
+
+
+def test_public_value_can_be_pickled_and_subclassed() -> None:
+    class Tagged(Message):
+        tag: str = "new"
+
+    message = Message.user("Hello", tokens=1)
+    assert pickle.loads(pickle.dumps(message)) == message
+    tagged = Tagged(role="user", content={"a": 1}, tag="old")
+    assert (tagged.tag, tagged.content, tagged.role) == ("old", {"a": 1}, "user")
+
+
+@pytest.mark.parametrize(("kind", "members"), [(Store, 35), (Conversation, 37)])
+def test_facade_has_few_members(kind: type, members: int) -> None:
+    assert len([name for name in dir(kind) if not name.startswith("_")]) <= members
+
+
+def test_errors_of_one_kind_share_a_base() -> None:
+    defined = [value for value in vars(errors).values() if isinstance(value, type)]
+    missing = {kind for kind in defined if kind.__name__.endswith("NotFound")}
+    assert all(issubclass(kind, errors.NotFound) for kind in missing)
+    assert issubclass(errors.NotFound, LookupError)
+    assert {*errors.InProgress.__subclasses__()} == {errors.TurnInProgress, errors.CallInProgress}

@@ -283,8 +283,8 @@ def test_search_finds_messages_only_by_their_current_text(searched: Store, url: 
     searched.conversation("a").redact_message(2)
     searched.conversation("a").delete_message(3)
     searched.conversation("a").pop_message()
-    searched.append_messages("a", [message("oslo again", id="new")], replace_after=6)
-    assert found(searched, "oslo") == [("a", 4), ("a", 5), ("a", 6), ("a", searched.info("a").last_seq)]
+    searched.conversation("a").append_messages([message("oslo again", id="new")], replace_after=6)
+    assert found(searched, "oslo") == [("a", 4), ("a", 5), ("a", 6), ("a", searched.conversation("a").info().last_seq)]
     fork = searched.conversation("a").fork("b")
     searched.conversation("a").truncate(after=4)
     assert found(searched, "oslo", key_prefix="a") == [("a", 4)]

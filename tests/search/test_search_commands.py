@@ -75,7 +75,7 @@ def test_search_for_command_finds_words_that_are_also_subcommands(filled: str) -
 
 def test_search_on_a_terminal_shows_progress_and_escaped_hits(filled: str) -> None:
     with Store(filled) as store:
-        store.append_messages("ann:1", [message(f"oslo \x1b[31m {number}") for number in range(500)])
+        store.conversation("ann:1").append_messages([message(f"oslo \x1b[31m {number}") for number in range(500)])
     output, code = run_on_terminal("search", "enable", "--url", filled)
     assert (code, "lango_search" in output, "503 messages indexed" in output) == (0, True, True)
     output, code = run_on_terminal("search", "weather", "--url", filled)

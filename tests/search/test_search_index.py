@@ -144,7 +144,10 @@ def test_enable_search_during_writes_misses_no_message(url: str, monkeypatch: py
         writer.join()
         schema.enable_search(url)
         assert (waiting(store), findings(store)) == (0, [])
-        assert schema.search_status(url).indexed == store.info("a").message_count + store.info("b").message_count
+        assert (
+            schema.search_status(url).indexed
+            == store.conversation("a").info().message_count + store.conversation("b").info().message_count
+        )
 
 
 def test_enable_search_is_rolled_back_with_the_callers_transaction(filled: Store) -> None:

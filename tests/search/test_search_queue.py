@@ -130,9 +130,9 @@ def test_search_finds_messages_that_undo_restored_but_none_that_undo_removed(url
         conversation = store.open("a", messages=[message("oslo"), message("bergen " + "x " * 2_500)])
         conversation.append_messages([message("tromso")], replace_after=1)
         assert (found(store, "bergen"), found(store, "tromso")) == ([], [("a", 4)])
-        conversation.undo()
+        conversation.versions.undo()
         assert (found(store, "bergen"), found(store, "tromso")) == ([("a", 2)], [])
-        conversation.redo()
+        conversation.versions.redo()
         assert (found(store, "bergen"), found(store, "tromso")) == ([], [("a", 4)])
         assert (waiting(store), findings(store)) == (0, [])
 

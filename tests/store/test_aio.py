@@ -17,22 +17,22 @@ import pytest
 import sqlalchemy as sa
 from support.awaiting import Awaiting, awaiting
 from support.databases import MakeDatabase
-from support.every_method import calls_of, methods_of, prepare
+from support.every_method import KINDS, calls_of, methods_of, prepare, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
 from lango_store import (
-    AsyncConversation,
     AsyncStore,
     Conversation,
     LangoStoreError,
+    PendingCompaction,
     Store,
 )
-from lango_store.aio import StoreOptions
+from lango_store.aio import AsyncPart, StoreOptions
 from lango_store.testing import Clock
 
-SYNC_ONLY = {"context", "snapshot", "transaction", "using"}
-REWRITTEN = {"begin_call", "close", "compact"}
+SYNC_ONLY = {"context", "key", "snapshot", "transaction", "using"}
+REWRITTEN = {"begin", "begin_compaction", "close", "compact"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
 
@@ -40,12 +40,15 @@ def public_members(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(("sync_kind", "async_kind"), [(Store, AsyncStore), (Conversation, AsyncConversation)])
-def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type, async_kind: type) -> None:
+@pytest.mark.parametrize("sync_kind", KINDS)
+def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type) -> None:
+    async_kind = twin_of(sync_kind)
     assert set(public_members(sync_kind)) - SYNC_ONLY == set(public_members(async_kind)) - ASYNC_ONLY
     for name, value in public_members(async_kind).items():
         if name not in ASYNC_ONLY and inspect.iscoroutinefunction(value):
-            async_signature, sync_signature = inspect.signature(value), inspect.signature(getattr(sync_kind, name))
+            async_signature, sync_signature = (
+                inspect.signature(each, eval_str=True) for each in (value, getattr(sync_kind, name))
+            )
             assert async_signature.parameters == sync_signature.parameters
             assert name in REWRITTEN or (async_signature, value.__doc__) == (
                 sync_signature,
@@ -97,14 +100,14 @@ def test_close_waits_for_running_calls(url: str) -> None:
     async def work() -> list[object]:
         store = AsyncStore(url)
         await store.create("k")
-        tasks = [asyncio.create_task(store.append_messages("k", messages(50))) for _ in range(5)]
+        tasks = [asyncio.create_task(store.conversation("k").append_messages(messages(50))) for _ in range(5)]
         await asyncio.sleep(0)
         await store.close()
         return await asyncio.gather(*tasks)
 
     asyncio.run(work())
     with Store(url) as store:
-        assert store.info("k").message_count == 250
+        assert store.conversation("k").info().message_count == 250
 
 
 def test_closed_async_store_raises(url: str) -> None:
@@ -129,7 +132,7 @@ if os.fork() == 0:
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 asyncio.run(store.append_message("k", Message(role="user", content="parent")))
-print([m.content for m in asyncio.run(store.messages("k"))])
+print([m.content for m in asyncio.run(store.conversation("k").messages())])
 asyncio.run(store.close())
 """
     completed = run_program(program, url)
@@ -138,7 +141,7 @@ asyncio.run(store.close())
 
 def test_run_sync_runs_a_function_in_a_thread(url: str) -> None:
     def count(store: Store, key: str, *, more: int) -> tuple[int, str]:
-        return len(store.messages(key)) + more, threading.current_thread().name
+        return len(store.conversation(key).messages()) + more, threading.current_thread().name
 
     async def main() -> None:
         async with AsyncStore(url) as store:
@@ -156,7 +159,7 @@ def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeData
         prepare(plain, cold)
     database, saved = str(sa.make_url(url).database), tmp_path / "saved.db"
     copy_database(database, saved)
-    methods = [(owner, method) for owner in (Store, Conversation) for method in sorted(methods_of(owner))]
+    methods = [(owner, method) for owner in KINDS for method in sorted(methods_of(owner))]
     results = []
     with Store(url, clock=clock) as plain, awaiting(AsyncStore(url, clock=clock)) as awaited:
         for store in (plain, awaited):
@@ -178,7 +181,7 @@ def copy_database(source: str | Path, target: str | Path) -> None:
 
 def stable_repr(result: object) -> str:
     """Return the `repr` of a result without random parts: keys, ids, revisions, handles, cursors and positions."""
-    if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncConversation):
+    if isinstance(result, Store | AsyncStore | Awaiting | Conversation | AsyncPart | PendingCompaction):
         return "handle"
     text = re.sub(r"(revision|incarnation|seconds)=[0-9.]+|cursor='[^']+'", "…", repr(result))
     return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|[0-9a-f]{16,}|'[0-9A-F]+/[0-9A-F]+'|bytes\w*=\d+", "…", text)

@@ -45,8 +45,10 @@ def test_append_with_create_creates_a_missing_session(store: Store) -> None:
 
 def test_append_with_create_does_not_change_fields_of_an_existing_session(store: Store) -> None:
     before = store.create("k", title="first", ttl=timedelta(hours=1), messages=messages(2))
-    store.append_messages("k", messages(2), create=True, title="second", ttl=timedelta(days=9), user_id="u")
-    session = store.info("k")
+    store.conversation("k").append_messages(
+        messages(2), create=True, title="second", ttl=timedelta(days=9), user_id="u"
+    )
+    session = store.conversation("k").info()
     assert (session.title, session.user_id, session.ttl_seconds, session.last_seq) == ("first", None, 3600, 4)
     assert session.created_at == before.created_at
 
@@ -75,8 +77,8 @@ def test_append_with_create_uses_the_default_ttl(make_database: MakeDatabase) ->
     with Store(make_database(), default_ttl=lambda key: timedelta(hours=len(key))) as store:
         store.append_message("four", message(), create=True)
         store.append_message("never", message(), create=True, ttl=None)
-        assert store.info("four").ttl_seconds == 4 * 3600
-        assert store.info("never").expires_at is None
+        assert store.conversation("four").info().ttl_seconds == 4 * 3600
+        assert store.conversation("never").info().expires_at is None
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
@@ -93,11 +95,13 @@ def test_append_with_create_replaces_an_expired_session(store: Store, clock: Clo
 
 def test_repeated_append_with_create_stores_each_message_once(store: Store) -> None:
     batch = [message("a", id="1"), message("b", id="2")]
-    first = store.append_messages("k", batch, create=True)
-    again = store.append_messages("k", batch, create=True)
+    first = store.conversation("k").append_messages(batch, create=True)
+    again = store.conversation("k").append_messages(batch, create=True)
     assert [each.replayed for each in again] == [True, True]
-    assert store.messages("k") == first
-    assert store.append_messages("k", [message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
+    assert store.conversation("k").messages() == first
+    assert (
+        store.conversation("k").append_messages([message("b", id="2"), message("c", id="3")], create=True)[1].seq == 3
+    )
 
 
 def test_append_with_create_and_after_0_raises_conflict_if_session_has_messages(store: Store) -> None:
@@ -110,7 +114,7 @@ def test_append_with_create_and_after_0_raises_conflict_if_session_has_messages(
 REFUSED: dict[str, Callable[[Store], object]] = {
     "after=3": lambda store: store.append_message("k", message(), after=3, create=True),
     "after=3 with a message id": lambda store: store.append_message("k", message(id="i"), after=3, create=True),
-    "after=3 without messages": lambda store: store.append_messages("k", [], after=3, create=True),
+    "after=3 without messages": lambda store: store.conversation("k").append_messages([], after=3, create=True),
     "save_turn after=3": lambda store: store.conversation("k").save_turn(messages(2), after=3, create=True),
     "save_turn after=3 with a turn id": lambda store: store.conversation("k").save_turn(
         [], id="t", after=3, create=True
@@ -161,11 +165,11 @@ def test_append_with_create_and_expect_0_raises_conflict(store: Store) -> None:
 def test_empty_append_with_create_creates_a_missing_session_and_changes_no_existing_one(
     store: Store, clock: Clock
 ) -> None:
-    assert store.append_messages("k", [], create=True, title="T") == []
-    before = store.info("k")
+    assert store.conversation("k").append_messages([], create=True, title="T") == []
+    before = store.conversation("k").info()
     clock.move(minutes=1)
-    assert store.append_messages("k", [], create=True, title="U") == []
-    assert store.info("k") == before
+    assert store.conversation("k").append_messages([], create=True, title="U") == []
+    assert store.conversation("k").info() == before
     assert (before.title, before.last_seq) == ("T", 0)
 
 
@@ -188,12 +192,12 @@ def test_append_refuses_session_fields_without_create(store: Store) -> None:
     with pytest.raises(TypeError, match="create=True"):
         store.append_message("k", message(), title="T")
     with pytest.raises(TypeError, match="create=True"):
-        store.append_messages("k", messages(1), ttl=None)
+        store.conversation("k").append_messages(messages(1), ttl=None)
     with pytest.raises(TypeError, match="create=True"):
         store.conversation("k").save_turn(messages(1), session_metadata={"x": 1})
     with pytest.raises(TypeError, match="replace_after"):
-        store.append_messages("k", messages(1), replace_after=0, create=True)
-    assert store.info("k").last_seq == 0
+        store.conversation("k").append_messages(messages(1), replace_after=0, create=True)
+    assert store.conversation("k").info().last_seq == 0
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
@@ -204,7 +208,7 @@ def test_concurrent_appends_with_create_create_one_session(store: Store, with_id
         def race(n: int, barrier: Barrier = barrier, key: str = f"k{number}") -> list[Message]:
             barrier.wait()
             new = [message([n, i], id=f"{n}.{i}" if with_ids else None) for i in range(3)]
-            return store.append_messages(key, new, create=True, user_id=str(n))
+            return store.conversation(key).append_messages(new, create=True, user_id=str(n))
 
         with ThreadPoolExecutor(8) as pool:
             written = list(pool.map(race, range(8)))
@@ -263,7 +267,7 @@ def test_append_with_create_succeeds_during_a_concurrent_purge(make_postgres: Ma
                 store.ping()
                 write(store)
                 assert purged
-                assert store.info("k").message_count > 0
+                assert store.conversation("k").info().message_count > 0
             purging.delete("k")
 
 

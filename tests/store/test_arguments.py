@@ -49,9 +49,9 @@ def test_invalid_seq_or_revision_is_refused(store: Store, seq: Any) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.append_message("k", message(), after=seq),
         lambda: store.append_message("k", message(), expect=seq),
-        lambda: store.append_messages("k", messages(2), replace_after=seq),
+        lambda: store.conversation("k").append_messages(messages(2), replace_after=seq),
         lambda: conversation.save_turn(messages(2), after=seq),
-        lambda: store.update("k", title="new", expect=seq),
+        lambda: store.conversation("k").update(title="new", expect=seq),
         lambda: conversation.truncate(after=seq),
         lambda: conversation.fork("fork", upto=seq),
         lambda: store.delete("k", expect=seq),
@@ -64,7 +64,7 @@ def test_invalid_seq_or_revision_is_refused(store: Store, seq: Any) -> None:
 
 
 def test_ttl_given_as_a_number_is_refused(store: Store) -> None:
-    for call in (store.create, store.open, store.get_or_create):
+    for call in (store.create, store.open):
         with pytest.raises(TypeError, match=r"ttl is int: give a timedelta, such as timedelta\(minutes=30\)"):
             call("k", ttl=INT)
     assert not store.exists("k")
@@ -77,10 +77,10 @@ def test_text_instead_of_messages_is_refused(store: Store) -> None:
     store.create("k")
     text: Any = "hello"
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
-        store.append_messages("k", text)
+        store.conversation("k").append_messages(text)
     with pytest.raises(InvalidMessage, match="is str, not a Message"):
         store.create("new", messages=text)
-    assert store.messages("k") == []
+    assert store.conversation("k").messages() == []
     assert not store.exists("new")
 
 
@@ -108,7 +108,6 @@ LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
     "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),
     "field": lambda store: store.create("new", **{"f" * 100_000: INT}),
     "search role": lambda store: store.search("word", role="r" * 100_000),
-    "last_message role": lambda store: store.conversation("s").last_message("r" * 100_000),
     "revision": lambda store: store.delete("s", expect=[1] * 100_000),  # type: ignore[arg-type]
 }
 
@@ -128,10 +127,10 @@ def test_error_shortens_a_long_argument(store: Store, argument: str) -> None:
         lambda store: store.search("oslo", offset=True),
         lambda store: store.search("oslo", limit=True),
         lambda store: store.list_sessions(limit=1.5),
-        lambda store: store.messages("k", last=True),
-        lambda store: store.messages("k", last="2"),
-        lambda store: next(store.tail("k", after=None)),
-        lambda store: next(store.tail("k", after=True)),
+        lambda store: store.conversation("k").messages(last=True),
+        lambda store: store.conversation("k").messages(last="2"),
+        lambda store: next(store.conversation("k").tail(after=None)),
+        lambda store: next(store.conversation("k").tail(after=True)),
     ],
     ids=["offset", "limit of search", "limit of a list", "last", "last of text", "tail None", "tail True"],
 )
@@ -151,7 +150,7 @@ def test_value_that_is_not_an_int_is_refused(store: Store, call: Callable[[Any],
         ("page_size", lambda store, value: list(store.iter_sessions(page_size=value))),
         ("page_size", lambda store, value: list(store.conversation("k").iter_messages(page_size=value))),
         ("larger_than", lambda store, value: store.move_payloads(larger_than=value)),
-        ("after", lambda store, value: store.conversation("k").changes(after=value)),
+        ("after", lambda store, value: store.conversation("k").versions.changes(after=value)),
         ("step", lambda store, value: store.conversation("k").history(last=2, step=value)),
         ("step_tokens", lambda store, value: store.conversation("k").history(max_tokens=9, step_tokens=value)),
     ],
@@ -163,7 +162,7 @@ def test_number_that_is_not_an_int_is_refused_by_name(
     clock.move(hours=1)
     with pytest.raises(ValueError, match=re.escape(f"{name}={value!r} ")):
         call(store, value)
-    assert store.info("k").message_count == 2
+    assert store.conversation("k").info().message_count == 2
 
 
 @pytest.mark.parametrize("copying", [copy.deepcopy, pickle.dumps])

@@ -58,7 +58,7 @@ async def opened(url: str, begun: threading.Event | None = None, **options: Any)
     """Open a store with a session `k` of two messages and clear `begun`."""
     engine = create_engine(url, pool_size=options.pop("pool_size", 4), max_overflow=0)
     async with AsyncStore(engine, **options) as store:
-        await store.get_or_create("k", messages=messages(2, tokens=1))
+        await store.open("k", messages=messages(2, tokens=1))
         if begun is not None:
             begun.clear()
         yield store
@@ -86,26 +86,34 @@ WRITES: dict[str, tuple[Callable[[AsyncStore], Awaitable[object]], Callable[[Sto
         lambda store: store.conversation("k").find_message("one"),
     ),
     "append_messages": (
-        lambda store: store.append_messages("k", [message("new", id="one")], replace_after=1),
+        lambda store: store.conversation("k").append_messages([message("new", id="one")], replace_after=1),
         lambda store: store.conversation("k").find_message("one"),
     ),
     "create": (lambda store: store.create("other"), lambda store: store.exists("other")),
-    "get_or_create": (lambda store: store.get_or_create("other"), lambda store: store.exists("other")),
-    "open": (lambda store: store.open("other", messages=[message()]), lambda store: store.messages("other")),
-    "update": (lambda store: store.update("k", title="new"), lambda store: store.info("k").title == "new"),
-    "touch": (lambda store: store.touch("k", ttl=timedelta(days=1)), lambda store: store.info("k").expires_at),
+    "open": (
+        lambda store: store.open("other", messages=[message()]),
+        lambda store: store.conversation("other").messages(),
+    ),
+    "update": (
+        lambda store: store.conversation("k").update(title="new"),
+        lambda store: store.conversation("k").info().title == "new",
+    ),
+    "touch": (
+        lambda store: store.touch("k", ttl=timedelta(days=1)),
+        lambda store: store.conversation("k").info().expires_at,
+    ),
     "delete": (lambda store: store.delete("k"), lambda store: not store.exists("k")),
     "pop_message": (
         lambda store: store.conversation("k").pop_message(),
-        lambda store: store.info("k").message_count == 1,
+        lambda store: store.conversation("k").info().message_count == 1,
     ),
     "save_turn": (
         lambda store: store.conversation("k").save_turn([message()], {"tokens": 1}),
-        lambda store: store.info("k").turn_count,
+        lambda store: store.conversation("k").info().turn_count,
     ),
     "compact": (
         lambda store: store.conversation("k").compact(lambda window: message("summary")),
-        lambda store: store.info("k").summary_turn,
+        lambda store: store.conversation("k").info().summary_turn,
     ),
     "fork": (lambda store: store.conversation("k").fork("other"), lambda store: store.exists("other")),
 }
@@ -274,13 +282,13 @@ def test_turn_that_is_cancelled_a_second_time_while_ending_still_stores_its_draf
                     await task
                 await other
             conversation = store.conversation("k")
-            assert await conversation.open_turn() is None
-            assert [draft.text for draft in await conversation.drafts()] == ["stored, collected"]
+            assert await conversation.turns.in_progress() is None
+            assert [draft.text for draft in await conversation.drafts.list()] == ["stored, collected"]
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("method", ["get", "get_or_create", "history", "iter_messages", "iter_sessions", "compact"])
+@pytest.mark.parametrize("method", ["get", "open", "history", "iter_messages", "iter_sessions", "compact"])
 def test_call_that_is_cancelled_while_it_reads_ends_at_once_and_writes_nothing(url: str, method: str) -> None:
     gate, blocked = Gate(), threading.Event()
 
@@ -296,7 +304,7 @@ def test_call_that_is_cancelled_while_it_reads_ends_at_once_and_writes_nothing(u
         async with opened(url, clock=clock) as store:
             calls: dict[str, Callable[[], Awaitable[object]]] = {
                 "get": lambda: store.get("k"),
-                "get_or_create": lambda: store.get_or_create("other"),
+                "open": lambda: store.open("other"),
                 "history": lambda: store.conversation("k").history(),
                 "iter_messages": lambda: collect(store.conversation("k").iter_messages()),
                 "iter_sessions": lambda: collect(store.iter_sessions()),
@@ -309,7 +317,7 @@ def test_call_that_is_cancelled_while_it_reads_ends_at_once_and_writes_nothing(u
             with pytest.raises(asyncio.CancelledError):
                 await task
             gate.open()
-            assert len(await store.messages("k")) == 2  # the store still works
+            assert len(await store.conversation("k").messages()) == 2  # the store still works
         with Store(url) as another:
             assert [info.message_count for info in another.list_sessions().items] == [2]
 
@@ -331,7 +339,7 @@ def test_cancelled_compact_cancels_the_summarizer_and_changes_nothing(url: str) 
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert (await store.info("k")).summary_turn is None
+            assert (await store.conversation("k").info()).summary_turn is None
 
     asyncio.run(work())
 

@@ -61,7 +61,7 @@ def test_change_is_recorded_with_its_seq(
 def test_no_change_is_recorded_for_an_append_or_a_refused_change(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn(messages(2))
-    conversation.set_values({"a": 1})
+    conversation.values.set({"a": 1})
     conversation.update(title="t")
     assert conversation.truncate(after=4) == 0
     with pytest.raises(MessageNotFound):
@@ -116,7 +116,7 @@ def test_examine_repairs_last_seq_below_the_seq_of_a_change(store: Store) -> Non
     (finding,) = [each for each in store.examine() if each.name != "settings"]
     assert (finding.name, "last_seq" in finding.detail) == ("wrong counters", True)
     store.examine(repair=True)
-    assert store.info("k").last_seq == last_seq
+    assert store.conversation("k").info().last_seq == last_seq
 
 
 def test_imported_compaction_is_recorded_as_change(store: Store) -> None:

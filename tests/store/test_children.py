@@ -101,26 +101,26 @@ def test_top_level_filter_selects_keys_without_slash(filled: Store) -> None:
 
 
 def test_delete_with_children_deletes_session_and_descendants_only(filled: Store) -> None:
-    assert filled.delete("k", children=True) is True
+    assert filled.delete("k", descendants=True) is True
     assert keys(filled) == sorted(NEIGHBORS)
-    assert filled.delete("k", children=True) is False
+    assert filled.delete("k", descendants=True) is False
 
 
 def test_delete_without_children_keeps_descendants(filled: Store) -> None:
     assert filled.delete("k") is True
     assert keys(filled) == sorted(FAMILY[1:] + NEIGHBORS)
-    assert filled.delete("k", expect=1, children=True) is False
+    assert filled.delete("k", expect=1, descendants=True) is False
     assert keys(filled) == sorted(FAMILY[1:] + NEIGHBORS)
-    assert filled.delete("k", children=True) is True
+    assert filled.delete("k", descendants=True) is True
     assert keys(filled) == sorted(NEIGHBORS)
 
 
 def test_delete_with_children_checks_revision_of_parent(filled: Store) -> None:
-    revision = filled.info("k").revision
+    revision = filled.conversation("k").info().revision
     with pytest.raises(Conflict):
-        filled.delete("k", expect=revision + 1, children=True)
+        filled.delete("k", expect=revision + 1, descendants=True)
     assert keys(filled) == sorted(FAMILY + NEIGHBORS)
-    assert filled.delete("k", expect=revision, children=True) is True
+    assert filled.delete("k", expect=revision, descendants=True) is True
     assert keys(filled) == sorted(NEIGHBORS)
 
 
@@ -136,7 +136,7 @@ def test_concurrent_delete_with_children_leaves_no_orphan(store: Store) -> None:
         with ThreadPoolExecutor(3) as threads:
             calls = [threads.submit(add, number, start) for number in range(3)]
             start.wait()
-            store.delete("k", children=True)
+            store.delete("k", descendants=True)
         assert [call.exception() for call in calls] == [None] * 3
         assert keys(store) == []
 
@@ -148,10 +148,10 @@ def test_descendant_held_by_a_foreign_key_prevents_deletion_of_its_ancestors(fil
         connection.execute(sa.text(f"CREATE TABLE note (session {key} REFERENCES lango_session (key))"))
         connection.execute(sa.text("INSERT INTO note VALUES ('k/a/x')"))
     with pytest.raises(SessionHeld) as raised:
-        filled.delete("k", children=True)
+        filled.delete("k", descendants=True)
     assert raised.value.key == "k/a/x"
     assert keys(filled) == sorted(FAMILY + NEIGHBORS)
-    report = filled.expire(older_than=timedelta(0), key_prefix="k", children=True)
+    report = filled.expire(older_than=timedelta(0), key_prefix="k", descendants=True)
     assert list(report.held) == ["k", "k/a", "k/a/x"]
     assert keys(filled) == ["K/a", "j/k/a", "k", "k/a", "k/a/x"]
 
@@ -161,8 +161,8 @@ def test_usage_with_children_adds_all_descendants(filled: Store) -> None:
         filled.conversation(key).save_turn([], {"tokens": 10**number})
     parent = filled.conversation("k")
     assert parent.total_usage() == {"tokens": 1}
-    assert parent.total_usage(children=True) == {"tokens": 111_111}
-    assert filled.conversation("k/a").total_usage(children=True) == {"tokens": 110}
+    assert parent.total_usage(descendants=True) == {"tokens": 111_111}
+    assert filled.conversation("k/a").total_usage(descendants=True) == {"tokens": 110}
 
 
 @pytest.mark.parametrize("children", [False, True])
@@ -170,8 +170,8 @@ def test_purge_deletes_live_descendants_only_with_children_true(filled: Store, c
     for key in ("k", "k/a/x"):
         filled.touch(key, ttl=HOUR)
     clock.move(hours=2)
-    planned = filled.expire(children=children, dry_run=True)
-    report = filled.expire(children=children)
+    planned = filled.expire(descendants=children, dry_run=True)
+    report = filled.expire(descendants=children)
     purged = FAMILY if children else ["k", "k/a/x"]
     assert (planned.sessions, planned.messages) == (report.sessions, report.messages) == (len(purged), len(purged))
     assert keys(filled) == sorted({*FAMILY, *NEIGHBORS} - {*purged})
@@ -186,8 +186,8 @@ def test_purge_with_limit_deletes_as_many_sessions_as_a_dry_run_reports(
         store.create(key, ttl=timedelta(minutes=minutes + 1))
     store.create("a/live")
     clock.move(hours=1)
-    planned = store.expire(limit=limit, children=True, dry_run=True)
-    report = store.expire(limit=limit, batch_size=batch_size, children=True)
+    planned = store.expire(limit=limit, descendants=True, dry_run=True)
+    report = store.expire(limit=limit, batch_size=batch_size, descendants=True)
     assert planned.sessions == report.sessions == [0, 3, 4, 5, 7][limit]
 
 
@@ -195,7 +195,7 @@ def test_delete_where_with_children_also_deletes_descendants_of_other_users(stor
     store.create("k", user_id="ann")
     store.create("k/a", user_id="bob")
     store.create("other", user_id="bob")
-    assert store.delete_where(user_id="ann", children=True) == 2
+    assert store.delete_where(user_id="ann", descendants=True) == 2
     assert keys(store) == ["other"]
 
 
@@ -204,19 +204,19 @@ def test_archived_session_is_restored_with_or_without_its_children(filled: Store
     before = {key: filled.get(key).messages for key in FAMILY}
     filled.touch("k", ttl=HOUR)
     clock.move(hours=2)
-    assert filled.expire(archive=cold, children=True).sessions == len(FAMILY)
+    assert filled.expire(archive=cold, descendants=True).sessions == len(FAMILY)
     filled.restore(cold, "k")
     assert keys(filled) == sorted(["k", *NEIGHBORS])
     with pytest.raises(SessionExists):
-        filled.restore(cold, "k", children=True)
+        filled.restore(cold, "k", descendants=True)
     filled.delete("k")
-    assert filled.restore(cold, "k", children=True).key == "k"
+    assert filled.restore(cold, "k", descendants=True).key == "k"
     assert keys(filled) == sorted(FAMILY + NEIGHBORS)
     assert {key: filled.get(key).messages for key in FAMILY} == before
-    filled.delete("k", children=True)
+    filled.delete("k", descendants=True)
     filled.create("k/b")
     with pytest.raises(SessionExists, match="k/b"):
-        filled.restore(cold, "k", children=True)
+        filled.restore(cold, "k", descendants=True)
     assert keys(filled) == sorted(["k/b", *NEIGHBORS])
 
 
@@ -224,11 +224,11 @@ def test_archived_session_is_restored_with_or_without_its_children(filled: Store
 def test_export_includes_descendants_only_with_children(
     filled: Store, make_sqlite: MakeDatabase, tmp_path: Path, children: bool
 ) -> None:
-    export(filled, tmp_path, "jsonl", keys=["k"], children=children)
+    export(filled, tmp_path, "jsonl", keys=["k"], descendants=children)
     with Store(make_sqlite()) as other:
         import_path(other, tmp_path)
         assert keys(other) == (sorted(FAMILY) if children else ["k"])
-        assert all(other.messages(key) == filled.messages(key) for key in keys(other))
+        assert all(other.conversation(key).messages() == filled.conversation(key).messages() for key in keys(other))
 
 
 def test_copy_includes_descendants_and_fork_does_not(filled: Store, make_sqlite: MakeDatabase) -> None:
@@ -248,8 +248,8 @@ def test_restore_with_children_leaves_out_children_of_an_earlier_session_of_the_
     for name, hours in (("old", 2), ("new", -1)):  # the clock goes back before the second purge
         store.open("k", ttl=HOUR).child(name)
         clock.move(hours=hours)
-        store.expire(older_than=timedelta(0), created_before=clock() + 9 * HOUR, archive=cold, children=True)
-    store.restore(cold, "k", children=True)
+        store.expire(older_than=timedelta(0), created_before=clock() + 9 * HOUR, archive=cold, descendants=True)
+    store.restore(cold, "k", descendants=True)
     assert keys(store) == ["k", "k/new"]
 
 
@@ -270,7 +270,7 @@ def test_methods_on_random_session_trees_return_what_the_keys_imply(
         children = [info.key for info in store.conversation(parent).children()]
         assert children == sorted(key for key in family - {parent} if "/" not in key[len(parent) + 1 :])
         assert store.count(top_level=True) == sum("/" not in key for key in tree)
-        assert store.delete(parent, children=True)
+        assert store.delete(parent, descendants=True)
         assert keys(store) == sorted(tree - family)
     finally:
         for key in tree:

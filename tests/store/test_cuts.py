@@ -88,12 +88,12 @@ def test_cut_after_a_lower_seq_never_keeps_more_messages_or_turns(
     conversation.save_turn([])
     conversation.compact(lambda window: [message("newer"), message("summary")])
     conversation.save_turn([], {"tokens": 1})
-    last_seq, turns = conversation.info().last_seq, len(conversation.turns())
+    last_seq, turns = conversation.info().last_seq, len(conversation.turns.list())
     before: tuple[set[int], set[int]] = set(), set()
     for after in range(last_seq + 2):
         forked = conversation.fork(f"f{after}")
         cut(forked, after)
-        remaining = {m.seq for m in forked.all_messages()}, {turn.turn_no for turn in forked.turns()}
+        remaining = {m.seq for m in forked.all_messages()}, {turn.turn_no for turn in forked.turns.list()}
         assert before[0] <= remaining[0], after
         assert before[1] <= remaining[1], after
         before = remaining
@@ -108,7 +108,7 @@ def test_cut_removes_later_turns_that_have_no_messages(
     conversation = store.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})
     cut(conversation, 2)
-    assert (conversation.turns(), conversation.info().turn_count) == ([], 0)
+    assert (conversation.turns.list(), conversation.info().turn_count) == ([], 0)
     assert contents(conversation.messages()) == ["message 0", "message 1"]
     assert_sound(store)
 
@@ -118,10 +118,10 @@ def test_replace_after_stores_new_messages_even_if_it_replaces_only_records(stor
     records = [Message(role=MessageRole.RECORD, content=n) for n in range(2)]
     conversation = store.open("k", messages=[message("question"), *records])
     with store.transaction() as tx:
-        tx.append_messages("k", [message("answer", id=id), records[0]], replace_after=1)
-        tx.set_values("k", {"state": 1})
+        tx.conversation("k").append_messages([message("answer", id=id), records[0]], replace_after=1)
+        tx.conversation("k").values.set({"state": 1})
     assert contents(conversation.all_messages()) == ["question", "answer", 0]
-    assert conversation.values() == {"state": 1}
+    assert conversation.values.get() == {"state": 1}
     info = conversation.info()
     assert (info.message_count, info.record_count) == (2, 1)
     assert conversation.truncate(after=1) == 1
@@ -190,7 +190,7 @@ def test_cut_raises_damaged_message_if_the_metadata_of_a_summary_is_damaged(make
         put_compacted(store, replaced_upto=2, metadata="{")
         with pytest.raises(DamagedMessage, match="metadata of turn 1"):
             store.conversation("k").truncate(after=1)
-        assert contents(store.messages("k")) == ["summary", "last"]
+        assert contents(store.conversation("k").messages()) == ["summary", "last"]
 
 
 def test_summary_that_replaced_no_messages_is_removed_only_by_a_cut_after_0(store: Store) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.factories import message, messages
 from support.session_checks import assert_sound
+from support.turns import messages_of
 
 from lango_store import (
     Conflict,
@@ -51,7 +52,7 @@ def test_update_message_preserves_seq_turn_id_and_created_at(store: Store, clock
     stored = store.conversation("k").update_message(seq_or_id, new)
     assert stored == new.model_copy(update={"seq": 2, "turn_no": 1, "id": "b", "created_at": before[1].created_at})
     assert store.conversation("k").all_messages() == conversation.messages() == [before[0], stored, before[2]]
-    info = store.info("k")
+    info = store.conversation("k").info()
     assert (info.message_count, info.token_count, info.updated_at) == (3, 24, clock.time)
     assert_sound(store)
 
@@ -79,18 +80,18 @@ def test_update_message_refuses_the_id_of_another_message(store: Store) -> None:
 @pytest.mark.parametrize("seq_or_id", [2, "b"])
 def test_delete_message_keeps_its_turn_and_usage(store: Store, seq_or_id: int | str) -> None:
     conversation = session_of_three(store)
-    before = conversation.turns()
+    before = conversation.turns.list()
     store.conversation("k").delete_message(seq_or_id)
     assert (
         [m.content for m in store.conversation("k").all_messages()]
-        == [m.content for m in store.messages("k")]
+        == [m.content for m in store.conversation("k").messages()]
         == ["one", "three"]
     )
-    info = store.info("k")
+    info = store.conversation("k").info()
     assert (info.message_count, info.token_count, info.turn_count) == (2, 4, 1)
     store.conversation("k").delete_message(3)
-    assert conversation.turns() == before
-    assert conversation.messages_of(before[0]) == []
+    assert conversation.turns.list() == before
+    assert messages_of(conversation, before[0]) == []
     assert conversation.total_usage() == {"input_tokens": 7}
     assert store.append_message("k", message("b again", id="b")).replayed is False
     assert_sound(store)
@@ -111,8 +112,10 @@ def test_redact_message_removes_content_and_keeps_seq_role_and_times(
     assert redacted == before[1].model_copy(
         update={"content": "(redacted)", "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
     )
-    assert store.conversation("k").all_messages() == store.messages("k") == [before[0], redacted, before[2]]
-    assert store.info("k").token_count == 1
+    assert (
+        store.conversation("k").all_messages() == store.conversation("k").messages() == [before[0], redacted, before[2]]
+    )
+    assert store.conversation("k").info().token_count == 1
     assert store.append_message("k", original).replayed
     assert_sound(store)
 
@@ -138,13 +141,13 @@ def test_redact_message_needs_no_reason_and_can_be_repeated(store: Store) -> Non
     session_of_three(store)
     assert store.conversation("k").redact_message(2).extra == {}
     assert store.conversation("k").redact_message(2, reason="now with one").extra == {"redacted": "now with one"}
-    assert store.info("k").token_count == 4
+    assert store.conversation("k").info().token_count == 4
 
 
 def test_redact_message_adds_no_token_count(store: Store) -> None:
     store.create("k", messages=[message("a password")])
     assert store.conversation("k").redact_message(1).tokens is None
-    assert store.messages("k")[0].tokens is None
+    assert store.conversation("k").messages()[0].tokens is None
 
 
 @each_edit
@@ -231,7 +234,7 @@ def test_removing_all_messages_of_a_summary_undoes_the_compaction(
     assert [m.content for m in conversation.messages()] == ["second"]
     remove(conversation)
     assert [m.content for m in conversation.messages()] == ["message 0", "message 1", "message 2"]
-    assert (conversation.compactions(), conversation.turns()) == ([], [])
+    assert (conversation.compactions(), conversation.turns.list()) == ([], [])
     assert conversation.all_messages()[-1].turn_no is None
     assert_sound(store)
 
@@ -262,9 +265,9 @@ def test_window_begins_after_the_discarded_messages_if_the_summary_is_removed(st
     conversation.append_message(message("next"))
     assert [each.content for each in conversation.messages()] == ["next"]
     assert [each.content for each in conversation.all_messages()] == ["edited", "next"]
-    (turn,) = conversation.turns()
+    (turn,) = conversation.turns.list()
     assert turn.last_seq == turn.first_seq - 1
-    assert conversation.messages_of(turn) == []
+    assert messages_of(conversation, turn) == []
     assert_sound(store)
 
 
@@ -300,9 +303,9 @@ def test_pop_message_shortens_a_turn_whose_last_message_was_deleted(store: Store
     popped = conversation.pop_message()
     assert popped is not None
     assert popped.seq == 2
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(1, 1)]
     conversation.pop_message()
-    assert conversation.turns() == []
+    assert conversation.turns.list() == []
     assert_sound(store)
 
 
@@ -314,7 +317,7 @@ def test_pop_message_keeps_a_turn_with_wrong_last_seq(store: Store) -> None:
     popped = conversation.pop_message()
     assert popped is not None
     assert popped.seq == 3
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(1, 1)]
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(1, 1)]
 
 
 @each_edit
@@ -362,7 +365,7 @@ def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> Non
     store.conversation("k").delete_message(1)
     assert store.conversation("k").redact_message(2).content == "(redacted)"
     assert store.conversation("k").update_message(3, message("whole again")).content == "whole again"
-    assert [m.content for m in store.messages("k")] == ["(redacted)", "whole again"]
+    assert [m.content for m in store.conversation("k").messages()] == ["(redacted)", "whole again"]
 
 
 def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, clock: Clock, tmp_path: Path) -> None:
@@ -371,11 +374,11 @@ def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, c
     for seq_or_id in (2, 3, conversation.compactions()[0].summary[0].seq):
         conversation.delete_message(seq_or_id)
     conversation.redact_message("a", reason="a password")
-    before = conversation.all_messages(), conversation.messages(), conversation.turns()
+    before = conversation.all_messages(), conversation.messages(), conversation.turns.list()
     forked = conversation.fork("f")
-    assert (forked.all_messages(), forked.messages(), forked.turns()) == before
+    assert (forked.all_messages(), forked.messages(), forked.turns.list()) == before
     clock.move(days=2)
     store.expire(archive=tmp_path / "cold.db")
     store.restore(tmp_path / "cold.db", "k")
-    assert (conversation.all_messages(), conversation.messages(), conversation.turns()) == before
+    assert (conversation.all_messages(), conversation.messages(), conversation.turns.list()) == before
     assert_sound(store)

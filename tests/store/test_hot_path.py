@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy as sa
 from support.databases import MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
+from support.own_calls import count_own_calls
 from support.statements import Counts, counted, watched
 
-from lango_store import Message, Store
+from lango_store import Conversation, Message, Store
 from lango_store.testing import Clock
 
 RECORD = message(role="record")
@@ -36,11 +37,11 @@ def test_append_is_one_statement_and_one_round_trip(
     with Store(one_connection) as store:
         store.create("k")
         store.create("other")
-        store.append_messages("other", messages(len(batch)))
+        store.conversation("other").append_messages(messages(len(batch)))
         with counted(one_connection, tmp_path) as counts:
-            store.append_messages("k", batch, after=after)
+            store.conversation("k").append_messages(batch, after=after)
         assert counts == Counts(1, 1)
-        assert store.info("k").last_seq == len(batch)
+        assert store.conversation("k").info().last_seq == len(batch)
 
 
 @not_on_a_cluster("a cluster needs one more query, for how the tables are distributed")
@@ -55,10 +56,12 @@ def test_schema_check_of_a_new_store_is_seven_plain_statements(undistributed: st
 
 
 CHANGES: dict[str, Callable[[Store], object]] = {
-    "update": lambda store: store.update("k", title="new"),
-    "update of several": lambda store: store.update("k", settings={"a": 1}, last_consolidated=2, user_id=None),
-    "update of nothing": lambda store: store.update("k"),
-    "update that is activity": lambda store: store.update("k", metadata={"read": True}, activity=True),
+    "update": lambda store: store.conversation("k").update(title="new"),
+    "update of several": lambda store: store.conversation("k").update(
+        settings={"a": 1}, last_consolidated=2, user_id=None
+    ),
+    "update of nothing": lambda store: store.conversation("k").update(),
+    "update that is activity": lambda store: store.conversation("k").update(metadata={"read": True}, activity=True),
     "touch": lambda store: store.touch("k"),
     "touch with a TTL": lambda store: store.touch("k", ttl=timedelta(days=1)),
     "touch without a TTL": lambda store: store.touch("k", ttl=None),
@@ -71,14 +74,16 @@ WRITES: dict[str, Callable[[Store], object]] = DELETES | {
     "append with create": lambda store: store.append_message("k", message(), create=True, title="T"),
     "append that creates": lambda store: store.append_message("new", message(), create=True, title="T"),
     "append with an id that creates": lambda store: store.append_message("new", message(id="i"), create=True),
-    "append of many that creates": lambda store: store.append_messages("new", messages(20), create=True, ttl=None),
+    "append of many that creates": lambda store: store.conversation("new").append_messages(
+        messages(20), create=True, ttl=None
+    ),
     "turn": lambda store: store.conversation("k").save_turn([message()], {"tokens": 1}, after=3),
     "turn without messages": lambda store: store.conversation("k").save_turn([], {"tokens": 1}, id="t"),
     "large turn": lambda store: store.conversation("k").save_turn(messages(1_000), {"tokens": 1}, id="t"),
     "turn that creates": lambda store: store.conversation("new").save_turn(messages(3), {"n": 1}, create=True),
-    "set_values": lambda store: store.set_values("k", {"a": 1, "b": [2]}),
-    "set_shared_values": lambda store: store.set_shared_values("app", {"a": 1, "b": [2]}),
-    "shared_values": lambda store: store.shared_values("app"),
+    "set_values": lambda store: store.conversation("k").values.set({"a": 1, "b": [2]}),
+    "set_shared_values": lambda store: store.shared_values("app").set({"a": 1, "b": [2]}),
+    "shared_values": lambda store: store.shared_values("app").get(),
 }
 
 
@@ -138,6 +143,52 @@ def test_load_of_a_session_is_two_round_trips(one_connection: sa.Engine, tmp_pat
         with counted(one_connection, tmp_path) as counts:
             store.get("k")
         assert counts == Counts(2, 2)
+
+
+def run_turn(conversation: Conversation, id: str | None = None) -> None:
+    with conversation.turn(id) as turn:
+        turn.append(message())
+
+
+@not_on_a_cluster("takes several statements on a cluster: test_distributed_store counts them")
+def test_turn_in_progress_is_one_statement_for_each_step(one_connection: sa.Engine, tmp_path: Path) -> None:
+    with Store(one_connection) as store:
+        conversation = store.open("k")
+        with counted(one_connection, tmp_path) as counts:
+            run_turn(conversation)
+        assert counts == Counts(3, 3)  # begin, append, end
+        with counted(one_connection, tmp_path) as counts:
+            run_turn(conversation, "t")
+        assert counts == Counts(7, 7)  # begins in a transaction, which looks for earlier attempts
+
+
+def test_turn_in_progress_is_three_short_transactions_on_sqlite(make_sqlite: MakeDatabase) -> None:
+    with Store(make_sqlite()) as store:
+        conversation = store.open("k")
+        with watched(store.engine) as statements:
+            run_turn(conversation)
+        words = [each.split()[0] for each in statements]
+        begin, append = ["BEGIN", "UPDATE", "COMMIT"], ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
+        assert words == [*begin, *append, "BEGIN", "UPDATE", "UPDATE", "INSERT", "COMMIT"]
+
+
+OWN_CALLS: dict[str, tuple[Callable[[Conversation], object], int]] = {
+    "append_message": (lambda conversation: conversation.append_message(message()), 37),
+    "save_turn": (lambda conversation: conversation.save_turn([message()]), 52),
+    "turn": (run_turn, 118),
+    "get": (lambda conversation: conversation.get(), 42),
+    "history": (lambda conversation: conversation.history(), 72),
+}
+"""Frequent calls, and how many functions of the package each of them runs."""
+
+
+@pytest.mark.parametrize("name", OWN_CALLS)
+def test_frequent_call_runs_few_functions_of_the_package(make_sqlite: MakeDatabase, name: str) -> None:
+    """A change that adds a function to a frequent call has to change its number here."""
+    call, expected = OWN_CALLS[name]
+    with Store(make_sqlite()) as store:
+        loaded = store.open("k", messages=[message(role=role) for role in ("user", "assistant") * 10])
+        assert count_own_calls(lambda: call(loaded)) == expected
 
 
 def test_append_is_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:

@@ -33,7 +33,7 @@ def test_expires_at_equals_the_time_that_python_computes(
     conversation = store.conversation(f"k{next(_numbers)}")
     clock.time = now
     created = store.create(conversation.key, ttl=ttl)
-    assert created.expires_at == store.info(conversation.key).expires_at == now + ttl
+    assert created.expires_at == store.conversation(conversation.key).info().expires_at == now + ttl
     clock.time = now + min(later, ttl - MICROSECOND)
     conversation.append_message(message())
     assert conversation.info().expires_at == clock.time + ttl
@@ -47,9 +47,12 @@ def test_expires_at_equals_the_time_that_python_computes(
 def test_expires_at_equals_updated_at_plus_ttl_without_a_clock(url: str) -> None:
     with Store(url) as store:
         store.create("k", ttl=TTL)
-        for write in (lambda: store.append_message("k", message()), lambda: store.append_messages("k", messages(2))):
+        for write in (
+            lambda: store.append_message("k", message()),
+            lambda: store.conversation("k").append_messages(messages(2)),
+        ):
             write()
-            info = store.info("k")
+            info = store.conversation("k").info()
             assert info.expires_at == info.updated_at + TTL
 
 
@@ -74,15 +77,15 @@ def test_session_is_live_one_microsecond_before_expires_at(store: Store, clock: 
     clock.time = expires_at - MICROSECOND
     assert store.exists("k")
     assert store.get("k").messages[0].content == "hello"
-    assert store.info("k").expires_at == expires_at
-    assert store.messages("k", last=1)
+    assert store.conversation("k").info().expires_at == expires_at
+    assert store.conversation("k").messages(last=1)
     assert {info.key for info in store.list_sessions().items} == {"k", "stays"}
     assert store.list_sessions(expired=True).items == []
     assert (store.count(), store.count(expired=True)) == (2, 0)
     stats = store.stats()
     assert (stats.expired, stats.expiring["expired"]) == (0, 0)
     assert store.expire(dry_run=True).sessions == store.expire().sessions == 0
-    assert store.get_or_create("k", renew=True).expires_at == expires_at
+    assert store.open("k", renew=True).get().expires_at == expires_at
     assert store.append_message("k", message()).seq > 1
 
 

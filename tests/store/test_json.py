@@ -76,7 +76,10 @@ def test_json_of_a_session_is_returned_unchanged(
     if any(map(has_surrogate_pair, (settings, metadata, tools))):
         return
     key = shared_store.create(settings=settings, metadata=metadata, tools=tools).key
-    for session in (shared_store.get(key), shared_store.update(key, settings=settings, metadata=metadata, tools=tools)):
+    for session in (
+        shared_store.get(key),
+        shared_store.conversation(key).update(settings=settings, metadata=metadata, tools=tools),
+    ):
         assert typed_repr(session.settings) == typed_repr(settings)
         assert typed_repr(session.metadata) == typed_repr(metadata)
         assert typed_repr(session.tools) == typed_repr(tools)
@@ -143,8 +146,8 @@ def test_value_that_is_not_json_is_refused_before_anything_is_written(shared_sto
             shared_store.create("other", **{field: value})
         assert raised.value.field == field
         with pytest.raises(InvalidValue):
-            shared_store.update("k", **{field: value})
-    assert shared_store.info("k").last_seq == 0
+            shared_store.conversation("k").update(**{field: value})
+    assert shared_store.conversation("k").info().last_seq == 0
     assert not shared_store.exists("other")
 
 
@@ -180,7 +183,7 @@ def test_json_with_200_levels_and_4300_digits_is_stored(shared_store: Store) -> 
     deep, long = nested(200), 10**4299
     call = ToolCall(id="a", name="n", arguments=deep, output=[long, "\ud800"])
     shared_store.append_message("k", message(deep, tool_calls=[call]))
-    (stored,) = shared_store.messages("k")
+    (stored,) = shared_store.conversation("k").messages()
     assert (stored.content, stored.tool_calls) == (deep, [call])
 
 
@@ -189,14 +192,14 @@ def test_json_with_200_levels_and_4300_digits_is_stored(shared_store: Store) -> 
 def test_text_field_refuses_nul_and_surrogate(shared_store: Store, field: str, text: str) -> None:
     with pytest.raises((InvalidMessage, ValidationError), match=field):
         shared_store.append_message("k", message(**{field: text}))
-    assert shared_store.info("k").last_seq == 0
+    assert shared_store.conversation("k").info().last_seq == 0
 
 
 def test_error_for_an_invalid_title_says_how_to_fix_it(shared_store: Store) -> None:
     with pytest.raises(InvalidValue, match=r"title: is int, not text; give text, or None$"):
-        shared_store.update("k", title=5)  # type: ignore[arg-type]
+        shared_store.conversation("k").update(title=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match=r"title: holds a NUL; .* remove it"):
-        shared_store.update("k", title="a\0b")
+        shared_store.conversation("k").update(title="a\0b")
 
 
 def test_append_refuses_an_invalid_message_that_pydantic_has_not_validated(shared_store: Store) -> None:
@@ -210,7 +213,7 @@ def test_append_refuses_an_invalid_message_that_pydantic_has_not_validated(share
             shared_store.append_message("k", Message.model_construct(None, **{"role": "user", field: value}))
     with pytest.raises(InvalidMessage, match="not a Message"):
         shared_store.append_message("k", {"role": "user", "content": "x"})  # type: ignore[arg-type]
-    assert shared_store.info("k").last_seq == 0
+    assert shared_store.conversation("k").info().last_seq == 0
 
 
 @pytest.mark.parametrize(

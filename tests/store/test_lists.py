@@ -37,7 +37,7 @@ def test_list_starts_with_the_last_updated_session(filled: Store) -> None:
     assert keys(page) == [f"chat:{n}" for n in reversed(range(10))]
     assert page.next is None
     assert [info.message_count for info in page.items] == list(reversed(range(10)))
-    assert page.items[0] == filled.info("chat:9")
+    assert page.items[0] == filled.conversation("chat:9").info()
 
 
 def test_list_and_count_filter_by_agent_user_and_time(filled: Store, clock: Clock) -> None:
@@ -79,7 +79,7 @@ def test_title_filter_matches_part_of_a_title_and_ignores_case_of_ascii_letters(
 
 
 def test_list_filters_by_created_since_and_created_before(filled: Store, clock: Clock) -> None:
-    created = [filled.info(f"chat:{n}").created_at for n in range(10)]
+    created = [filled.conversation(f"chat:{n}").info().created_at for n in range(10)]
     assert keys(filled.list_sessions(created_since=created[7])) == ["chat:9", "chat:8", "chat:7"]
     assert keys(filled.list_sessions(created_before=created[2])) == ["chat:1", "chat:0"]
     assert filled.count(created_since=created[3], created_before=created[5]) == 2
@@ -131,7 +131,7 @@ def test_iter_sessions_yields_each_session_once_despite_updates(filled: Store, c
         for n in range(5):
             clock.move(seconds=1)
             filled.append_message(f"chat:{(7 * number + 3 * n) % 10}", message())
-            filled.update(f"chat:{(number + n) % 10}", title=str(n), activity=True)
+            filled.conversation(f"chat:{(number + n) % 10}").update(title=str(n), activity=True)
     assert keys_read == [f"chat:{n}" for n in range(10)]
 
 
@@ -141,7 +141,7 @@ def test_iter_sessions_filters_as_list_sessions_does(filled: Store, clock: Clock
     assert [info.key for info in filled.iter_sessions(agent_id="agent1", user_id="user0")] == ["chat:3", "chat:9"]
     assert [info.key for info in filled.iter_sessions(agent_id="agent1", expired=True)] == ["expired"]
     assert len(list(filled.iter_sessions(expired=None, page_size=2))) == 11
-    assert list(filled.iter_sessions(key_prefix="chat:1")) == [filled.info("chat:1")]
+    assert list(filled.iter_sessions(key_prefix="chat:1")) == [filled.conversation("chat:1").info()]
 
 
 def test_iter_sessions_yields_sessions_in_order_of_keys(store: Store) -> None:

@@ -14,7 +14,7 @@ def test_append_with_a_stored_id_returns_the_stored_message(store: Store, clock:
     again = store.append_message("k", message("other", id="a", tokens=9))
     assert again.replayed
     assert again == stored.model_copy(update={"replayed": True})
-    info = store.info("k")
+    info = store.conversation("k").info()
     assert (info.last_seq, info.message_count, info.token_count) == (1, 1, 3)
     assert info.updated_at == stored.created_at
     store.create("other")
@@ -23,7 +23,7 @@ def test_append_with_a_stored_id_returns_the_stored_message(store: Store, clock:
 
 def test_batch_skips_messages_whose_ids_are_stored(store: Store) -> None:
     store.create("k")
-    store.append_messages("k", [message("a", id="a"), message("b", id="b")])
+    store.conversation("k").append_messages([message("a", id="a"), message("b", id="b")])
     batch = [
         message("b2", id="b"),
         message("c", id="c"),
@@ -31,7 +31,7 @@ def test_batch_skips_messages_whose_ids_are_stored(store: Store) -> None:
         message("c2", id="c"),
         message("a2", id="a"),
     ]
-    stored = store.append_messages("k", batch)
+    stored = store.conversation("k").append_messages(batch)
     assert [(m.content, m.seq, m.replayed) for m in stored] == [
         ("b", 2, True),
         ("c", 3, False),
@@ -39,18 +39,18 @@ def test_batch_skips_messages_whose_ids_are_stored(store: Store) -> None:
         ("c", 3, True),
         ("a", 1, True),
     ]
-    assert contents(store.messages("k")) == ["a", "b", "c", "plain"]
-    assert store.info("k").message_count == 4
+    assert contents(store.conversation("k").messages()) == ["a", "b", "c", "plain"]
+    assert store.conversation("k").info().message_count == 4
 
 
 def test_repeated_batch_of_1200_ids_is_replayed(store: Store) -> None:
     store.create("k")
     batch = [message(n, id=f"id-{n}") for n in range(1_200)]
-    stored = store.append_messages("k", batch)
-    again = store.append_messages("k", batch)
+    stored = store.conversation("k").append_messages(batch)
+    again = store.conversation("k").append_messages(batch)
     assert all(m.replayed for m in again)
     assert seqs(again) == seqs(stored)
-    assert store.info("k").message_count == 1_200
+    assert store.conversation("k").info().message_count == 1_200
 
 
 def test_append_with_a_stored_id_is_replayed_although_after_is_stale(store: Store) -> None:
@@ -59,8 +59,8 @@ def test_append_with_a_stored_id_is_replayed_although_after_is_stale(store: Stor
     store.append_message("k", message("b"))
     assert store.append_message("k", message("a", id="a"), after=0).replayed
     with pytest.raises(Conflict):
-        store.append_messages("k", [message("a", id="a"), message("c", id="c")], after=0)
-    assert store.info("k").message_count == 2
+        store.conversation("k").append_messages([message("a", id="a"), message("c", id="c")], after=0)
+    assert store.conversation("k").info().message_count == 2
 
 
 def test_find_message_returns_message_by_id(store: Store) -> None:

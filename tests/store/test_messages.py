@@ -7,6 +7,7 @@ import pytest
 from support.databases import MakeDatabase
 from support.factories import contents, message, messages, seqs
 from support.statements import watched
+from support.turns import messages_of
 
 from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
 from lango_store.testing import Clock
@@ -46,7 +47,7 @@ def test_tool_call_with_an_output_of_none_is_answered(store: Store) -> None:
     store.create("k")
     calls = [ToolCall(id="a", name="n", output=None), ToolCall(id="b", name="n", extra={"signature": "s"})]
     store.append_message("k", message(tool_calls=calls))
-    loaded = store.messages("k")[0].tool_calls
+    loaded = store.conversation("k").messages()[0].tool_calls
     assert [call.answered for call in loaded] == [True, False]
     assert [call.model_dump() for call in loaded] == [call.model_dump() for call in calls]
     assert loaded[1].extra == {"signature": "s"}
@@ -64,9 +65,9 @@ def test_messages_stay_in_order_of_seq_if_the_clock_stops_or_goes_back(store: St
     for n in range(5):
         store.append_message("k", message(n))
         clock.move(seconds=-10 * (n % 2))
-    store.append_messages("k", [message(5), message(6)])
-    assert contents(store.messages("k")) == list(range(7))
-    assert seqs(store.messages("k")) == list(range(1, 8))
+    store.conversation("k").append_messages([message(5), message(6)])
+    assert contents(store.conversation("k").messages()) == list(range(7))
+    assert seqs(store.conversation("k").messages()) == list(range(1, 8))
 
 
 def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurrent_deletes(
@@ -86,11 +87,11 @@ def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurre
             conversation.messages(),
             conversation.all_messages(),
             list(conversation.iter_messages()),
-            conversation.messages_of(turn),
+            messages_of(conversation, turn),
         ):
             assert seqs(read) == [1, 2, 3, 4]
         assert [each["content"] for each in conversation.history(last=4)] == ["new", *contents(turn.messages)[1:]]
-        assert getattr(conversation.last_message(), "seq", 0) == 4
+        assert seqs(conversation.messages(last=1)) == [4]
         to_delete.append(3)  # between two statements of a load
         assert seqs(conversation.get().messages) == [1, 2, 4]
 
@@ -122,9 +123,9 @@ def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
 def test_append_with_one_invalid_message_stores_no_message(store: Store) -> None:
     store.create("k")
     with pytest.raises(InvalidMessage, match="tokens"):
-        store.append_messages("k", [message("valid"), message().model_copy(update={"tokens": -1})])
-    assert store.messages("k") == []
-    assert store.info("k").last_seq == 0
+        store.conversation("k").append_messages([message("valid"), message().model_copy(update={"tokens": -1})])
+    assert store.conversation("k").messages() == []
+    assert store.conversation("k").info().last_seq == 0
 
 
 def test_token_counter_counts_messages_without_tokens(url: str) -> None:
@@ -132,14 +133,14 @@ def test_token_counter_counts_messages_without_tokens(url: str) -> None:
         store.create("k", messages=[message("four")])
         assert store.append_message("k", message("12345")).tokens == 5
         assert store.append_message("k", message("12345", tokens=0)).tokens == 0
-        assert store.info("k").token_count == 9
+        assert store.conversation("k").info().token_count == 9
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 1000])
 def test_batch_is_stored_whole_and_in_order(store: Store, number: int) -> None:
     store.create("k", messages=[message("first")])
     batch = messages(number, tokens=1, tool_calls=[ToolCall(id="c", name="n")], extra={"n": 1})
-    stored = store.append_messages("k", batch)
+    stored = store.conversation("k").append_messages(batch)
     assert seqs(stored) == list(range(2, number + 2))
     assert store.conversation("k").all_messages(after=1) == stored
     assert contents(stored) == contents(batch)
@@ -151,14 +152,14 @@ def test_batch_is_stored_whole_and_in_order(store: Store, number: int) -> None:
 def test_append_raises_conflict_if_after_is_not_the_last_seq(store: Store) -> None:
     store.create("k")
     first = store.append_message("k", message("a"), after=0)
-    store.append_messages("k", messages(2), after=first.seq)
+    store.conversation("k").append_messages(messages(2), after=first.seq)
     with pytest.raises(Conflict, match="after=3") as raised:
         store.append_message("k", message("late"), after=1)
     assert (raised.value.last_seq, raised.value.expected, raised.value.key) == (3, 1, "k")
     with pytest.raises(Conflict):
-        store.append_messages("k", [], after=1)
-    assert store.append_messages("k", [], after=3) == []
-    assert store.info("k").last_seq == 3
+        store.conversation("k").append_messages([], after=1)
+    assert store.conversation("k").append_messages([], after=3) == []
+    assert store.conversation("k").info().last_seq == 3
 
 
 # Reading
@@ -166,10 +167,10 @@ def test_append_raises_conflict_if_after_is_not_the_last_seq(store: Store) -> No
 
 def test_parts_of_the_log_are_selected_by_the_arguments_last_limit_after_and_before(store: Store) -> None:
     store.create("k")
-    store.append_messages("k", messages(10))
-    assert seqs(store.messages("k", last=3)) == [8, 9, 10]
-    assert seqs(store.messages("k", last=0)) == []
-    assert seqs(store.messages("k", last=99)) == list(range(1, 11))
+    store.conversation("k").append_messages(messages(10))
+    assert seqs(store.conversation("k").messages(last=3)) == [8, 9, 10]
+    assert seqs(store.conversation("k").messages(last=0)) == []
+    assert seqs(store.conversation("k").messages(last=99)) == list(range(1, 11))
     assert seqs(store.conversation("k").all_messages(after=7)) == [8, 9, 10]
     assert seqs(store.conversation("k").all_messages(before=3)) == [1, 2]
     assert seqs(store.conversation("k").all_messages(after=2, before=6, limit=2)) == [3, 4]
@@ -185,7 +186,7 @@ def test_parts_of_the_log_are_selected_by_the_arguments_last_limit_after_and_bef
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11])
 def test_iter_messages_yields_the_log(store: Store, page_size: int) -> None:
     store.create("k")
-    stored = store.append_messages("k", messages(10))
+    stored = store.conversation("k").append_messages(messages(10))
     assert list(store.conversation("k").iter_messages(page_size=page_size)) == stored
     assert seqs(list(store.conversation("k").iter_messages(after=2, before=9, page_size=page_size))) == list(
         range(3, 9)
@@ -209,22 +210,6 @@ def test_iter_messages_sees_messages_appended_during_iteration(store: Store) -> 
     assert seqs_read[:6] == [1, 2, 3, 4, 5, 6]
 
 
-def test_last_message_returns_last_message_of_a_role(store: Store) -> None:
-    conversation = store.open("k")
-    assert conversation.last_message() is conversation.last_message("user") is None
-    store.open("other", messages=[message("other", role="tool")])
-    roles = ["system", "user", "user", "model", "assistant", "tool", "user"]
-    conversation.append_messages([message(f"{role} {number}", role=role) for number, role in enumerate(roles)])
-    last = {role: conversation.last_message(role) for role in (None, "system", "user", "assistant", "model", "tool")}
-    assert {role: each and each.seq for role, each in last.items()} == {
-        None: 7, "system": 1, "user": 7, "assistant": 5, "model": 5, "tool": 6
-    }  # fmt: skip
-    conversation.pop_message()
-    conversation.compact(lambda window: [message("summary", role="assistant")])
-    assert [getattr(conversation.last_message(role), "seq", None) for role in (None, "assistant", "user")] == [6, 5, 3]
-    assert conversation.last_message("developer") is None
-
-
 def test_result_of_a_write_is_unchanged_when_an_argument_changes_later(store: Store) -> None:
     value: Any = {"a": [1]}
     new = message([value], extra=value, tool_calls=[ToolCall(id="c", name="f", arguments=value, output=value)])
@@ -246,25 +231,25 @@ def test_result_of_a_write_is_unchanged_when_an_argument_changes_later(store: St
 def test_empty_append_changes_nothing(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=timedelta(hours=1), messages=messages(2))
     clock.move(minutes=1)
-    assert store.append_messages("k", []) == store.append_messages("k", [], after=2) == []
-    assert store.info("k").model_dump() == before.model_dump(exclude={"messages"})
+    assert store.conversation("k").append_messages([]) == store.conversation("k").append_messages([], after=2) == []
+    assert store.conversation("k").info().model_dump() == before.model_dump(exclude={"messages"})
     with pytest.raises(Conflict):
-        store.append_messages("k", [], after=1)
+        store.conversation("k").append_messages([], after=1)
 
 
 def test_content_of_ten_megabytes_is_stored(store: Store) -> None:
     store.create("k")
     big = "Ünïcödé " * 1_310_720
     store.append_message("k", message(big))
-    store.append_messages("k", [message(big), message({"output": big})])
-    stored = store.messages("k")
+    store.conversation("k").append_messages([message(big), message({"output": big})])
+    stored = store.conversation("k").messages()
     assert stored[0].content == stored[1].content == stored[2].content["output"] == big
 
 
 def test_get_of_many_messages_takes_two_statements(store: Store) -> None:
     store.create("k")
     for _ in range(3):
-        store.append_messages("k", messages(1_000))
+        store.conversation("k").append_messages(messages(1_000))
     store.append_message("k", message(role="record"))
     with watched(store.engine) as statements:
         session = store.get("k")
@@ -278,7 +263,7 @@ def test_created_at_outside_years_1_to_9999_in_utc_is_refused(store: Store, mome
     offset = timezone(timedelta(hours=1 if moment is datetime.min else -1))
     with pytest.raises(InvalidMessage, match=r"created_at.*years 1 to 9999"):
         store.append_message("k", message(created_at=moment.replace(tzinfo=offset)))
-    assert store.info("k").last_seq == 0
+    assert store.conversation("k").info().last_seq == 0
 
 
 @pytest.mark.parametrize("tokens", [-1, 2**53, "x"])
@@ -287,7 +272,7 @@ def test_invalid_token_count_is_refused(store: Store, tokens: Any) -> None:
     with pytest.raises(InvalidMessage, match="tokens"):
         store.append_message("k", message().model_copy(update={"tokens": tokens}))
     store.append_message("k", message(tokens=2**53 - 1))
-    assert store.info("k").token_count == 2**53 - 1
+    assert store.conversation("k").info().token_count == 2**53 - 1
 
 
 def test_unset_message_fields_are_stored_as_null(store: Store) -> None:

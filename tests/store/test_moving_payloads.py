@@ -73,9 +73,9 @@ def test_rows_after_a_move_of_payloads_equal_rows_of_messages_appended_with_payl
     whole: Store, store: Store
 ) -> None:
     sent = [each.model_copy(update={"id": None}) for each in whole.conversation("a").all_messages()]
-    whole.append_messages("new", sent, create=True)
+    whole.conversation("new").append_messages(sent, create=True)
     whole.move_payloads()
-    store.append_messages("direct", sent, create=True)
+    store.conversation("direct").append_messages(sent, create=True)
     assert bodies(store, "new") == bodies(store, "direct")
     assert listings(store, "new") == listings(store, "direct")
     for seq in range(1, 7):
@@ -111,7 +111,7 @@ def test_ids_and_names_of_tool_calls_are_not_moved(whole: Store) -> None:
     whole.create("k", messages=[Message.assistant(tool_calls=[call])])
     whole.move_payloads(larger_than=50)
     assert bodies(whole) == ["m" * 50]
-    assert whole.messages("k")[0].tool_calls == [call]
+    assert whole.conversation("k").messages()[0].tool_calls == [call]
 
 
 # Interruptions and other processes
@@ -192,14 +192,14 @@ def test_move_waits_for_a_transaction_that_edits_the_session(
             until_one_waits(store.engine)
             host.commit()
         moving.result()
-        assert contents(store.messages("k")) == ["y" * 5_000, LARGE]
+        assert contents(store.conversation("k").messages()) == ["y" * 5_000, LARGE]
         assert_sound(store)
 
 
 def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:
-    before = [whole.info(key) for key in KEYS]
+    before = [whole.conversation(key).info() for key in KEYS]
     whole.move_payloads()
-    assert [whole.info(key) for key in KEYS] == before
+    assert [whole.conversation(key).info() for key in KEYS] == before
 
 
 # Command line and statistics

@@ -28,42 +28,45 @@ VALUES: dict[str, Any] = {f"n{number}": value for number, value in enumerate(ODD
 
 def test_set_values_adds_and_replaces_by_name(store: Store) -> None:
     k = store.open("k")
-    assert k.values() == {}
-    k.set_values({"step": 1, "plan": ["a", {"b": 2.5}]})
-    k.set_values({"step": 2, "é": None})
-    assert k.values() == store.values("k") == {"plan": ["a", {"b": 2.5}], "step": 2, "é": None}
-    store.set_values("k", {"step": 3})
-    assert k.values("st") == {"step": 3}
-    assert store.open("other").values() == {}
+    assert k.values.get() == {}
+    k.values.set({"step": 1, "plan": ["a", {"b": 2.5}]})
+    k.values.set({"step": 2, "é": None})
+    assert k.values.get() == store.conversation("k").values.get() == {"plan": ["a", {"b": 2.5}], "step": 2, "é": None}
+    store.conversation("k").values.set({"step": 3})
+    assert k.values.get("st") == {"step": 3}
+    assert store.open("other").values.get() == {}
 
 
 def test_set_shared_values_adds_and_replaces_by_name(store: Store) -> None:
-    assert store.shared_values("user:ann") == {}
-    store.set_shared_values("user:ann", {"name": "Ann"})
-    store.set_shared_values("user:ann", {"city": "Oslo"})
-    assert store.shared_values("user:ann") == {"city": "Oslo", "name": "Ann"}
-    assert store.shared_values("user:bob") == {}
+    assert store.shared_values("user:ann").get() == {}
+    store.shared_values("user:ann").set({"name": "Ann"})
+    store.shared_values("user:ann").set({"city": "Oslo"})
+    assert store.shared_values("user:ann").get() == {"city": "Oslo", "name": "Ann"}
+    assert store.shared_values("user:bob").get() == {}
 
 
 def test_values_of_a_session_and_of_a_scope_with_an_equal_name_are_separate(store: Store) -> None:
-    store.set_shared_values("k", {"a": "shared"})
+    store.shared_values("k").set({"a": "shared"})
     store.create("k")
-    store.set_values("k", {"a": "of the session"})
-    assert (store.values("k"), store.shared_values("k")) == ({"a": "of the session"}, {"a": "shared"})
+    store.conversation("k").values.set({"a": "of the session"})
+    assert (store.conversation("k").values.get(), store.shared_values("k").get()) == (
+        {"a": "of the session"},
+        {"a": "shared"},
+    )
     store.delete("k")
-    assert store.shared_values("k") == {"a": "shared"}
+    assert store.shared_values("k").get() == {"a": "shared"}
 
 
 def test_values_are_sorted_by_name_and_filtered_by_prefix(store: Store) -> None:
     store.create("k")
     values = {name: n for n, name in enumerate(["b.2", "a", "b", "\U0001f600", "b.1", "é", "B"])}
-    store.set_values("k", values)
-    store.set_shared_values("s", values)
-    for read, owner in ((store.values, "k"), (store.shared_values, "s")):
-        assert list(read(owner)) == list(read(owner, "")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
-        assert list(read(owner, "b.")) == ["b.1", "b.2"]
-        assert list(read(owner, "b")) == ["b", "b.1", "b.2"]
-        assert list(read(owner, "none")) == []
+    store.conversation("k").values.set(values)
+    store.shared_values("s").set(values)
+    for named in (store.conversation("k").values, store.shared_values("s")):
+        assert list(named.get()) == list(named.get("")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
+        assert list(named.get("b.")) == ["b.1", "b.2"]
+        assert list(named.get("b")) == ["b", "b.1", "b.2"]
+        assert list(named.get("none")) == []
 
 
 def test_values_are_sorted_without_an_index_scan(undistributed: str) -> None:
@@ -71,39 +74,39 @@ def test_values_are_sorted_without_an_index_scan(undistributed: str) -> None:
     with Store(engine) as store:
         store.create("k")
         for name in "bca":
-            store.set_values("k", {name: 1})
-            store.set_shared_values("app", {name: 1})
-        assert list(store.values("k")) == list(store.shared_values("app")) == ["a", "b", "c"]
+            store.conversation("k").values.set({name: 1})
+            store.shared_values("app").set({name: 1})
+        assert list(store.conversation("k").values.get()) == list(store.shared_values("app").get()) == ["a", "b", "c"]
     engine.dispose()
 
 
 def test_any_json_value_is_returned_unchanged(store: Store) -> None:
     store.create("k")
-    store.set_values("k", VALUES)
-    store.set_shared_values("shared", VALUES)
-    for stored in (store.values("k"), store.shared_values("shared")):
+    store.conversation("k").values.set(VALUES)
+    store.shared_values("shared").set(VALUES)
+    for stored in (store.conversation("k").values.get(), store.shared_values("shared").get()):
         assert stored == VALUES
         assert [type(stored[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
 
 
 def test_drop_values_returns_the_number_of_dropped_values(store: Store) -> None:
     k = store.open("k")
-    k.set_values({"a": 1, "b": 2, "c": 3})
-    store.set_shared_values("k", {"a": 1, "b": 2})
-    assert k.drop_values(["a", "a", "x"]) == 1
-    assert k.drop_values([]) == 0
-    assert k.values() == {"b": 2, "c": 3}
-    assert k.drop_values() == 2
-    assert (k.values(), store.shared_values("k")) == ({}, {"a": 1, "b": 2})
-    assert store.drop_shared_values("k", ["b", "x"]) == 1
-    assert store.drop_shared_values("k") == 1
-    assert store.drop_shared_values("k") == 0
+    k.values.set({"a": 1, "b": 2, "c": 3})
+    store.shared_values("k").set({"a": 1, "b": 2})
+    assert k.values.drop(["a", "a", "x"]) == 1
+    assert k.values.drop([]) == 0
+    assert k.values.get() == {"b": 2, "c": 3}
+    assert k.values.drop() == 2
+    assert (k.values.get(), store.shared_values("k").get()) == ({}, {"a": 1, "b": 2})
+    assert store.shared_values("k").drop(["b", "x"]) == 1
+    assert store.shared_values("k").drop() == 1
+    assert store.shared_values("k").drop() == 0
 
 
 def test_drop_shared_values_takes_any_number_of_names(store: Store) -> None:
-    store.set_shared_values("app", {f"n{number}": number for number in range(1_200)})
-    assert store.drop_shared_values("app", [f"n{number}" for number in range(70_000)]) == 1_200
-    assert store.shared_values("app") == {}
+    store.shared_values("app").set({f"n{number}": number for number in range(1_200)})
+    assert store.shared_values("app").drop([f"n{number}" for number in range(70_000)]) == 1_200
+    assert store.shared_values("app").get() == {}
 
 
 # Values and their session: revision, deletion, fork, archive, transactions
@@ -112,28 +115,28 @@ def test_drop_shared_values_takes_any_number_of_names(store: Store) -> None:
 def test_write_of_values_changes_revision_but_not_times(store: Store, clock: Clock) -> None:
     before = store.create("k", ttl=HOUR)
     writes: list[Callable[[], object]] = [
-        lambda: store.set_values("k", {"a": 1}),
-        lambda: store.conversation("k").set_values({"a": 1, "b": 2}),
-        lambda: store.drop_values("k", ["a"]),
-        lambda: store.conversation("k").drop_values(),
+        lambda: store.conversation("k").values.set({"a": 1}),
+        lambda: store.conversation("k").values.set({"a": 1, "b": 2}),
+        lambda: store.conversation("k").values.drop(["a"]),
+        lambda: store.conversation("k").values.drop(),
     ]
     for number, write in enumerate(writes, 1):
         clock.move(minutes=1)
         write()
-        session = store.info("k")
+        session = store.conversation("k").info()
         assert session.revision == before.revision + number
         assert (session.updated_at, session.expires_at) == (before.updated_at, before.expires_at)
-    store.drop_values("k")
-    store.set_values("k", {})
-    store.values("k")
-    assert store.info("k").revision == before.revision + len(writes)
+    store.conversation("k").values.drop()
+    store.conversation("k").values.set({})
+    store.conversation("k").values.get()
+    assert store.conversation("k").info().revision == before.revision + len(writes)
 
 
 def test_values_are_deleted_with_their_session(store: Store, clock: Clock) -> None:
-    store.set_shared_values("shared", {"a": 1})
+    store.shared_values("shared").set({"a": 1})
     for key in ("deleted", "expired", "where", "replaced"):
         store.create(key, ttl=HOUR)
-        store.set_values(key, {"own": 1})
+        store.conversation(key).values.set({"own": 1})
     store.delete("deleted")
     store.delete_where(key_prefix="where")
     clock.move(hours=2)
@@ -141,49 +144,53 @@ def test_values_are_deleted_with_their_session(store: Store, clock: Clock) -> No
     store.expire()
     assert value_names(store) == []
     assert store.create("deleted").last_seq == 0
-    assert (store.values("deleted"), store.values("replaced")) == ({}, {})
-    assert store.shared_values("shared") == {"a": 1}
+    assert (store.conversation("deleted").values.get(), store.conversation("replaced").values.get()) == ({}, {})
+    assert store.shared_values("shared").get() == {"a": 1}
 
 
 def test_values_are_kept_when_messages_are_removed(store: Store) -> None:
     store.create("k", messages=messages(3))
-    store.set_values("k", {"a": 1})
+    store.conversation("k").values.set({"a": 1})
     store.conversation("k").truncate(after=1)
     store.conversation("k").clear()
-    assert store.values("k") == {"a": 1}
+    assert store.conversation("k").values.get() == {"a": 1}
 
 
 def test_fork_copies_the_current_values(store: Store) -> None:
     k = store.open("k", messages=messages(3))
-    k.set_values({"a": 1, "b": None})
+    k.values.set({"a": 1, "b": None})
     for fork in (k.fork("whole"), k.fork("part", upto=1)):
-        assert fork.values() == {"a": 1, "b": None}
-        fork.set_values({"a": 2})
-    assert k.values() == {"a": 1, "b": None}
+        assert fork.values.get() == {"a": 1, "b": None}
+        fork.values.set({"a": 2})
+    assert k.values.get() == {"a": 1, "b": None}
     assert_sound(store)
 
 
 def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_path: Path) -> None:
     store.create("k", ttl=HOUR, messages=messages(1))
-    store.set_values("k", VALUES)
-    store.set_shared_values("shared", {"a": 1})
+    store.conversation("k").values.set(VALUES)
+    store.shared_values("shared").set({"a": 1})
     clock.move(hours=2)
     store.expire(archive=tmp_path / "cold.db")
-    store.set_shared_values("shared", {"a": 2})
+    store.shared_values("shared").set({"a": 2})
     store.restore(tmp_path / "cold.db", "k")
-    assert (store.values("k"), store.shared_values("shared")) == (VALUES, {"a": 2})
+    assert (store.conversation("k").values.get(), store.shared_values("shared").get()) == (VALUES, {"a": 2})
 
 
 def test_values_are_written_in_the_callers_transaction(store: Store) -> None:
     store.create("k")
     with store.engine.connect() as connection:
         inside = store.using(connection)
-        inside.set_values("k", {"a": 1})
-        inside.set_shared_values("shared", {"a": 1})
+        inside.conversation("k").values.set({"a": 1})
+        inside.shared_values("shared").set({"a": 1})
         inside.append_message("k", message())
-        assert (inside.values("k"), inside.shared_values("shared")) == ({"a": 1}, {"a": 1})
+        assert (inside.conversation("k").values.get(), inside.shared_values("shared").get()) == ({"a": 1}, {"a": 1})
         connection.rollback()
-    assert (store.values("k"), store.shared_values("shared"), store.messages("k")) == ({}, {}, [])
+    assert (
+        store.conversation("k").values.get(),
+        store.shared_values("shared").get(),
+        store.conversation("k").messages(),
+    ) == ({}, {}, [])
 
 
 # Refused calls
@@ -191,16 +198,16 @@ def test_values_are_written_in_the_callers_transaction(store: Store) -> None:
 
 def test_values_of_a_missing_or_expired_session_are_refused(store: Store, clock: Clock) -> None:
     store.create("old", ttl=HOUR)
-    store.set_values("old", {"a": 1})
+    store.conversation("old").values.set({"a": 1})
     before = value_names(store)
     clock.move(hours=2)
     for key, expected in {"missing": SessionNotFound, "old": SessionExpired}.items():
         calls: list[Callable[[], object]] = [
-            lambda key=key: store.values(key),  # type: ignore[misc]
-            lambda key=key: store.set_values(key, {"a": 2, "b": 2}),  # type: ignore[misc]
-            lambda key=key: store.set_values(key, {}),  # type: ignore[misc]
-            lambda key=key: store.drop_values(key),  # type: ignore[misc]
-            lambda key=key: store.drop_values(key, []),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.get(),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.set({"a": 2, "b": 2}),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.set({}),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.drop(),  # type: ignore[misc]
+            lambda key=key: store.conversation(key).values.drop([]),  # type: ignore[misc]
         ]
         for call in calls:
             with pytest.raises(SessionNotFound) as raised:
@@ -214,42 +221,43 @@ def test_invalid_scope_or_name_is_refused(store: Store, text: Any) -> None:
     store.create("k")
     before = store.get("k")
     calls: list[Callable[[], object]] = [
-        lambda: store.set_values("k", {"a": 1, text: 1}),
-        lambda: store.drop_values("k", [text]),
-        lambda: store.shared_values(text),
-        lambda: store.set_shared_values(text, {"a": 1}),
-        lambda: store.set_shared_values(text, {}),
-        lambda: store.set_shared_values("s", {"a": 1, text: 1}),
-        lambda: store.drop_shared_values(text),
-        lambda: store.drop_shared_values("s", [text]),
+        lambda: store.conversation("k").values.set({"a": 1, text: 1}),
+        lambda: store.conversation("k").values.drop([text]),
+        lambda: store.shared_values(text).get(),
+        lambda: store.shared_values(text).set({"a": 1}),
+        lambda: store.shared_values(text).set({}),
+        lambda: store.shared_values("s").set({"a": 1, text: 1}),
+        lambda: store.shared_values(text).drop(),
+        lambda: store.shared_values("s").drop([text]),
     ]
     for call in calls:
         with pytest.raises(InvalidKey, match=r"^(scope|name): "):
             call()
-    assert (store.get("k"), value_names(store), store.shared_values("s")) == (before, [], {})
+    assert (store.get("k"), value_names(store), store.shared_values("s").get()) == (before, [], {})
 
 
 def test_longest_scope_and_name_are_stored_and_longer_ones_refused(store: Store) -> None:
     for scope, name in [("\U0001f600" * 512, "x" * 512), ("x" * 512, "\U0001f600" * 512)]:
         store.create(scope)
-        store.set_values(scope, {name: 1})
-        store.set_shared_values(scope, {name: 1})
-        assert store.values(scope) == store.shared_values(scope) == {name: 1}
-    store.create("\U0001f601" * 512)
-    for write in (store.set_values, store.set_shared_values):
+        store.conversation(scope).values.set({name: 1})
+        store.shared_values(scope).set({name: 1})
+        assert store.conversation(scope).values.get() == store.shared_values(scope).get() == {name: 1}
+    longest = "\U0001f601" * 512
+    store.create(longest)
+    for values in (store.conversation(longest).values, store.shared_values(longest)):
         with pytest.raises(InvalidKey, match="4,096 bytes together"):
-            write("\U0001f601" * 512, {"\U0001f601" * 512: 1})
+            values.set({longest: 1})
 
 
 @pytest.mark.parametrize("value", [{1}, float("nan"), {1: 2}, {"a": (1,)}, b"bytes"], ids=repr)
 def test_error_for_a_value_that_is_not_json_contains_its_name(store: Store, value: Any) -> None:
     store.create("k")
     before = store.get("k")
-    for write in (store.set_values, store.set_shared_values):
+    for values in (store.conversation("k").values, store.shared_values("k")):
         with pytest.raises(InvalidValue, match=r"^values\['wrong'\]") as raised:
-            write("k", {"fine": 1, "wrong": value})
+            values.set({"fine": 1, "wrong": value})
         assert raised.value.field == "values['wrong']"
-    assert (store.get("k"), value_names(store), store.shared_values("k")) == (before, [], {})
+    assert (store.get("k"), value_names(store), store.shared_values("k").get()) == (before, [], {})
 
 
 # Concurrent writers and the number of statements
@@ -262,9 +270,9 @@ def test_concurrent_writers_of_the_same_names_do_not_deadlock(store: Store) -> N
     def write(n: int) -> None:
         barrier.wait()
         for _ in range(15):
-            store.set_shared_values("app", dict.fromkeys(names if n % 2 else names[::-1], n))
+            store.shared_values("app").set(dict.fromkeys(names if n % 2 else names[::-1], n))
             if n == 0:
-                store.drop_shared_values("app")
+                store.shared_values("app").drop()
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(write, range(6)))
@@ -274,11 +282,11 @@ def test_drop_shared_values_locks_rows_in_the_order_of_names(undistributed: str)
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store, ThreadPoolExecutor(1) as pool:
         for name in ("b", "a"):
-            store.set_shared_values("app", {name: 1})
+            store.shared_values("app").set({name: 1})
         with engine.connect() as holder:
             query = "SELECT FROM lango_shared_value WHERE scope = 'app' AND name = '{}' FOR UPDATE {}"
             holder.exec_driver_sql(query.format("a", ""))
-            dropped = pool.submit(store.drop_shared_values, "app")
+            dropped = pool.submit(store.shared_values("app").drop)
             until_one_waits(store.engine)
             holder.exec_driver_sql(query.format("b", "NOWAIT"))
         assert dropped.result() == 2
@@ -289,5 +297,5 @@ def test_set_values_takes_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -
     with Store(make_sqlite()) as store:
         store.create("k")
         with watched(store.engine) as statements:
-            store.set_values("k", {"a": 1})
+            store.conversation("k").values.set({"a": 1})
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]

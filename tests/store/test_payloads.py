@@ -11,6 +11,7 @@ from support.databases import MakeDatabase
 from support.factories import contents, message
 from support.payloads import IMAGE, LARGE, bodies, large_message, listings, row
 from support.session_checks import assert_sound
+from support.turns import messages_of
 
 from lango_store import (
     DamagedMessage,
@@ -40,7 +41,7 @@ def test_string_as_long_as_the_threshold_becomes_a_payload(store: Store, letter:
     store.create("k", messages=[message(letter * 4_096), message([letter * 4_096])])
     assert bodies(store) == [letter * 4_096]
     assert (row(store, 1)["text"], row(store, 2)["content"]) == ("", '[""]')
-    assert contents(store.messages("k")) == [letter * 4_096, [letter * 4_096]]
+    assert contents(store.conversation("k").messages()) == [letter * 4_096, [letter * 4_096]]
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
@@ -55,7 +56,7 @@ def test_threshold_is_set_by_the_payloads_option_of_the_store(url: str, least: i
     with Store(url, payloads=least) as store:
         store.create("k", messages=[message(["x" * (least - 1), "y" * least])])
         assert bodies(store) == ["y" * least]
-        assert store.messages("k")[0].content == ["x" * (least - 1), "y" * least]
+        assert store.conversation("k").messages()[0].content == ["x" * (least - 1), "y" * least]
 
 
 def test_store_with_payloads_none_keeps_all_strings_in_the_rows(url: str) -> None:
@@ -71,7 +72,7 @@ def test_stores_with_different_thresholds_can_share_a_database(url: str, store: 
         assert bodies(store) == ["ab", LARGE]
         assert [row(store, seq)["content"] for seq in (1, 2, 3)] == ['["","ab"]', f'["{LARGE}","ab"]', '["",""]']
         for each in (store, whole, smallest):
-            assert contents(each.messages("k")) == [[LARGE, "ab"]] * 3
+            assert contents(each.conversation("k").messages()) == [[LARGE, "ab"]] * 3
 
 
 @pytest.mark.parametrize("threshold", [0, -1, True, "4096", 1.5])
@@ -84,7 +85,7 @@ def test_strings_of_each_field_become_payloads(either_store: Store) -> None:
     sent = large_message(LARGE, IMAGE)
     (stored,) = either_store.create("k", messages=[sent]).messages
     assert stored.model_copy(update={"seq": 0, "created_at": None}) == sent
-    assert either_store.messages("k") == [stored]
+    assert either_store.conversation("k").messages() == [stored]
     assert bodies(either_store) == sorted([LARGE, IMAGE])
     assert not any(LARGE in str(value) or IMAGE in str(value) for value in row(either_store).values())
 
@@ -105,7 +106,7 @@ def test_payloads_are_stored_separately_for_each_session(store: Store) -> None:
     assert bodies(store, "a") == bodies(store, "b") == [LARGE]
     assert (store.stats().payload_bytes, store.stats().saved_bytes) == (2 * 4_096, 0)
     store.delete("a")
-    assert store.messages("b")[0].content == LARGE
+    assert store.conversation("b").messages()[0].content == LARGE
     assert_sound(store)
 
 
@@ -118,15 +119,15 @@ def test_ids_and_names_of_tool_calls_and_keys_of_objects_stay_in_the_row(url: st
         tool_calls = row(store)["tool_calls"]
         assert '"call_1"' in tool_calls
         assert '"f"' in tool_calls
-        assert store.messages("k")[0].tool_calls == [call]
+        assert store.conversation("k").messages()[0].tool_calls == [call]
 
 
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\udfff\ud800"])
 def test_string_with_nul_or_surrogate_stays_in_the_row(store: Store, odd: str) -> None:
     store.create("k", messages=[message(LARGE + odd), large_message(LARGE + odd, LARGE)])
     assert bodies(store) == [LARGE]
-    assert store.messages("k")[0].content == LARGE + odd
-    assert store.messages("k")[1].extra == {"raw": [[LARGE + odd, LARGE]]}
+    assert store.conversation("k").messages()[0].content == LARGE + odd
+    assert store.conversation("k").messages()[1].extra == {"raw": [[LARGE + odd, LARGE]]}
 
 
 def test_content_with_200_levels_stays_in_the_row(store: Store) -> None:
@@ -134,7 +135,7 @@ def test_content_with_200_levels_stays_in_the_row(store: Store) -> None:
     for _ in range(199):
         deep = [deep]
     stored = store.create("k", messages=[message(deep), message(deep[0], extra={"a": LARGE})]).messages
-    assert store.messages("k") == stored
+    assert store.conversation("k").messages() == stored
     assert contents(stored) == [deep, deep[0]]
     assert bodies(store) == [LARGE]
 
@@ -142,15 +143,15 @@ def test_content_with_200_levels_stays_in_the_row(store: Store) -> None:
 def test_message_that_looks_like_a_payload_reference_is_returned_unchanged(store: Store) -> None:
     lookalike = [digest_of(LARGE), 4_096, {"payloads": {"text": [digest_of(LARGE), 4_096]}}, ""]
     store.create("k", messages=[message([LARGE, lookalike]), message("", extra={"text": ["x", 1]})])
-    assert contents(store.messages("k")) == [[LARGE, lookalike], ""]
-    assert store.messages("k")[1].extra == {"text": ["x", 1]}
+    assert contents(store.conversation("k").messages()) == [[LARGE, lookalike], ""]
+    assert store.conversation("k").messages()[1].extra == {"text": ["x", 1]}
 
 
 def test_large_strings_in_settings_in_values_and_in_the_sent_field_become_no_payloads(store: Store) -> None:
     store.create("k", settings={"a": LARGE}, messages=[message("short", sent=[LARGE])])
-    store.set_values("k", {"a": LARGE})
+    store.conversation("k").values.set({"a": LARGE})
     assert bodies(store) == []
-    assert store.messages("k")[0].sent == [LARGE]
+    assert store.conversation("k").messages()[0].sent == [LARGE]
 
 
 # Reads
@@ -164,7 +165,7 @@ def test_each_read_returns_messages_with_loaded_payloads(either_store: Store) ->
     assert turn.messages[0].content == [{"type": "text", "text": LARGE}]
     assert either_store.get("k").messages == conversation.messages() == conversation.all_messages() == log
     assert list(conversation.iter_messages(page_size=1)) == log
-    assert conversation.messages(last=1) == conversation.messages_of(turn) == [conversation.last_message()] == log[1:]
+    assert conversation.messages(last=1) == messages_of(conversation, turn) == log[1:]
     assert conversation.find_message("first") == conversation.all_messages(before=2)[0] == first
     assert conversation.all_messages(damaged="return") == log
     assert LARGE in str(conversation.history(unanswered="keep"))
@@ -174,9 +175,9 @@ def test_append_with_a_stored_id_returns_the_message_with_loaded_payloads(store:
     first = store.append_message("k", message(LARGE, id="a"), create=True)
     again = store.append_message("k", message("another", id="a"))
     assert (again.replayed, again.content) == (True, LARGE)
-    replayed, new = store.append_messages("k", [message("another", id="a"), message([LARGE], id="b")])
+    replayed, new = store.conversation("k").append_messages([message("another", id="a"), message([LARGE], id="b")])
     assert (replayed.content, new.content) == (LARGE, [LARGE])
-    assert store.messages("k") == [first, new]
+    assert store.conversation("k").messages() == [first, new]
     assert bodies(store) == [LARGE]
 
 

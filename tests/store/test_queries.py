@@ -91,9 +91,9 @@ def test_rows_convert_to_the_models_of_the_store(store: Store, host_session: sql
     call = ToolCall(id="c", name="n", output={"a": 1.0})
     store.create("k", title="t", settings={"a": 1}, metadata={"b": [2]}, tools=[{"c": 3}], ttl=timedelta(days=1))
     store.append_message("k", message({"x": [1]}, role=MessageRole.TOOL, tool_calls=[call], tokens=3, id="m"))
-    store.append_messages("k", [message(None), message("héllo"), message(""), message("a\0b")])
+    store.conversation("k").append_messages([message(None), message("héllo"), message(""), message("a\0b")])
     row = host_session.exec(select(SessionRow)).one()
-    assert row.to_info() == store.info("k")
+    assert row.to_info() == store.conversation("k").info()
     assert [
         row.to_message() for row in host_session.exec(select(MessageRow).order_by(col(MessageRow.seq)))
-    ] == store.messages("k")
+    ] == store.conversation("k").messages()

@@ -6,6 +6,7 @@ import pytest
 from support.factories import contents, message, messages, seqs
 from support.recorded import LOG, SAID, noted, record
 from support.session_checks import assert_sound
+from support.turns import messages_of
 
 from lango_store import InvalidCut, Message, MessageRole, Store
 
@@ -34,18 +35,14 @@ def test_record_is_in_the_log_but_not_in_the_window(store: Store) -> None:
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},
     ]
-    last = conversation.last_message()
-    assert last is not None
-    assert last.content == "hi"
-    assert conversation.last_message(MessageRole.RECORD) is None
-    (turn,) = conversation.turns()
-    assert contents(conversation.messages_of(turn)) == ["hello", "cost", "hi"]
+    (turn,) = conversation.turns.list()
+    assert contents(messages_of(conversation, turn)) == ["hello", "cost", "hi"]
 
 
 def test_reads_with_records_true_return_messages_and_records_in_order(store: Store) -> None:
     conversation = noted(store)
     assert contents(conversation.get(records=True).messages) == contents(conversation.messages(records=True)) == LOG
-    assert contents(store.messages("k", last=2, records=True)) == LOG[-2:]
+    assert contents(store.conversation("k").messages(last=2, records=True)) == LOG[-2:]
     only_records = store.open("records", messages=[record(), record()])
     assert seqs(only_records.messages(records=True)) == seqs(store.get("records", records=True).messages) == [1, 2]
 
@@ -56,7 +53,7 @@ def test_reads_with_records_true_return_records_after_a_summary(store: Store) ->
     assert pending is not None
     assert contents(pending.window) == LOG
     conversation.append_message(record("later"))
-    compaction = conversation.finish_compaction(pending, Message.system("summary"))
+    compaction = pending.finish(Message.system("summary"))
     assert compaction.replaced_messages == len(SAID)
     for window in (
         conversation.messages(records=True),
@@ -72,7 +69,7 @@ def test_session_with_only_records_can_be_compacted_with_records_true(store: Sto
     assert conversation.begin_compaction() is None
     pending = conversation.begin_compaction(records=True)
     assert pending is not None
-    conversation.finish_compaction(pending, record("summary"))
+    pending.finish(record("summary"))
     assert contents(conversation.messages(records=True)) == ["summary"]
     assert_sound(store)
 
@@ -81,7 +78,6 @@ def test_session_with_only_records_has_an_empty_window(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.messages() == conversation.get().messages == conversation.messages(last=3) == []
     assert conversation.history() == []
-    assert conversation.last_message() is None
     assert conversation.compact(lambda shown: pytest.fail("nothing to sum up")) is None
     assert seqs(conversation.all_messages()) == [1, 2]
     assert_sound(store)
@@ -116,7 +112,7 @@ def test_records_and_messages_are_counted_separately(store: Store) -> None:
 def test_token_counter_does_not_count_records(url: str) -> None:
     with Store(url, token_counter=lambda each: len(each.content)) as store:
         store.create("k", messages=[record({"no": "text"}), message("four")])
-        assert store.info("k").token_count == 4
+        assert store.conversation("k").info().token_count == 4
         assert store.conversation("k").all_messages()[0].tokens is None
 
 
@@ -126,7 +122,11 @@ def test_append_of_a_record_whose_id_is_stored_is_replayed(store: Store) -> None
     assert (again.seq, again.replayed, new.seq, new.replayed) == (5, True, 6, False)
     assert conversation.info().record_count == 4
     created = store.append_message("new", record(id="r"), create=True)
-    assert (created.seq, store.info("new").record_count, store.info("new").message_count) == (1, 1, 0)
+    assert (
+        created.seq,
+        store.conversation("new").info().record_count,
+        store.conversation("new").info().message_count,
+    ) == (1, 1, 0)
     assert_sound(store)
 
 
@@ -135,7 +135,7 @@ def test_finish_compaction_succeeds_if_records_were_appended_meanwhile(opened: S
     pending = conversation.begin_compaction()
     assert pending is not None
     conversation.append_messages([record(), message("meanwhile"), record()])
-    compaction = conversation.finish_compaction(pending, message("summary"))
+    compaction = pending.finish(message("summary"))
     assert compaction.replaced_messages == 2
     assert contents(conversation.messages()) == ["summary", "meanwhile"]
 
@@ -149,12 +149,12 @@ def test_pop_message_skips_records(store: Store) -> None:
     assert popped is not None
     assert popped.content == "hi"
     assert contents(conversation.all_messages()) == ["mode", "hello", "cost", "attachment"]
-    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns()] == [(2, 3)]
+    assert [(turn.first_seq, turn.last_seq) for turn in conversation.turns.list()] == [(2, 3)]
     popped = store.conversation("k").pop_message()
     assert popped is not None
     assert popped.content == "hello"
-    (turn,) = conversation.turns()
-    assert contents(conversation.messages_of(turn)) == ["cost"]
+    (turn,) = conversation.turns.list()
+    assert contents(messages_of(conversation, turn)) == ["cost"]
     assert (conversation.pop_message(), conversation.total_usage()) == (None, {"tokens": 3})
     assert_sound(store)
 
@@ -164,7 +164,7 @@ def test_pop_message_with_records_true_removes_the_last_entry_of_the_log(store: 
     popped = [conversation.pop_message(records=True) for _ in range(6)]
     assert contents(each for each in popped if each is not None) == LOG[::-1]
     assert popped[-1] is None
-    assert conversation.turns() == []
+    assert conversation.turns.list() == []
     info = conversation.info()
     assert (info.message_count, info.record_count, info.last_seq) == (0, 0, 10)
     assert_sound(store)
@@ -224,11 +224,11 @@ def test_last_consolidated_is_unchanged_after_a_record_is_updated_to_a_message(s
 
 def test_delete_message_adjusts_last_consolidated_in_a_session_with_records(store: Store) -> None:
     store.create("k", messages=[*messages(3), record(), record()])
-    store.update("k", last_consolidated=1)
+    store.conversation("k").update(last_consolidated=1)
     store.conversation("k").delete_message(2)
-    assert store.info("k").last_consolidated == 1
+    assert store.conversation("k").info().last_consolidated == 1
     store.conversation("k").delete_message(1)
-    assert store.info("k").last_consolidated == 0
+    assert store.conversation("k").info().last_consolidated == 0
 
 
 # Compactions and forks
@@ -293,6 +293,6 @@ def test_examine_repairs_a_wrong_record_count(opened: Store) -> None:
         connection.exec_driver_sql("UPDATE lango_session SET record_count = 1, message_count = 4")
     (finding,) = [each for each in opened.examine(repair=True) if each.name == "wrong counters"]
     assert "record_count is 1, its rows say 3" in finding.detail
-    info = opened.info("k")
+    info = opened.conversation("k").info()
     assert (info.message_count, info.record_count) == (2, 3)
     assert_sound(opened)

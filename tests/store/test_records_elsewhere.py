@@ -11,7 +11,6 @@ from support.recorded import noted, record
 from support.session_checks import assert_sound
 
 from lango_store import MessageRole, Store, ToolCall, interchange, window
-from lango_store.archive import Archive
 from lango_store.testing import Clock
 
 # Lists of messages
@@ -71,12 +70,10 @@ def test_records_are_kept_by_export_import_archive_and_restore(
         interchange.export(store, tmp_path / "all.jsonl", "jsonl", everything=True)
         interchange.import_path(other, tmp_path / "all.jsonl")
         assert other.conversation("k").all_messages() == log
-        assert other.info("k").model_copy(update={"revision": info.revision}) == info
+        assert other.conversation("k").info().model_copy(update={"revision": info.revision}) == info
         assert_sound(other)
         clock.move(hours=2)
         assert store.expire(archive=tmp_path / "cold.db").messages == 2
-        with Archive(tmp_path / "cold.db") as archive:
-            assert [each["key"] for each in archive.search("attachment")] == ["k"]
         store.restore(tmp_path / "cold.db", "k")
         assert store.conversation("k").all_messages() == log
         assert_sound(store)
@@ -90,7 +87,7 @@ def test_export_to_another_format_leaves_out_records_and_counts_them(url: str, t
         (plain,) = interchange.export(store, tmp_path / "plain", format, keys=["k"])
         store.delete("k")
         ((key,),) = [each.keys for each in interchange.import_path(store, str(plain.path), format=format)]
-        store.append_messages(key, [record("mode"), record("cost"), record("attachment")])
+        store.conversation(key).append_messages([record("mode"), record("cost"), record("attachment")])
         exported = interchange.export(store, tmp_path / "out", format, keys=[key, "plain"])
         assert [(each.key, each.records, each.error) for each in exported] == [(key, 3, None), ("plain", 0, None)]
         assert "attachment" not in Path(str(exported[0].path)).read_text()
@@ -111,7 +108,7 @@ def test_nanobot_message_with_role_record_is_imported_as_message(url: str, tmp_p
         head = '{"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-01T12:00:00", "metadata": {}}'
         file.write_text(head + '\n{"role": "record", "content": "x"}\n{"role": "user", "content": "y"}\n')
         (report,) = interchange.import_path(store, file)
-        assert (report.messages, store.info("cli:direct").record_count) == (2, 0)
+        assert (report.messages, store.conversation("cli:direct").info().record_count) == (2, 0)
         (exported,) = interchange.export(store, tmp_path / "out", "nanobot", everything=True)
         assert Path(str(exported.path)).read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
 

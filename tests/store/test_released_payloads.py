@@ -106,7 +106,7 @@ def test_update_cannot_change_arguments_of_a_begun_call(store: Store) -> None:
     conversation = store.open("k")
     call = ToolCall(id="c", name="f", arguments={"a": A})
     conversation.append_message(message(None, role="assistant", tool_calls=[call]))
-    conversation.begin_call(1, 0)
+    conversation.calls.begin(1, 0)
     same = message(B, role="assistant", tool_calls=[call])
     assert conversation.update_message(1, same).tool_calls == [call]
     assert bodies(store) == [A, B]
@@ -155,7 +155,7 @@ def test_fork_without_the_summary_does_not_copy_payloads_of_the_summary(store: S
 
 
 REMOVALS: dict[str, Callable[[Store], object]] = {
-    "delete": lambda store: store.delete("k", children=True),
+    "delete": lambda store: store.delete("k", descendants=True),
     "expire": lambda store: store.expire(older_than=timedelta(0), key_prefix="k"),
     "delete of a user": lambda store: store.delete_where(user_id="ann"),
 }

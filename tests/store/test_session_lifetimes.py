@@ -11,7 +11,6 @@ from support.factories import message, messages
 
 from lango_store import Conflict, Message, Store
 from lango_store._operations.binds import SESSION, of_session
-from lango_store.archive import Archive
 from lango_store.interchange import copying
 from lango_store.testing import Clock
 
@@ -28,12 +27,12 @@ def test_every_way_to_create_a_session_assigns_a_unique_incarnation(
     store: Store, make_database: MakeDatabase, clock: Clock, tmp_path: Path
 ) -> None:
     store.create("created")
-    store.get_or_create("got")
+    store.open("got")
     store.open("opened", messages=messages(1)).fork("forked")
     store.create("k", ttl=HOUR)
     incarnations = {incarnation(store, key) for key in ("created", "got", "opened", "forked", "k")}
     clock.move(hours=1)
-    store.get_or_create("k", ttl=HOUR, renew=True)
+    store.open("k", ttl=HOUR, renew=True)
     incarnations.add(incarnation(store))
     clock.move(hours=1)
     store.expire(archive=tmp_path / "cold.db")
@@ -58,31 +57,7 @@ def test_compaction_conflicts_if_the_session_was_recreated(store: Store) -> None
     for discard in (False, True):
         with pytest.raises(Conflict, match="compact again"):
             conversation.compact(summarize, discard=discard)
-        assert [m.content for m in store.messages("k")] == ["new session"] * 3
-
-
-def test_archive_keeps_two_sessions_of_a_key_and_restores_the_later_one(
-    store: Store, clock: Clock, tmp_path: Path
-) -> None:
-    cold, created_at = tmp_path / "cold.db", clock.time
-    for content in ("first", "second"):
-        clock.time = created_at
-        store.create("k", ttl=HOUR, messages=[message(content)])
-        clock.move(hours=2)
-        store.expire(archive=cold)
-    with Archive(cold) as archive:
-        assert len(archive.search("first")) == len(archive.search("second")) == 1
-    assert store.restore(cold, "k").messages[0].content == "second"
-
-
-def test_session_archived_again_is_stored_once(store: Store, clock: Clock, tmp_path: Path) -> None:
-    cold = tmp_path / "cold.db"
-    store.create("k", ttl=HOUR, messages=[message("once")])
-    for _ in range(2):
-        with Archive(cold, create=True) as archive, store.engine.connect() as connection:
-            with archive.keeping(connection, ["k"], clock.time):
-                pass
-            assert archive.count(key_prefix="k") == (1, 1)
+        assert [m.content for m in store.conversation("k").messages()] == ["new session"] * 3
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_create_without_key_uses_a_sortable_uuid7(store: Store, clock: Clock) ->
 
 def test_create_with_existing_key_raises_and_changes_nothing(store: Store) -> None:
     created = store.create("k", title="first", messages=[message()])
-    with pytest.raises(SessionExists, match="get_or_create") as raised:
+    with pytest.raises(SessionExists, match=r"use open\(\)") as raised:
         store.create("k", title="second", messages=messages(2))
     assert (raised.value.key, raised.value.expired) == ("k", False)
     assert store.get("k") == created
@@ -73,19 +73,19 @@ def test_create_with_existing_key_raises_and_changes_nothing(store: Store) -> No
 def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> None:
     for call in (
         lambda: store.get("missing"),
-        lambda: store.info("missing"),
-        lambda: store.messages("missing"),
-        lambda: store.messages("missing", last=3),
+        lambda: store.conversation("missing").info(),
+        lambda: store.conversation("missing").messages(),
+        lambda: store.conversation("missing").messages(last=3),
         lambda: store.conversation("missing").all_messages(),
         lambda: list(store.conversation("missing").iter_messages()),
         lambda: store.conversation("missing").find_message("x"),
         lambda: store.append_message("missing", message()),
         lambda: store.append_message("missing", message(id="x")),
         lambda: store.append_message("missing", message(), after=0),
-        lambda: store.append_messages("missing", messages(2)),
-        lambda: store.append_messages("missing", []),
-        lambda: store.append_messages("missing", messages(2), replace_after=1),
-        lambda: store.update("missing", title="x"),
+        lambda: store.conversation("missing").append_messages(messages(2)),
+        lambda: store.conversation("missing").append_messages([]),
+        lambda: store.conversation("missing").append_messages(messages(2), replace_after=1),
+        lambda: store.conversation("missing").update(title="x"),
         lambda: store.touch("missing"),
         lambda: store.conversation("missing").clear(),
         lambda: store.conversation("missing").pop_message(),
@@ -93,7 +93,6 @@ def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> Non
         lambda: store.conversation("missing").delete_message("x"),
         lambda: store.conversation("missing").redact_message(1),
         lambda: store.conversation("missing").truncate(after=0),
-        lambda: store.conversation("missing").last_message(),
         lambda: store.conversation("missing").compactions(),
         lambda: store.conversation("missing").fork("f"),
     ):
@@ -104,23 +103,23 @@ def test_calls_on_a_missing_session_raise_session_not_found(store: Store) -> Non
 
 
 def test_get_or_create_creates_a_missing_session_and_loads_an_existing_one(store: Store) -> None:
-    first = store.get_or_create("k", title="first", messages=[message("a")])
-    again = store.get_or_create("k", title="second", messages=messages(3))
+    first = store.open("k", title="first", messages=[message("a")]).get()
+    again = store.open("k", title="second", messages=messages(3)).get()
     assert first == again == store.get("k")
     assert again.title == "first"
 
 
 def test_info_returns_the_session_without_messages(store: Store) -> None:
     store.create("k", title="t", messages=messages(3))
-    assert store.info("k").model_dump() == store.get("k").model_dump(exclude={"messages"})
+    assert store.conversation("k").info().model_dump() == store.get("k").model_dump(exclude={"messages"})
 
 
 def test_update_changes_only_the_given_fields(store: Store, clock: Clock) -> None:
     store.create("k", agent_id="a", title="t", settings={"thinking": "low", "x": 1}, ttl=timedelta(hours=1))
-    expires_at = store.info("k").expires_at
+    expires_at = store.conversation("k").info().expires_at
     clock.move(minutes=5)
-    updated = store.update("k", settings={"thinking": "high"}, model="m")
-    assert updated == store.info("k")
+    updated = store.conversation("k").update(settings={"thinking": "high"}, model="m")
+    assert updated == store.conversation("k").info()
     assert (updated.settings, updated.model, updated.agent_id, updated.title) == ({"thinking": "high"}, "m", "a", "t")
     assert updated.expires_at == expires_at
 
@@ -131,26 +130,26 @@ def test_update_changes_updated_at_only_with_activity_true_and_touch_never_chang
     store.create("old", ttl=timedelta(days=300))
     clock.move(days=100)
     store.create("new")
-    before = store.info("old").updated_at
-    assert store.update("old", title="renamed").updated_at == before
+    before = store.conversation("old").info().updated_at
+    assert store.conversation("old").update(title="renamed").updated_at == before
     assert store.open("old").update(metadata={"read": True}).updated_at == before
     assert store.touch("old").updated_at == before
     assert store.touch("old", ttl=None).updated_at == before
-    assert store.update("old").updated_at == before
+    assert store.conversation("old").update().updated_at == before
     assert [info.key for info in store.list_sessions().items] == ["new", "old"]
     assert store.expire(older_than=timedelta(days=90), dry_run=True).sessions == 1
 
-    assert store.update("old", title="back", activity=True).updated_at == clock.time
+    assert store.conversation("old").update(title="back", activity=True).updated_at == clock.time
     assert [info.key for info in store.list_sessions().items] == ["old", "new"]
     clock.move(days=100)
     assert store.open("old").update(activity=True).updated_at == clock.time
-    assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.info("new")]
+    assert store.expire(older_than=timedelta(days=90), dry_run=True).oldest == [store.conversation("new").info()]
 
 
 def test_update_with_none_clears_fields(store: Store) -> None:
     store.create("k", agent_id="a", title="t", settings={"x": 1}, metadata={"y": 2}, tools=[{"name": "n"}])
-    cleared = store.update("k", agent_id=None, title=None, settings=None, metadata=None, tools=None)
-    assert cleared == store.info("k")
+    cleared = store.conversation("k").update(agent_id=None, title=None, settings=None, metadata=None, tools=None)
+    assert cleared == store.conversation("k").info()
     assert (cleared.agent_id, cleared.title, cleared.settings, cleared.metadata, cleared.tools) == (
         None,
         None,
@@ -162,15 +161,15 @@ def test_update_with_none_clears_fields(store: Store) -> None:
 
 def test_last_consolidated_is_at_most_the_number_of_messages(store: Store) -> None:
     store.create("k", messages=messages(3))
-    assert store.update("k", last_consolidated=3).last_consolidated == 3
+    assert store.conversation("k").update(last_consolidated=3).last_consolidated == 3
     for invalid in (4, -1, 2**63, 2**70, True, 1.5, "2", None):
         with pytest.raises((TypeError, ValueError), match="last_consolidated"):
-            store.update("k", last_consolidated=invalid)  # type: ignore[arg-type]
-    assert store.info("k").last_consolidated == 3
+            store.conversation("k").update(last_consolidated=invalid)  # type: ignore[arg-type]
+    assert store.conversation("k").info().last_consolidated == 3
     store.conversation("k").truncate(after=2)
-    assert store.info("k").last_consolidated == 2
+    assert store.conversation("k").info().last_consolidated == 2
     store.conversation("k").clear()
-    assert store.info("k").last_consolidated == 0
+    assert store.conversation("k").info().last_consolidated == 0
 
 
 def test_delete_removes_the_session_and_its_messages(store: Store) -> None:
@@ -179,8 +178,8 @@ def test_delete_removes_the_session_and_its_messages(store: Store) -> None:
     assert store.delete("k") is True
     assert store.exists("k") is False
     store.create("k")
-    assert store.messages("k") == []
-    assert len(store.messages("other")) == 2
+    assert store.conversation("k").messages() == []
+    assert len(store.conversation("other").messages()) == 2
 
 
 @pytest.mark.parametrize("key", ["k" * 512, "🙂" * 512, " ", "a/b\\c", "\n", "Ångström:7", "'; DROP TABLE x; --", "%_"])
@@ -194,14 +193,14 @@ def test_any_text_of_up_to_512_characters_is_a_key(store: Store, key: str) -> No
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b", "a\ud800", 5, b"k"])
 def test_invalid_key_is_refused_by_every_call(store: Store, key: str) -> None:
-    for call in (store.create, store.get, store.info, store.exists, store.delete, store.messages, store.touch):
+    for call in (store.create, store.get, store.open, store.conversation, store.exists, store.delete, store.touch):
         with pytest.raises(InvalidKey):
             call(key)
     for new in ([], [message()], [message(id="new")], [message(id="twice"), message(id="twice")]):
         with pytest.raises(InvalidKey):
-            store.append_messages(key, new)
+            store.conversation(key).append_messages(new)
     with pytest.raises(InvalidKey):
-        store.get_or_create(key)
+        store.open(key)
     with pytest.raises(InvalidKey):
         store.conversation(key)
     assert store.count() == 0
@@ -218,7 +217,7 @@ def test_session_field_that_is_a_number_or_has_nul_or_a_surrogate_is_refused(
     assert not store.exists("k")
     store.create("k")
     with pytest.raises(InvalidValue, match=field):
-        store.update("k", **{field: text})  # type: ignore[arg-type]
+        store.conversation("k").update(**{field: text})  # type: ignore[arg-type]
 
 
 def test_changing_a_loaded_session_does_not_change_the_stored_one(store: Store) -> None:
@@ -256,13 +255,13 @@ def test_creating_a_conversation_object_needs_no_database() -> None:
 
 def test_unknown_field_is_refused(store: Store) -> None:
     unknown: dict[str, Any] = {"titel": "misspelt"}
-    for call in (store.create, store.get_or_create, store.open):
+    for call in (store.create, store.open):
         with pytest.raises(TypeError, match=r"'titel': give agent_id, user_id, title"):
             call("k", **unknown)
     assert not store.exists("k")
     store.create("k")
     with pytest.raises(TypeError, match=r"'titel'.*last_consolidated"):
-        store.update("k", **unknown)
+        store.conversation("k").update(**unknown)
     for list_or_count in (store.list_sessions, store.count, lambda **filters: list(store.iter_sessions(**filters))):
         with pytest.raises(TypeError, match="'titel'"):
             list_or_count(**unknown)

@@ -19,9 +19,9 @@ ALL_SESSIONS = {
     "Store.count": "counts sessions",
     "Store.list_sessions": "lists sessions by time",
     "Store.iter_sessions": "iterates over all sessions",
-    "Store.open_turns": "lists the open turns of all sessions",
-    "Store.unknown_calls": "lists the unknown calls of all sessions",
-    "Store.suspensions": "lists the suspensions of all sessions",
+    "StoreTurns.in_progress": "lists the open turns of all sessions",
+    "StoreCalls.unknown": "lists the unknown calls of all sessions",
+    "StoreSuspensions.list": "lists the suspensions of all sessions",
     "Store.stats": "sums up all sessions",
     "Store.move_payloads": "looks for messages of all sessions",
     "Store.examine": "looks through all rows",
@@ -43,7 +43,6 @@ def test_statements_of_a_call_on_one_session_filter_by_its_key(make_postgres: Ma
 
 OTHER_SERVERS = {
     "Store.usage": "adds up the turns of all sessions",
-    "Store.tail": "asks for news of all followed sessions at once",
     "Conversation.tail": "asks for news of all followed sessions at once",
     "Conversation.fork": "the rows of the fork may be on another server",
     "Conversation.child": "the parent may be on another server",

@@ -25,8 +25,8 @@ def stored_text(store: Store, folder: Path) -> str:
 
 def test_secret_of_token_is_not_stored(store: Store, tmp_path: Path) -> None:
     conversation = store.open("k")
-    tokens = [str(conversation.suspend(state={"step": n}, reason="Pay?").token) for n in range(2)]
-    store.resume(tokens[0], "yes")
+    tokens = [str(conversation.suspensions.create(state={"step": n}, reason="Pay?").token) for n in range(2)]
+    store.suspensions.answer(tokens[0], "yes")
     stored = stored_text(store, tmp_path / "backup")
     for token in tokens:
         secret = token.split(".")[1]

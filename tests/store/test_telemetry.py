@@ -29,14 +29,25 @@ from support.paths import ROOT
 from lango_store import (
     AsyncStore,
     CallInProgress,
+    Calls,
     Conversation,
+    Drafts,
+    Inbox,
     LangoStoreError,
     Message,
+    PendingCompaction,
     SessionInfo,
     SessionNotFound,
     Store,
+    StoreCalls,
+    StoreSuspensions,
+    StoreTurns,
+    Suspensions,
     ToolCall,
     TurnInProgress,
+    Turns,
+    Values,
+    Versions,
     create_engine,
     schema,
 )
@@ -48,12 +59,27 @@ OPERATION: Final = "db.operation.name"
 HANDLES: Final = {"at", "in_turn"}
 """Methods that make no database call: what is called on the returned store has a span."""
 
+PREFIXES: Final = {
+    StoreTurns: "turns.",
+    Turns: "turns.",
+    StoreCalls: "calls.",
+    Calls: "calls.",
+    StoreSuspensions: "suspensions.",
+    Suspensions: "suspensions.",
+    Drafts: "drafts.",
+    Inbox: "inbox.",
+    Versions: "versions.",
+    Values: "values.",
+    PendingCompaction: "compaction.",
+}
+"""How the names of the spans of a class begin."""
+
 SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
-    (Store, "resume"): ["suspend", "resume"],
-    (Conversation, "finish_call"): ["begin_call", "finish_call"],
+    (StoreSuspensions, "answer"): ["suspensions.create", "suspensions.answer"],
+    (Calls, "finish"): ["calls.begin", "calls.finish"],
     (Conversation, "turn"): [
-        *("turn", "turn.inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
+        *("turn", "turn.take_inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
         *("turn.begin_call", "turn.end_call", "turn.flush", "turn.interrupt", "turn.save"),
     ],
 }
@@ -158,7 +184,7 @@ def test_each_method_call_has_one_span(
             with telemetry.request() as request:
                 call()
             *spans, _ = telemetry.spans()
-            expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [name])
+            expected = SEVERAL_CALLS.get((kind, name), [] if name in HANDLES else [PREFIXES.get(kind, "") + name])
             assert [attribute(span, OPERATION) for span in spans] == expected, name
             outermost = spans[-1:] if name == "transact" else spans
             assert {parent_id(span) for span in outermost} <= {id_of(request)}, name
@@ -176,7 +202,7 @@ def calls_of_fresh(plain: Store, store: Any, cold: Path) -> Any:
 
 def test_span_has_the_attributes_of_the_semantic_conventions(watched: Store, telemetry: Telemetry) -> None:
     watched.create("k", messages=messages(3))
-    watched.messages("k")
+    watched.conversation("k").messages()
     watched.conversation("k").messages(last=2)
     watched.count()
     _, *spans = telemetry.spans()
@@ -248,12 +274,11 @@ def test_span_of_an_iteration_is_not_current_while_the_consumer_runs(either: Sto
         (either.iter_sessions(page_size=2), 3),
         (either.conversation("a").iter_messages(page_size=2), 3),
         (either.conversation("a").tail(follow=False), 1),
-        (either.tail("a", follow=False), 1),
     ):
         with telemetry.request() as request:
             for _ in iteration:
                 assert trace.get_current_span() is request
-                either.info("a")
+                either.conversation("a").info()
         *infos, iterated, _ = telemetry.spans()
         assert [attribute(span, OPERATION) for span in infos] == ["info"] * rows
         assert {parent_id(span) for span in (*infos, iterated)} == {id_of(request)}
@@ -261,7 +286,7 @@ def test_span_of_an_iteration_is_not_current_while_the_consumer_runs(either: Sto
 
 
 def test_iterator_that_is_never_advanced_has_no_span(either: Store, telemetry: Telemetry) -> None:
-    either.tail("missing", follow=False)
+    either.conversation("missing").tail(follow=False)
     either.conversation("missing").iter_messages()
     assert telemetry.spans() == []
 
@@ -275,7 +300,7 @@ def test_span_of_a_failed_iteration_records_the_error(either: Store, telemetry: 
     with pytest.raises(SessionNotFound):
         next(iteration)
     with pytest.raises(SessionNotFound):
-        list(either.tail("k", follow=False))
+        list(either.conversation("k").tail(follow=False))
     _, iterated, tail = telemetry.spans()
     for span, operation, rows in ((iterated, "iter_messages", 2), (tail, "tail", 0)):
         assert (attribute(span, OPERATION), attribute(span, "db.response.returned_rows")) == (operation, rows)
@@ -290,9 +315,9 @@ def test_closed_iteration_ends_its_span(watched: Store, telemetry: Telemetry) ->
 
     async def take_one() -> None:
         async with AsyncStore(watched) as store:
-            async with aclosing(store.tail("k")) as following:
+            async with aclosing(store.conversation("k").tail()) as following:
                 await anext(following)
-            waiting = store.tail("k", after=3)
+            waiting = store.conversation("k").tail(after=3)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(waiting), 0.01)
 
@@ -308,16 +333,16 @@ def test_closed_iteration_ends_its_span(watched: Store, telemetry: Telemetry) ->
 def test_begin_call_and_turn_have_one_span_even_if_they_wait(either: Store, telemetry: Telemetry) -> None:
     talk = either.open("k")
     asking = talk.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
-    talk.begin_call(asking.seq, 0)
+    talk.calls.begin(asking.seq, 0)
     wait = timedelta(milliseconds=50)
     with talk.turn():
         telemetry.spans()
         with pytest.raises(CallInProgress):
-            talk.begin_call(asking.seq, 0, wait=wait)
+            talk.calls.begin(asking.seq, 0, wait=wait)
         with pytest.raises(TurnInProgress):
             talk.turn(wait=wait).__enter__()
         spans = telemetry.spans()
-    assert [attribute(span, OPERATION) for span in spans] == ["begin_call", "turn"]
+    assert [attribute(span, OPERATION) for span in spans] == ["calls.begin", "turn"]
     assert [attribute(span, "error.type") for span in spans] == ["CallInProgress", "TurnInProgress"]
 
 
@@ -393,8 +418,8 @@ def test_stored_texts_are_not_recorded(watched: Store, telemetry: Telemetry, clo
     talk = watched.open("k", user_id=word, agent_id=word, title=word, metadata={word: word}, settings={word: word})
     talk.append_message(message(word, id=word, author=word, extra={word: word}))
     talk.save_turn([message(f"{word} too", name=word)], {word: 1}, id=f"{word} turn", metadata={"model": word})
-    talk.set_values({word: word})
-    watched.set_shared_values(word, {word: 1})
+    talk.values.set({word: word})
+    watched.shared_values(word).set({word: 1})
     with talk.turn(f"{word} in progress") as turn:
         turn.write(word)
         turn.append(message(f"{word} answer", role="assistant"))
@@ -418,15 +443,15 @@ def test_metrics_count_appended_messages(watched: Store, telemetry: Telemetry) -
     talk = watched.open("k")
     talk.append_message(message(id="one"))
     talk.append_message(message(id="one"))
-    watched.append_messages("k", messages(2))
+    watched.conversation("k").append_messages(messages(2))
     talk.save_turn(messages(3), id="turn")
     talk.save_turn(messages(3), id="turn")
-    talk.enqueue(message())
+    talk.inbox.put(message())
     with talk.turn() as turn:
-        turn.inbox()
+        turn.take_inbox()
         turn.append(message())
         turn.append_messages(messages(2))
-    assert watched.info("k").message_count == 10
+    assert watched.conversation("k").info().message_count == 10
     assert telemetry.metric("lango_store.appended_messages").value == 10
 
 
@@ -471,7 +496,7 @@ def test_metrics_include_the_time_spent_waiting_for_a_connection(url: str, telem
         assert telemetry.metric("db.client.connection.wait_time") is None
         with ThreadPoolExecutor(1) as pool:
             with engine.connect():
-                waiting = pool.submit(store.info, "k")
+                waiting = pool.submit(store.conversation("k").info)
                 wait_for_waiters(engine, 1)
             waiting.result()
         point = telemetry.metric("db.client.connection.wait_time")
@@ -495,7 +520,7 @@ def test_opentelemetry_is_imported_only_with_lango_store_telemetry() -> None:
 def test_store_that_is_not_instrumented_has_no_spans(watched: Store, telemetry: Telemetry) -> None:
     with Store(watched.engine) as other:
         other.create("k")
-        other.open("k").turns()
+        other.open("k").turns.list()
     assert telemetry.spans() == []
     assert type(other) is Store
 
@@ -519,7 +544,7 @@ def test_instrumented_subclass_keeps_its_methods(url: str, telemetry: Telemetry)
         store.append_quietly("k", "b")
         with store.transaction() as transaction:
             transaction.append_message("k", Message.user("c"))
-        assert [each.content for each in store.messages("k")] == ["A", "B", "C"]
+        assert [each.content for each in store.conversation("k").messages()] == ["A", "B", "C"]
         assert isinstance(store, Shouting)
         assert [span.name for span in telemetry.spans()].count("lango_store append_message") == 3
 
@@ -583,4 +608,4 @@ def test_instrumented_subclass_keeps_its_methods_in_every_derived_store(url: str
         with store.conversation("k").turn() as turn:
             store.in_turn(turn).append_message("k", message("in turn"))
         asyncio.run(AsyncStore(store).append_message("k", message("async")))
-        assert contents(store.messages("k")) == ["USING", "AT", "TRANSACT", "IN TURN", "ASYNC"]
+        assert contents(store.conversation("k").messages()) == ["USING", "AT", "TRANSACT", "IN TURN", "ASYNC"]

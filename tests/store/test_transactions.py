@@ -17,11 +17,11 @@ def test_transaction_commits_all_writes_together(url: str) -> None:
         with store.transaction() as tx:
             tx.create("k", title="new")
             tx.append_message("k", message("a", id="a"))
-            tx.set_values("k", {"step": 1})
-            assert contents(tx.messages("k")) == ["a"]
+            tx.conversation("k").values.set({"step": 1})
+            assert contents(tx.conversation("k").messages()) == ["a"]
             assert not reader.exists("k")
-        assert contents(reader.messages("k")) == ["a"]
-        assert reader.values("k") == {"step": 1}
+        assert contents(reader.conversation("k").messages()) == ["a"]
+        assert reader.conversation("k").values.get() == {"step": 1}
 
 
 def test_transaction_rolls_back_on_any_error(url: str) -> None:
@@ -31,13 +31,13 @@ def test_transaction_rolls_back_on_any_error(url: str) -> None:
         def fail() -> None:
             with store.transaction() as tx:
                 tx.append_message("k", message("a"))
-                tx.update("k", title="new")
+                tx.conversation("k").update(title="new")
                 raise KeyError("of the caller")
 
         with pytest.raises(KeyError):
             fail()
         assert store.get("k").messages == []
-        assert store.info("k").title is None
+        assert store.conversation("k").info().title is None
 
 
 def test_transaction_continues_after_a_refused_write(url: str) -> None:
@@ -50,7 +50,7 @@ def test_transaction_continues_after_a_refused_write(url: str) -> None:
             with pytest.raises(SessionNotFound):
                 tx.append_message("other", message("c"))
             tx.append_message("k", message("d"))
-        assert contents(store.messages("k")) == ["a", "d"]
+        assert contents(store.conversation("k").messages()) == ["a", "d"]
 
 
 def test_store_of_a_transaction_cannot_be_used_after_its_block(url: str) -> None:
@@ -58,7 +58,7 @@ def test_store_of_a_transaction_cannot_be_used_after_its_block(url: str) -> None
         with store.transaction() as tx:
             tx.create("k")
         with pytest.raises(LangoStoreError, match="has ended"):
-            tx.info("k")
+            tx.conversation("k").info()
         assert store.exists("k")
 
 
@@ -83,7 +83,7 @@ def test_transaction_inside_using_is_a_savepoint(url: str) -> None:
 def test_transact_returns_the_result_of_its_function(url: str) -> None:
     with Store(url) as store:
         stored = store.transact(lambda tx: (tx.create("k"), tx.append_message("k", message("a")))[1])
-        assert store.messages("k") == [stored]
+        assert store.conversation("k").messages() == [stored]
 
 
 def test_transact_retries_after_a_deadlock(make_postgres: MakeDatabase) -> None:
@@ -106,8 +106,8 @@ def test_transact_retries_after_a_deadlock(make_postgres: MakeDatabase) -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(write, "ab", "ba"))
         assert len(calls) == 3
-        assert sorted(contents(store.messages("a"))) == ["first", "second"]
-        assert sorted(contents(store.messages("b"))) == ["first", "second"]
+        assert sorted(contents(store.conversation("a").messages())) == ["first", "second"]
+        assert sorted(contents(store.conversation("b").messages())) == ["first", "second"]
 
 
 def test_async_transact_runs_in_one_thread(url: str) -> None:
@@ -116,7 +116,7 @@ def test_async_transact_runs_in_one_thread(url: str) -> None:
             assert await store.transact(lambda tx: tx.create("k").key) == "k"
             with pytest.raises(ZeroDivisionError):
                 await store.transact(lambda tx: (tx.append_message("k", message("a")), 1 / 0))
-            assert await store.messages("k") == []
+            assert await store.conversation("k").messages() == []
 
     asyncio.run(work())
 
@@ -127,9 +127,9 @@ def test_snapshot_reads_are_consistent(url: str) -> None:
         with store.snapshot() as view:
             before = view.get("k")
             store.append_message("k", message())
-            store.set_values("k", {"a": 1})
-            assert (view.get("k"), view.values("k")) == (before, {})
-        assert store.info("k").message_count == 2
+            store.conversation("k").values.set({"a": 1})
+            assert (view.get("k"), view.conversation("k").values.get()) == (before, {})
+        assert store.conversation("k").info().message_count == 2
 
 
 def test_snapshot_refuses_writes_and_is_unusable_after_its_block(store: Store) -> None:

@@ -1,10 +1,7 @@
 """`Store.usage`: the usage of turns by groups."""
 
 import asyncio
-import shutil
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from support.json_values import json_values
 from support.session_checks import assert_sound
 
 from lango_store import AsyncStore, InvalidValue, LangoStoreError, Store, UsageRow
-from lango_store.archive import Archive
 from lango_store.interchange import export, import_path
 from lango_store.tables import SCHEMA_REVISION
 from lango_store.testing import Clock
@@ -105,7 +101,7 @@ def test_usage_is_filtered_by_user_id_agent_id_key_prefix_and_time(filled: Store
     assert total(user_id="ann") == 20_011
     assert total(agent_id="writer") == 20_101
     assert total(key_prefix="a/") == 10
-    assert total(children=False) == 21_101
+    assert total(top_level=True) == 21_101
     assert total(since=datetime(2026, 12, 1, tzinfo=UTC)) == 20_000
     assert total(until=datetime(2026, 12, 1, tzinfo=UTC)) == 1111
     assert total(since=datetime(2026, 11, 30, 12, tzinfo=UTC), until=datetime(2026, 12, 1, 12, tzinfo=UTC)) == 1111
@@ -141,7 +137,7 @@ def test_usage_does_not_count_copied_turns_that_a_compaction_of_a_fork_discards(
         for _ in range(2):
             fork.compact(lambda _: summary(), discard=True)
             assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
-        for step in (fork.undo, fork.undo, fork.redo, fork.redo):
+        for step in (fork.versions.undo, fork.versions.undo, fork.versions.redo, fork.versions.redo):
             step()
             assert only(store.usage()).input_tokens == fork.total_usage()["input_tokens"] == 11
         assert_sound(store)
@@ -158,16 +154,10 @@ def test_usage_of_files_of_earlier_releases_does_not_count_copied_turns(
     lines = (tmp_path / "new.jsonl").read_text().replace(',"copied_from":"a"', "").replace(SCHEMA_REVISION, "0106")
     (tmp_path / "old.jsonl").write_text("\n".join(sealed(lines.splitlines())) + "\n")
     fork.update(activity=True)
-    cold, old = tmp_path / "cold.db", tmp_path / "old.db"
+    cold = tmp_path / "cold.db"
     store.expire(older_than=timedelta(0), archive=cold)
-    shutil.copy(cold, old)
-    with closing(sqlite3.connect(old)) as connection:
-        connection.execute("ALTER TABLE turns DROP COLUMN copied_from")
-    upgraded = tmp_path / "upgraded.db"
-    shutil.copy(old, upgraded)
-    Archive(upgraded, create=True).close()
-    for file in (cold, old, upgraded, tmp_path / "old.jsonl", tmp_path / "new.jsonl"):
-        if file.suffix == ".db":
+    for file in (cold, tmp_path / "old.jsonl", tmp_path / "new.jsonl"):
+        if file is cold:
             for key in ("a", "b"):
                 store.restore(file, key)
         else:
@@ -207,7 +197,7 @@ def test_usage_is_unchanged_by_compaction(store: Store, discard: bool) -> None:
 
 def test_usage_excludes_turns_that_are_cut_or_deleted(filled: Store) -> None:
     filled.conversation("a").truncate(after=1)
-    assert only(filled.usage(key_prefix="a", children=False)).input_tokens == 1
+    assert only(filled.usage(key_prefix="a", top_level=True)).input_tokens == 1
     filled.conversation("b").clear()
     filled.delete("c")
     assert [(row.key, row.input_tokens) for row in filled.usage(["key"])] == [("a", 1), ("a/child", 10)]

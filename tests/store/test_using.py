@@ -54,15 +54,15 @@ def test_writes_through_using_are_committed_or_rolled_back_by_the_caller(
         host.execute(HOST.insert().values(number=1))
         bound = store.using(host)
         bound.append_message("k", message("gone"))
-        bound.append_messages("k", [message("gone", id="a"), message("gone too")])
+        bound.conversation("k").append_messages([message("gone", id="a"), message("gone too")])
         bound.create("other", messages=messages(2))
-        bound.update("k", title="gone")
+        bound.conversation("k").update(title="gone")
         assert len(bound.get("k").messages) == 3
         host.rollback()
-        assert bound.messages("k") == []
+        assert bound.conversation("k").messages() == []
         host.rollback()
     assert store.get("k").messages == []
-    assert store.info("k").title is None
+    assert store.conversation("k").info().title is None
     assert not store.exists("other")
     with OPENERS[source](host_engine) as host:
         store.using(host).append_message("k", message("kept"))
@@ -70,7 +70,7 @@ def test_writes_through_using_are_committed_or_rolled_back_by_the_caller(
         host.commit()
         store.using(host).append_message("k", message("kept as well"))
         host.commit()
-    assert [m.content for m in store.messages("k")] == ["kept", "kept as well"]
+    assert [m.content for m in store.conversation("k").messages()] == ["kept", "kept as well"]
     with host_engine.connect() as connection:
         assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [2]
 
@@ -85,7 +85,7 @@ def test_append_that_begins_the_callers_transaction_is_rolled_back_with_it(
         store.using(connection).append_message("k", message("kept"))
         connection.commit()
         store.using(connection).delete("k")
-    assert [m.content for m in store.messages("k")] == ["kept"]
+    assert [m.content for m in store.conversation("k").messages()] == ["kept"]
 
 
 def test_store_error_leaves_the_callers_transaction_usable(store: Store, host_engine: sa.Engine) -> None:
@@ -94,12 +94,12 @@ def test_store_error_leaves_the_callers_transaction_usable(store: Store, host_en
         bound = store.using(connection)
         connection.execute(HOST.insert().values(number=1))
         with pytest.raises(Conflict):
-            bound.append_messages("k", messages(1), replace_after=1, after=7)
+            bound.conversation("k").append_messages(messages(1), replace_after=1, after=7)
         with pytest.raises(SessionNotFound):
             bound.append_message("missing", message())
         assert bound.append_message("k", message("other", id="a")).replayed
         bound.append_message("k", message("c"))
-    assert [m.content for m in store.messages("k")] == ["a", "b", "c"]
+    assert [m.content for m in store.conversation("k").messages()] == ["a", "b", "c"]
     with host_engine.connect() as connection:
         assert connection.execute(sa.select(HOST.c.number)).scalars().all() == [1]
 
@@ -133,7 +133,7 @@ def test_close_leaves_the_callers_engine_open(host_engine: sa.Engine) -> None:
         lambda: store.stats(),
         lambda: store.create("late"),
         lambda: store.append_message("k", message()),
-        lambda: store.append_messages("k", messages(1), replace_after=0),
+        lambda: store.conversation("k").append_messages(messages(1), replace_after=0),
         lambda: store.delete("k"),
     ):
         with pytest.raises(LangoStoreError, match="closed"):
@@ -175,12 +175,14 @@ def test_using_works_in_an_async_session_of_sqlalchemy(store: Store, url: str) -
         async with AsyncSession(engine) as session:
             await session.execute(HOST.insert().values(number=1))
             await session.run_sync(lambda s: store.using(s).append_message("k", message("gone")))
-            await session.run_sync(lambda s: store.using(s).append_messages("k", messages(2)))
+            await session.run_sync(lambda s: store.using(s).conversation("k").append_messages(messages(2)))
             await session.rollback()
             await session.run_sync(lambda s: store.using(s).append_message("k", message("kept", id="a")))
             again = await session.run_sync(lambda s: store.using(s).append_message("k", message("other", id="a")))
             assert again.replayed
-            await session.run_sync(lambda s: store.using(s).append_messages("k", messages(2), replace_after=1))
+            await session.run_sync(
+                lambda s: store.using(s).conversation("k").append_messages(messages(2), replace_after=1)
+            )
             await session.execute(HOST.insert().values(number=2))
             await session.commit()
             session_in_transaction = await session.run_sync(lambda s: store.using(s).get("k"))
@@ -189,7 +191,7 @@ def test_using_works_in_an_async_session_of_sqlalchemy(store: Store, url: str) -
         await engine.dispose()
 
     asyncio.run(host())
-    assert [m.content for m in store.messages("k")] == ["kept", "message 0", "message 1"]
+    assert [m.content for m in store.conversation("k").messages()] == ["kept", "message 0", "message 1"]
 
 
 def test_async_engine_and_session_are_refused_with_a_hint(store: Store, url: str) -> None:

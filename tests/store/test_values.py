@@ -141,7 +141,7 @@ def test_openai_custom_tool_call_is_stored_unchanged(store: Store) -> None:
     call = {"id": "c1", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}
     original = {"role": "assistant", "content": None, "tool_calls": [call]}
     store.create("k", messages=[message(), Message.from_openai(original)])
-    stored = store.messages("k")[1]
+    stored = store.conversation("k").messages()[1]
     assert (stored.tool_calls[0].name, stored.tool_calls[0].arguments) == ("sql", "SELECT 1")
     assert stored.to_openai() == original
     assert store.conversation("k").history()[1] == original

@@ -47,14 +47,14 @@ def other(make_database: MakeDatabase) -> Iterator[Store]:
 def test_backup_of_everything_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
     fill(store)
     store.create("k", messages=messages(2))
-    store.set_values("k", VALUES)
-    store.set_shared_values("user:ann", VALUES)
+    store.conversation("k").values.set(VALUES)
+    store.shared_values("user:ann").set(VALUES)
     path = export_backup(store, tmp_path)
     (report,) = import_path(other, path)
     assert (report.error, report.skipped) == (None, [])
     assert report.values == len(shared_rows(store))
     assert (all_fields(other), shared_fields(other)) == (all_fields(store), shared_fields(store))
-    assert (other.values("k"), other.shared_values("user:ann")) == (VALUES, VALUES)
+    assert (other.conversation("k").values.get(), other.shared_values("user:ann").get()) == (VALUES, VALUES)
     assert export_backup(other, tmp_path).read_bytes() == path.read_bytes()
     (again,) = import_path(other, path)
     assert (again.keys, again.values, again.skipped, again.collided) == ([], 0, [], [])
@@ -70,24 +70,24 @@ def test_shared_values_are_read_in_order_across_pages(store: Store, monkeypatch:
 def test_backup_of_sessions_holds_their_values_but_no_shared_values(store: Store, other: Store, tmp_path: Path) -> None:
     for key in ("k", "l"):
         store.create(key, user_id="ann")
-        store.set_values(key, VALUES)
-    store.set_shared_values("k", VALUES)
+        store.conversation(key).values.set(VALUES)
+    store.shared_values("k").set(VALUES)
     (report,) = import_path(other, export_backup(store, tmp_path, keys=["k"]))
     assert (report.keys, report.values) == (["k"], 0)
-    assert (other.values("k"), other.shared_values("k")) == (VALUES, {})
+    assert (other.conversation("k").values.get(), other.shared_values("k").get()) == (VALUES, {})
 
 
 def test_import_keeps_existing_shared_values(store: Store, other: Store, tmp_path: Path) -> None:
-    store.set_shared_values("mine", {"differs": 1, "new": 1})
-    other.set_shared_values("mine", {"differs": 2})
+    store.shared_values("mine").set({"differs": 1, "new": 1})
+    other.shared_values("mine").set({"differs": 2})
     path = export_backup(store, tmp_path)
     (preview,) = import_path(other, path, dry_run=True)
-    assert other.shared_values("mine") == {"differs": 2}
+    assert other.shared_values("mine").get() == {"differs": 2}
     (report,) = import_path(other, path)
     for each in (preview, report):
         assert (each.error, each.values) == (None, 1)
         assert [skipped.reason.split(":")[0] for skipped in each.skipped] == ["value 'differs' of scope 'mine'"]
-    assert other.shared_values("mine") == {"differs": 2, "new": 1}
+    assert other.shared_values("mine").get() == {"differs": 2, "new": 1}
 
 
 INVALID_LINES = {
@@ -104,7 +104,7 @@ def test_invalid_value_in_backup_is_refused_with_its_line_number(
     store: Store, other: Store, tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     store.create("k")
-    store.set_values("k", {"a": None})
+    store.conversation("k").values.set({"a": None})
     path = export_backup(store, tmp_path)
     lines = path.read_text().splitlines()
     (index,) = (n for n, line in enumerate(lines) if line.startswith('{"value"'))
@@ -119,7 +119,7 @@ def test_invalid_value_in_backup_is_refused_with_its_line_number(
 
 @pytest.mark.parametrize("change", ["changed value", "missing line", "missing closing line", "wrong count"])
 def test_damaged_shared_values_in_backup_are_refused(store: Store, other: Store, tmp_path: Path, change: str) -> None:
-    store.set_shared_values("s", {"a": 1, "b": 2})
+    store.shared_values("s").set({"a": 1, "b": 2})
     path = export_backup(store, tmp_path)
     _, first, second, closing, last = lines = path.read_text().splitlines()
     assert json.loads(closing)["shared"]["values"] == 2
@@ -133,12 +133,12 @@ def test_damaged_shared_values_in_backup_are_refused(store: Store, other: Store,
     (report,) = import_path(other, path)
     assert report.error is not None
     assert "shared values are damaged" in report.error
-    assert other.shared_values("s") == {}
+    assert other.shared_values("s").get() == {}
 
 
 def damage_shared_value(store: Store, column: str, value: str) -> None:
     """Create a scope with three shared values and damage the value `b`."""
-    store.set_shared_values("s", {"a": 1, "b": 2, "c": 3})
+    store.shared_values("s").set({"a": 1, "b": 2, "c": 3})
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET {column} = '{value}' WHERE name = 'b'")
 
@@ -151,7 +151,7 @@ def test_damaged_shared_value_is_reported_and_left_out_of_a_backup(store: Store,
     assert "value 'b', value: list has more than" in str(reports[1].error)
     (report,) = import_path(other, tmp_path / "all.jsonl")
     assert (report.keys, report.values, report.error) == (["k"], 2, None)
-    assert other.shared_values("s") == {"a": 1, "c": 3}
+    assert other.shared_values("s").get() == {"a": 1, "c": 3}
 
 
 def test_export_and_copy_report_and_leave_out_a_shared_value_with_invalid_time(
@@ -164,13 +164,13 @@ def test_export_and_copy_report_and_leave_out_a_shared_value_with_invalid_time(
         assert (report.values, [each.key for each in report.failed]) == (2, ["s"])
         for reason in str(exported.error), report.failed[0].reason:
             assert "value 'b', updated_at: " in reason
-        assert other.shared_values("s") == {"a": 1, "c": 3}
+        assert other.shared_values("s").get() == {"a": 1, "c": 3}
 
 
 def test_copy_transfers_every_value(store: Store, other: Store) -> None:
     fill(store)
     store.create("k")
-    store.set_values("k", VALUES)
+    store.conversation("k").values.set(VALUES)
     preview = copy(store, other, dry_run=True)
     assert shared_rows(other) == []
     report = copy(store, other)
@@ -182,16 +182,16 @@ def test_copy_transfers_every_value(store: Store, other: Store) -> None:
 
 def test_copy_reports_and_does_not_overwrite_values_that_differ(store: Store, other: Store) -> None:
     store.create("k")
-    store.set_values("k", {"a": 1})
-    store.set_shared_values("mine", {"a": 1, "b": 1})
-    other.set_shared_values("mine", {"a": 2})
+    store.conversation("k").values.set({"a": 1})
+    store.shared_values("mine").set({"a": 1, "b": 1})
+    other.shared_values("mine").set({"a": 2})
     copy(store, other)
-    other.set_values("k", {"a": 2})
+    other.conversation("k").values.set({"a": 2})
     report = copy(store, other)
     assert report.differing == ["k"]
     assert report.differing_values == [("mine", "a")]
     assert not report.complete
-    assert other.shared_values("mine") == {"a": 2, "b": 1}
+    assert other.shared_values("mine").get() == {"a": 2, "b": 1}
 
 
 # Examination
@@ -216,7 +216,7 @@ def execute_unchecked(store: Store, statement: str) -> None:
 @not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
 def test_examine_with_repair_deletes_values_without_a_session(store: Store) -> None:
     store.create("k")
-    store.set_values("k", {"a": 1})
+    store.conversation("k").values.set({"a": 1})
     execute_unchecked(store, "UPDATE lango_value SET session_key = 'gone'")
     assert problems(store) == [("orphans", "lango_value")]
     store.examine(repair=True)
@@ -227,25 +227,25 @@ def test_examine_with_repair_deletes_values_without_a_session(store: Store) -> N
 @not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
 def test_examine_reports_a_damaged_value(store: Store) -> None:
     store.create("k")
-    store.set_values("k", {"a": 1, "b": 2})
-    store.set_shared_values("shared", {"a": 1})
+    store.conversation("k").values.set({"a": 1, "b": 2})
+    store.shared_values("shared").set({"a": 1})
     execute_unchecked(store, "UPDATE lango_shared_value SET name = ''")
     expected = [("unreadable value", "shared")]
     if store.engine.dialect.name == "sqlite":  # PostgreSQL's json type accepts only valid JSON
         execute_unchecked(store, "UPDATE lango_value SET value = '{no json' WHERE name = 'a'")
         expected.insert(0, ("unreadable value", "k"))
         with pytest.raises(DamagedMessage, match="value 'a'") as raised:
-            store.values("k")
+            store.conversation("k").values.get()
         assert (raised.value.key, raised.value.seq) == ("k", 0)
-        assert store.values("k", "b") == {"b": 2}
+        assert store.conversation("k").values.get("b") == {"b": 2}
     assert problems(store) == expected
-    store.set_values("k", {"a": 1})
-    assert store.values("k") == {"a": 1, "b": 2}
+    store.conversation("k").values.set({"a": 1})
+    assert store.conversation("k").values.get() == {"a": 1, "b": 2}
 
 
 def test_examine_reports_a_shared_value_whose_time_has_another_format(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
-        store.set_shared_values("shared", {"a": 1})
+        store.shared_values("shared").set({"a": 1})
         with store.engine.begin() as connection:
             connection.execute(sa.text("UPDATE lango_shared_value SET updated_at = '2026-11-21 12:00:00+00:00'"))
         assert problems(store) == [("time in another form", "shared")]

@@ -30,16 +30,8 @@ class ModelArchive:
             session.slide(now)
         return session
 
-    def latest_with(self, key: str, place: int | str) -> ModelSession | None:
-        """Return the latest life of the session `key` in which a message has this seq or id."""
-        return next((each for each in reversed(self.lives) if each.key == key and each.find(place)), None)
-
     def redact_copy(self, session: ModelSession, seq: int, reason: str) -> None:
         """Redact the message of a session in the archived copy of the same life, if there is one."""
         for each in self.lives:
             if each.is_life_of(session) and each.find(seq):
-                each.redact_archived(seq, reason)
-
-    def with_word(self, word: str) -> list[tuple[str, int]]:
-        """Return the key and seq of each message or record with this word, sorted."""
-        return sorted((each.key, m.seq) for each in self.lives for m in each.log if word in str(m.content))
+                each.redact_message(seq, reason)

@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final, Self, cast
 
-from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Store
+from lango_store import AsyncRunningTurn, AsyncStore, Store
+from lango_store.aio import AsyncPart
 
 _TIMEOUT: Final = 120.0
 _NOTHING: Final = object()
 
 
 class Awaiting:
-    """An `AsyncStore` or `AsyncConversation` with synchronous methods that can be called from any thread."""
+    """An `AsyncStore`, a conversation or a group with synchronous methods that can be called from any thread."""
 
     def __init__(self, awaited: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.awaited = awaited
@@ -23,6 +24,8 @@ class Awaiting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.awaited, name)
+        if isinstance(found, AsyncPart):
+            return Awaiting(found, self._loop)
         return functools.partial(self._call, found) if callable(found) else found
 
     def using(self, connection: Any) -> Any:
@@ -39,7 +42,7 @@ class Awaiting:
             return AwaitingTurn(found, self._loop)
         if inspect.isasyncgen(getattr(found, "gen", None)):
             return self._block(found)
-        return Awaiting(found, self._loop) if isinstance(found, AsyncConversation | AsyncStore) else found
+        return Awaiting(found, self._loop) if isinstance(found, AsyncPart | AsyncStore) else found
 
     def _each(self, found: AsyncIterator[Any]) -> Iterator[Any]:
         while (one := self._call(anext, found, _NOTHING)) is not _NOTHING:

@@ -10,12 +10,13 @@ from typing import Any
 from support.turn_model import ModelAttempt, ModelSessionWithTurns
 
 from lango_store import (
-    AlreadyResumed,
+    AlreadyAnswered,
     BegunCall,
+    CallFinished,
     CallInProgress,
+    CallNotFound,
     CallUnknown,
     Conflict,
-    LangoStoreError,
     Message,
     MessageRole,
     Suspension,
@@ -64,10 +65,12 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
         seq, position = place
         message = self.find(seq)
         if message is None or position >= len(message.tool_calls):
-            raise LangoStoreError
+            raise CallNotFound
         call = message.tool_calls[position]
-        if message.role.canonical is not MessageRole.ASSISTANT or call.answered:
-            raise LangoStoreError
+        if message.role.canonical is not MessageRole.ASSISTANT:
+            raise CallNotFound
+        if call.answered:
+            raise CallFinished
         return call
 
     def call_or_empty(self, place: Place) -> ToolCall:
@@ -156,8 +159,11 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
 
     def resolve_call(self, now: datetime, place: Place, result: Message | None) -> Message | None:
         call = self.calls.get(place)
-        if call is None or self.result(call) is not None:
-            raise LangoStoreError
+        if call is None:
+            self.asked(place)
+            raise CallNotFound
+        if self.result(call) is not None:
+            raise CallFinished
         self.check_not_running(now, place)
         call.token = None
         if result is not None:
@@ -201,7 +207,7 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
             raise SuspensionNotFound
         found = self.suspensions[id]
         if found.answered_at is not None:
-            raise AlreadyResumed(self.key, id, found.answer, found.answered_at)
+            raise AlreadyAnswered(self.key, id, found.answer, found.answered_at)
         if found.due_at is not None and found.due_at <= now:
             raise SuspensionExpired(self.key, found.due_at)
         self.suspensions[id] = found.model_copy(update={"answer": answer, "answered_at": now})

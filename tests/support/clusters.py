@@ -65,17 +65,17 @@ def fill(url: str) -> None:
             conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
             conversation.save_turn(messages(2), {"tokens": number})
             conversation.pop_message()
-            store.set_values(f"k{number}", {"mood": number})
-            conversation.enqueue(messages(1)[0])
+            store.conversation(f"k{number}").values.set({"mood": number})
+            conversation.inbox.put(messages(1)[0])
             turn = conversation.turn("given up").begin()
             turn.write("half of an ans")
             turn.abandon()
             conversation.truncate(after=conversation.save_turn(messages(2)).first_seq - 1)
             large = message("x" * 2000, role="assistant", tool_calls=[ToolCall(id="c", name="f", arguments={})])
             asking = conversation.append_message(large)
-            conversation.begin_call(asking.seq, 0)
-            conversation.suspend()
-        store.set_shared_values("shared", {"mood": "fine"})
+            conversation.calls.begin(asking.seq, 0)
+            conversation.suspensions.create()
+        store.shared_values("shared").set({"mood": "fine"})
 
 
 def contents(url: str) -> dict[str, list[Any]]:

@@ -40,16 +40,16 @@ def fill(path: Path) -> None:
                 tools=[{"name": "get_weather"}],
                 ttl=timedelta(days=30) if number % 4 == 0 else None,
             )
-            store.set_values(key, {"state": number, "plan": ["ü" * number]})
-            store.set_shared_values(f"user {number % 3}", {key: "grün"})
+            store.conversation(key).values.set({"state": number, "plan": ["ü" * number]})
+            store.shared_values(f"user {number % 3}").set({key: "grün"})
             talk = [_message(number, place) for place in range(11)]
-            store.append_messages(key, talk[:6])
+            store.conversation(key).append_messages(talk[:6])
             conversation = store.open(key)
             conversation.save_turn(talk[6:], {"input_tokens": 7, "details": {"cached": 1}}, id=f"turn-{number}")
             turn = conversation.turn("given up").begin()
             turn.write("grün und " * number + "bl")
             turn.abandon()
-            conversation.enqueue(Message.user(f"Oslo, message {number}", id="m-waiting"))
+            conversation.inbox.put(Message.user(f"Oslo, message {number}", id="m-waiting"))
             if number < 15:
                 conversation.compact(lambda window: Message(role="assistant", content=f"a summary of {len(window)}"))
 
@@ -171,23 +171,22 @@ def unreadable(found: list[Message | DamagedMessage]) -> list[int]:
 def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every method that reads a session."""
     yield "get", lambda: store.get(key)
-    yield "info", lambda: store.info(key)
+    yield "info", lambda: store.conversation(key).info()
     yield "exists", lambda: store.exists(key)
-    yield "messages", lambda: store.messages(key)
-    yield "messages last", lambda: store.messages(key, last=3)
+    yield "messages", lambda: store.conversation(key).messages()
+    yield "messages last", lambda: store.conversation(key).messages(last=3)
     yield "all_messages", lambda: store.conversation(key).all_messages()
     yield "iter_messages", lambda: list(store.conversation(key).iter_messages(page_size=3))
     yield "all_messages with damage", lambda: store.conversation(key).all_messages(damaged="return")
     yield "find_message", lambda: store.conversation(key).find_message("m-3")
     conversation = store._at(key)
-    yield "last_message", lambda: conversation.last_message()
-    yield "turns", lambda: conversation.turns()
+    yield "turns", lambda: conversation.turns.list()
     yield "total_usage", lambda: conversation.total_usage()
     yield "compactions", lambda: conversation.compactions()
-    yield "values", lambda: store.values(key)
-    yield "open_turn", lambda: conversation.open_turn()
-    yield "drafts", lambda: conversation.drafts()
-    yield "inbox", lambda: conversation.inbox()
+    yield "values", lambda: store.conversation(key).values.get()
+    yield "open_turn", lambda: conversation.turns.in_progress()
+    yield "drafts", lambda: conversation.drafts.list()
+    yield "inbox", lambda: conversation.inbox.list()
     yield "history", lambda: conversation.history(max_tokens=100_000)
     yield "begin_compaction", lambda: conversation.begin_compaction()
 
@@ -199,7 +198,7 @@ def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "list_sessions of both", lambda: store.list_sessions(expired=None, key_prefix="telegram:")
     yield "count", lambda: store.count(user_id="user 1")
     yield "stats", lambda: store.stats()
-    yield "open_turns", lambda: store.open_turns()
+    yield "open_turns", lambda: store.turns.in_progress()
     yield "expire", lambda: store.expire(dry_run=True)
     yield "examine", lambda: store.examine()
 
@@ -207,7 +206,7 @@ def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
 def _run_turn(conversation: Conversation) -> None:
     with conversation.turn("given up") as turn:
         turn.write("Oslo")
-        turn.inbox()
+        turn.take_inbox()
         turn.append(Message.assistant("Oslo"))
 
 
@@ -218,16 +217,16 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "append_message", lambda: store.append_message(key, Message(role="user", content="hello"))
     yield "append with an id", lambda: store.append_message(key, message)
     yield "append again", lambda: store.append_message(key, message)
-    yield "replace", lambda: store.append_messages(key, [message], replace_after=5)
-    yield "update", lambda: store.update(key, title="another")
-    yield "set_values", lambda: store.set_values(key, {"state": 2})
-    yield "drop_values", lambda: store.drop_values(key, ["state"])
+    yield "replace", lambda: store.conversation(key).append_messages([message], replace_after=5)
+    yield "update", lambda: store.conversation(key).update(title="another")
+    yield "set_values", lambda: store.conversation(key).values.set({"state": 2})
+    yield "drop_values", lambda: store.conversation(key).values.drop(["state"])
     yield "touch", lambda: store.touch(key, ttl=timedelta(days=1))
     yield "save_turn", lambda: conversation.save_turn([message], id="turn-new")
     yield "save_turn again", lambda: conversation.save_turn([message], id="turn-new")
     yield "turn", lambda: _run_turn(conversation)
-    yield "keep_draft", lambda: [conversation.keep_draft(draft.id) for draft in conversation.drafts()]
-    yield "enqueue", lambda: conversation.enqueue(Message.user("hello", id="m-waiting"))
+    yield "keep_draft", lambda: [conversation.drafts.keep(draft.id) for draft in conversation.drafts.list()]
+    yield "enqueue", lambda: conversation.inbox.put(Message.user("hello", id="m-waiting"))
     yield "fork", lambda: conversation.fork()
     yield "compact", lambda: conversation.compact(lambda window: Message(role="assistant", content="short"))
     yield "update_message", lambda: store.conversation(key).update_message(3, message)
@@ -238,7 +237,7 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "clear", lambda: store.conversation(key).clear(keep_system=True)
     yield "repair", lambda: store.examine(repair=True)
     yield "create", lambda: store.create(messages=[message])
-    yield "get_or_create", lambda: store.get_or_create(key, renew=True)
+    yield "get_or_create", lambda: store.open(key, renew=True).get()
     yield "delete", lambda: store.delete(key)
     yield "expire", lambda: store.expire(older_than=timedelta(days=3_000))
     yield "delete_where", lambda: store.delete_where(user_id="user 0")

@@ -7,19 +7,49 @@ from pathlib import Path
 
 from support.factories import message, messages
 
-from lango_store import AsyncConversation, AsyncStore, Conversation, Message, Payload, Store, ToolCall, Turn
+from lango_store import (
+    Calls,
+    Conversation,
+    Drafts,
+    Inbox,
+    Message,
+    Payload,
+    PendingCompaction,
+    Store,
+    StoreCalls,
+    StoreSuspensions,
+    StoreTurns,
+    Suspensions,
+    ToolCall,
+    Turn,
+    Turns,
+    Values,
+    Versions,
+    aio,
+)
 from lango_store._operations.lists import cursor_after
 
 FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
 
-Calls = dict[type, dict[str, list[Callable[[], object]]]]
+CallsByMethod = dict[type, dict[str, list[Callable[[], object]]]]
+
+KINDS = (
+    *(Store, StoreCalls, StoreSuspensions, StoreTurns),
+    *(Conversation, Calls, Drafts, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
+)
+"""The classes whose methods have an asynchronous version."""
+
+
+def twin_of(kind: type) -> type:
+    """Return the asynchronous class of a class."""
+    twin: type = getattr(aio, f"Async{kind.__name__}")
+    return twin
 
 
 def methods_of(kind: type) -> set[str]:
-    """Return the names of the methods of `Store` or `Conversation` that have an asynchronous version."""
-    twin = {Store: AsyncStore, Conversation: AsyncConversation}[kind]
-    named = {name for name, each in vars(twin).items() if inspect.isfunction(each) and name[0] != "_"}
-    return named - {"close", "conversation", "run_sync"}
+    """Return the names of the methods of a class that have an asynchronous version."""
+    named = {name for name, each in vars(twin_of(kind)).items() if inspect.isfunction(each) and name[0] != "_"}
+    return named - {"close", "conversation", "run_sync", "shared_values"}
 
 
 def prepare(store: Store, cold: Path) -> None:
@@ -38,20 +68,20 @@ def prepare(store: Store, cold: Path) -> None:
             pass  # without an output, so that the call is unknown
     given_up.write("half of an ans")
     given_up.abandon()
-    k.enqueue(message(id="waiting"))
-    k.suspend([(asking.seq, 1)], reason="May it run?")
+    k.inbox.put(message(id="waiting"))
+    k.suspensions.create([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
     changed = Store(store.engine, clock=store.context.clock_time, keep_removed=timedelta(days=1)).open("changed")
     changed.append_messages(messages(3))
     for seq in (1, 2):
         changed.update_message(seq, message("edited"))
-    changed.undo()
+    changed.versions.undo()
 
 
 def run_turn(conversation: Conversation) -> Turn | None:
     """Run a turn that calls each of its methods."""
     with conversation.turn("running") as turn:
-        turn.inbox()
+        turn.take_inbox()
         turn.append(message(id="asked"))
         turn.write("half of an ans")
         turn.flush()
@@ -63,18 +93,17 @@ def run_turn(conversation: Conversation) -> Turn | None:
     return turn.stored
 
 
-def calls_of(store: Store, cold: Path) -> Calls:
+def calls_of(store: Store, cold: Path) -> CallsByMethod:
     """Return the calls by class and method; none of them depends on another one."""
     k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
-    (turn,) = k.turns()
-    (draft,) = k.drafts()
+    (draft,) = k.drafts.list()
     (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
     pending = k.begin_compaction()
     asking = k.find_message("asking")
     assert asking is not None
-    (suspension,) = k.suspensions()
+    (suspension,) = k.suspensions.list()
     assert pending is not None
-    calls: Calls = {
+    calls: CallsByMethod = {
         Store: {
             "ping": [store.ping],
             "transact": [lambda: store.transact(lambda tx: tx.touch("k"))],
@@ -82,31 +111,15 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "at": [lambda: store.at(None)],
             "create": [store.create, lambda: store.create("new", messages=[message()])],
             "get": [lambda: store.get("k")],
-            "get_or_create": [lambda: store.get_or_create("k"), lambda: store.get_or_create("new")],
             "open": [lambda: store.open("k"), store.open],
-            "info": [lambda: store.info("k")],
             "exists": [lambda: store.exists("k")],
-            "update": [lambda: store.update("k", title="new")],
             "touch": [lambda: store.touch("k")],
-            "delete": [lambda: store.delete("k"), lambda: store.delete("k", children=True)],
+            "delete": [lambda: store.delete("k"), lambda: store.delete("k", descendants=True)],
             "append_message": [
                 lambda: store.append_message("k", message()),
                 lambda: store.append_message("new", message(), create=True),
             ],
-            "append_messages": [
-                lambda: store.append_messages("k", messages(2)),
-                lambda: store.append_messages("k", messages(2), replace_after=1),
-                lambda: store.append_messages("k", [message(id="one"), message(id="two")]),
-            ],
-            "messages": [lambda: store.messages("k")],
-            "tail": [lambda: list(store.tail("k", follow=False))],
             "iter_sessions": [lambda: list(store.iter_sessions())],
-            "values": [lambda: store.values("k")],
-            "set_values": [lambda: store.set_values("k", {"a": 1})],
-            "drop_values": [lambda: store.drop_values("k", ["a"])],
-            "shared_values": [lambda: store.shared_values("app")],
-            "set_shared_values": [lambda: store.set_shared_values("app", {"a": 1})],
-            "drop_shared_values": [lambda: store.drop_shared_values("app")],
             "list_sessions": [store.list_sessions],
             "count": [store.count],
             "search": [lambda: store.search("hello")],
@@ -120,26 +133,26 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "expire": [
                 lambda: store.expire(older_than=timedelta(0)),
                 lambda: store.expire(dry_run=True),
-                lambda: store.expire(older_than=timedelta(0), children=True),
-                lambda: store.expire(dry_run=True, children=True),
+                lambda: store.expire(older_than=timedelta(0), descendants=True),
+                lambda: store.expire(dry_run=True, descendants=True),
             ],
             "delete_where": [
                 lambda: store.delete_where(key_prefix="k"),
-                lambda: store.delete_where(key_prefix="k", children=True),
+                lambda: store.delete_where(key_prefix="k", descendants=True),
             ],
-            "restore": [lambda: store.restore(cold, "old", children=True)],
+            "restore": [lambda: store.restore(cold, "old", descendants=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],
-            "open_turns": [store.open_turns],
-            "unknown_calls": [store.unknown_calls],
-            "suspensions": [store.suspensions, lambda: store.suspensions(user_id="ann", cursor=FIRST_CURSOR)],
-            "resume": [lambda: store.resume(str(k.suspend().token), 1)],
         },
         Conversation: {
             "get": [k.get, lambda: changed.get(as_of=3)],
             "info": [k.info],
             "update": [lambda: k.update(title="new")],
             "append_message": [lambda: k.append_message(message())],
-            "append_messages": [lambda: k.append_messages(messages(2))],
+            "append_messages": [
+                lambda: k.append_messages(messages(2)),
+                lambda: k.append_messages(messages(2), replace_after=1),
+                lambda: k.append_messages([message(id="one"), message(id="two")]),
+            ],
             "messages": [
                 k.messages,
                 lambda: k.messages(last=1),
@@ -150,7 +163,6 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "tail": [lambda: list(k.tail(follow=False))],
             "payload": [lambda: k.payload(payload.digest)],
             "find_message": [lambda: k.find_message("one")],
-            "last_message": [k.last_message],
             "pop_message": [k.pop_message],
             "update_message": [lambda: k.update_message(1, message())],
             "delete_message": [lambda: k.delete_message(1)],
@@ -160,48 +172,72 @@ def calls_of(store: Store, cold: Path) -> Calls:
             "truncate": [lambda: k.truncate(after=1)],
             "clear": [k.clear],
             "save_turn": [lambda: k.save_turn([message()]), lambda: k.save_turn([message()], id="another")],
-            "turns": [k.turns],
-            "find_turn": [lambda: k.find_turn("turn")],
-            "messages_of": [lambda: k.messages_of(turn)],
-            "event_count": [k.event_count],
-            "total_usage": [k.total_usage, lambda: k.total_usage(children=True)],
+            "total_usage": [k.total_usage, lambda: k.total_usage(descendants=True)],
             "turn": [lambda: run_turn(k)],
-            "open_turn": [k.open_turn, busy.open_turn],
-            "release_turn": [busy.release_turn],
-            "drafts": [k.drafts],
-            "keep_draft": [lambda: k.keep_draft(draft.id)],
-            "drop_draft": [lambda: k.drop_draft(draft.id)],
-            "enqueue": [lambda: k.enqueue(message()), lambda: k.enqueue(message(id="new"))],
-            "inbox": [k.inbox],
-            "begin_call": [
-                lambda: k.begin_call(asking.seq, 2, idempotent=True),
-                lambda: k.begin_call(asking.seq, 3),
-            ],
-            "finish_call": [lambda: k.finish_call(k.begin_call(asking.seq, 4), "done")],
-            "calls": [k.calls],
-            "resolve_call": [
-                lambda: k.resolve_call(asking.seq, 0, output="done"),
-                lambda: k.resolve_call(asking.seq, 1, retry=True),
-            ],
-            "suspend": [lambda: k.suspend([(asking.seq, 1)], state={"a": 1})],
-            "suspensions": [k.suspensions],
-            "resume": [lambda: k.resume(suspension.id, True)],
-            "delete_suspension": [lambda: k.delete_suspension(suspension.id)],
-            "values": [k.values],
-            "set_values": [lambda: k.set_values({"a": 1})],
-            "drop_values": [k.drop_values],
             "child": [lambda: k.child("new"), lambda: k.child("child")],
             "children": [k.children],
             "fork": [k.fork, lambda: changed.fork(as_of=3)],
             "compactions": [k.compactions],
-            "changes": [changed.changes],
-            "undo": [changed.undo],
-            "redo": [changed.redo],
-            "diff": [lambda: changed.diff(3, 4)],
             "history": [k.history, lambda: k.history(max_tokens=1)],
             "begin_compaction": [k.begin_compaction],
-            "finish_compaction": [lambda: k.finish_compaction(pending, message("summary"))],
             "compact": [lambda: k.compact(lambda window: message("summary"))],
+        },
+        StoreTurns: {
+            "in_progress": [store.turns.in_progress],
+        },
+        StoreCalls: {
+            "unknown": [store.calls.unknown],
+        },
+        StoreSuspensions: {
+            "list": [store.suspensions.list, lambda: store.suspensions.list(user_id="ann", cursor=FIRST_CURSOR)],
+            "answer": [lambda: store.suspensions.answer(str(k.suspensions.create().token), 1)],
+        },
+        Turns: {
+            "list": [k.turns.list],
+            "find": [lambda: k.turns.find("turn"), lambda: k.turns.find(1)],
+            "in_progress": [k.turns.in_progress, busy.turns.in_progress],
+            "release": [busy.turns.release],
+        },
+        Calls: {
+            "begin": [
+                lambda: k.calls.begin(asking.seq, 2, idempotent=True),
+                lambda: k.calls.begin(asking.seq, 3),
+            ],
+            "finish": [lambda: k.calls.finish(k.calls.begin(asking.seq, 4), "done")],
+            "list": [k.calls.list],
+            "resolve": [
+                lambda: k.calls.resolve(asking.seq, 0, output="done"),
+                lambda: k.calls.resolve(asking.seq, 1, retry=True),
+            ],
+        },
+        Suspensions: {
+            "create": [lambda: k.suspensions.create([(asking.seq, 1)], state={"a": 1})],
+            "list": [k.suspensions.list],
+            "answer_by_id": [lambda: k.suspensions.answer_by_id(suspension.id, True)],
+            "delete": [lambda: k.suspensions.delete(suspension.id)],
+        },
+        Drafts: {
+            "list": [k.drafts.list],
+            "keep": [lambda: k.drafts.keep(draft.id)],
+            "drop": [lambda: k.drafts.drop(draft.id)],
+        },
+        Inbox: {
+            "put": [lambda: k.inbox.put(message()), lambda: k.inbox.put(message(id="new"))],
+            "list": [k.inbox.list],
+        },
+        Versions: {
+            "changes": [changed.versions.changes],
+            "undo": [changed.versions.undo],
+            "redo": [changed.versions.redo],
+            "diff": [lambda: changed.versions.diff(3, 4)],
+        },
+        Values: {
+            "get": [k.values.get, store.shared_values("app").get],
+            "set": [lambda: k.values.set({"a": 1}), lambda: store.shared_values("app").set({"a": 1})],
+            "drop": [k.values.drop, lambda: k.values.drop(["a"]), store.shared_values("app").drop],
+        },
+        PendingCompaction: {
+            "finish": [lambda: pending.finish(message("summary"))],
         },
     }
     assert {kind: set(methods) for kind, methods in calls.items()} == {kind: methods_of(kind) for kind in calls}

@@ -28,7 +28,7 @@ class Follower:
 
     def _follow(self, store: Store, key: str, after: int | str) -> None:
         try:
-            self.events.extend(iter(store.tail(key, after=after)))
+            self.events.extend(iter(store.conversation(key).tail(after=after)))
         except Exception as error:
             self.error = error
 
@@ -68,7 +68,7 @@ def follower(store: Store, key: str = "k", after: int | str = 0) -> Iterator[Fol
 
 def channel_of(store: Store, key: str = "k") -> Any:
     """Return the state that the readers of a session share."""
-    return store.context.watcher._channels.get(key)
+    return store.context.watcher.channels.get(key)
 
 
 def until_waiting(store: Store, readers: int = 1, key: str = "k") -> None:

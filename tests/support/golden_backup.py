@@ -1,7 +1,5 @@
-"""`PYTHONPATH=.:tests python tests/support/golden_backup.py` writes a backup and an archive into `tests/data`."""
+"""`PYTHONPATH=.:tests python tests/support/golden_backup.py` writes a backup into `tests/data`."""
 
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
@@ -28,16 +26,18 @@ def fill(store: Store) -> None:
     )
     call = ToolCall(id="call_1", name="get_weather", output={"celsius": -3})
     answer = Message.tool(author="lango-orchestrator", tool_call_id="call_1", tool_calls=[call], extra={"x": "\n"})
-    store.append_messages("plain", [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)])
-    store.set_values("plain", {"state": {"step": 2}, "cursor": None})
-    store.set_shared_values("user:ann", {"name": "Ann", "é": "a\0\ud83d"})
+    store.conversation("plain").append_messages(
+        [answer, Message(role=MessageRole.RECORD, content={"cost": 0.25}, tokens=7)]
+    )
+    store.conversation("plain").values.set({"state": {"step": 2}, "cursor": None})
+    store.shared_values("user:ann").set({"name": "Ann", "é": "a\0\ud83d"})
     plain = store.conversation("plain")
     turn = plain.turn("t-0").begin()
     turn.write(DRAFT)
     turn.abandon()
-    plain.enqueue(Message.user(INBOX, id="m-2", author="ann", tokens=3, sent=["in Rome?"], extra={"x": 1}))
+    plain.inbox.put(Message.user(INBOX, id="m-2", author="ann", tokens=3, sent=["in Rome?"], extra={"x": 1}))
     store.create("expiring", user_id="bob", ttl=timedelta(hours=1))
-    store.append_messages("expiring", [Message.user(f"message {n}", tokens=n) for n in range(3)])
+    store.conversation("expiring").append_messages([Message.user(f"message {n}", tokens=n) for n in range(3)])
     turns = store.open("turns", ttl=timedelta(hours=2))
     turns.save_turn([Message.user("Hello"), Message.assistant("Hi!")], {"input_tokens": 10}, id="t-1")
     turns.compact(lambda window: Message.assistant(f"We said {len(window)} things."))
@@ -46,16 +46,17 @@ def fill(store: Store) -> None:
     calls = store.open("unfinished")
     call = ToolCall(id="call_0", name="pay", arguments={"euros": 40})
     asking = calls.append_message(Message.assistant(tool_calls=[call, call]))
-    calls.finish_call(calls.begin_call(asking.seq, 0), {"paid": True})
-    calls.begin_call(asking.seq, 1)
-    calls.resume(
-        calls.suspend([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id, CONTENTS
+    calls.calls.finish(calls.calls.begin(asking.seq, 0), {"paid": True})
+    calls.calls.begin(asking.seq, 1)
+    calls.suspensions.answer_by_id(
+        calls.suspensions.create([(asking.seq, 1)], state=CONTENTS, reason="Pay 40 €?", ttl=timedelta(hours=1)).id,
+        CONTENTS,
     )
-    calls.suspend(state={"run": 7})
+    calls.suspensions.create(state={"run": 7})
     taken = store.open("taken")
-    taken.enqueue(Message.user("Are you there?", id="m-3"))
+    taken.inbox.put(Message.user("Are you there?", id="m-3"))
     turn = taken.turn("t-1").begin()
-    turn.inbox()
+    turn.take_inbox()
     turn.abandon()
     turns.fork("fork")
     store.create("payloads", ttl=timedelta(hours=3), messages=large_messages())
@@ -74,14 +75,13 @@ def large_messages() -> list[Message]:
 
 
 def main() -> None:
-    """Write both files."""
-    moment = BEGAN
+    """Write the file."""
     with (
         TemporaryDirectory() as folder,
         Store(
             f"sqlite:///{folder}/s.db",
             migrate=True,
-            clock=lambda: moment,
+            clock=lambda: BEGAN,
             payloads=64,
             keep_removed=timedelta(days=1),
         ) as store,
@@ -89,12 +89,6 @@ def main() -> None:
         fill(store)
         written = export(store, BACKUPS / f"{SCHEMA_REVISION}.jsonl", "jsonl", everything=True, replace=True)
         assert [each.error for each in written if each.error] == []
-        moment += timedelta(hours=4)
-        archive = BACKUPS / f"{SCHEMA_REVISION}.db"
-        archive.unlink(missing_ok=True)
-        store.expire(archive=archive)
-    with closing(sqlite3.connect(archive)) as connection:
-        connection.executescript("PRAGMA page_size = 512; VACUUM")
 
 
 if __name__ == "__main__":

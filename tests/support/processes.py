@@ -22,7 +22,6 @@ from typing import Any, Final, TextIO
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        "lango_store.archive",
         "lango_store.interchange.copying",
         "lango_store.cli",
         "lango_store.interchange",

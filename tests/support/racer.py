@@ -92,22 +92,22 @@ class Racer:
 
     def set_values(self) -> None:
         self.mine[f"{self.number}.{self.random.randrange(5)}"] = self.written
-        self.conversation.set_values(self.mine)
+        self.conversation.values.set(self.mine)
         self.look_at_values()
 
     def set_shared_values(self) -> None:
         names = self.random.sample(["a", "b", "c", "d"], 4)
-        self.store.set_shared_values("app", dict.fromkeys(names, self.number))
+        self.store.shared_values("app").set(dict.fromkeys(names, self.number))
 
     def drop_values(self) -> None:
-        self.store.drop_shared_values("app")
-        assert self.conversation.drop_values(list(self.mine)) == len(self.mine)
+        self.store.shared_values("app").drop()
+        assert self.conversation.values.drop(list(self.mine)) == len(self.mine)
         self.mine.clear()
         self.look_at_values()
 
     def look_at_values(self) -> None:
         """Check the values of this racer, which no other racer sets or drops."""
-        assert self.conversation.values(f"{self.number}.") == self.mine
+        assert self.conversation.values.get(f"{self.number}.") == self.mine
 
     def compact(self) -> None:
         def summarize(window: list[Message]) -> list[Message]:
@@ -162,7 +162,7 @@ class Racer:
         forked = self.conversation.fork(upto=None if upto is None else max(upto, 0))
         self.look(forked)
         session = forked.get()
-        turns, log = forked.turns(), forked.all_messages()
+        turns, log = forked.turns.list(), forked.all_messages()
         said = [m for m in log if m.role is not MessageRole.RECORD]
         assert (session.message_count, session.turn_count) == (len(said), len(turns))
         assert session.record_count == len(log) - len(said)

@@ -229,12 +229,6 @@ class ModelSession(ModelLog):
     def is_in_summary(self, message: Message) -> bool:
         return any(turn.turn_no == message.turn_no and turn.kind == "compaction" for turn in self.turns)
 
-    def redact_archived(self, place: int | str, reason: str | None) -> Message:
-        """Redact a message of a session in an archive; this uses up no seq."""
-        old = self.at(place)
-        new = self.log[self.log.index(old)] = self.redacted(old, reason)
-        return new
-
     def redacted(self, old: Message, reason: str | None) -> Message:
         tokens = None if old.tokens is None else 0
         extra = {} if reason is None else {"redacted": reason}

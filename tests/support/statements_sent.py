@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import psycopg
 import sqlalchemy as sa
-from support.every_method import Calls, calls_of, prepare
+from support.every_method import CallsByMethod, calls_of, prepare
 
 from lango_store import Store, create_engine
 from lango_store.tables import FEATURE_TABLE, Base
@@ -29,7 +29,7 @@ def fill(store: Store, cold: Path) -> None:
     prepare(store, cold)
 
 
-def every_call(calls: Calls) -> list[tuple[type, str, int]]:
+def every_call(calls: CallsByMethod) -> list[tuple[type, str, int]]:
     """Return the class, the method and the index of each call."""
     return [(kind, name, way) for kind in calls for name in calls[kind] for way in range(len(calls[kind][name]))]
 

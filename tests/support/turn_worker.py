@@ -58,7 +58,7 @@ class Attempt:
         if self.is_late:
             self.write("late piece", lambda: turn.write("late piece"))
             self.write("late messages", lambda: turn.append_messages([Message(role="record", content="late")] * 2))
-            self.write("late inbox", turn.inbox)
+            self.write("late inbox", turn.take_inbox)
 
     def write(self, name: str, call: Callable[[], object]) -> None:
         try:

@@ -24,19 +24,19 @@ def stream_and_enqueue(store: Store) -> Waiting:
     running = conversation.turn("running \N{SNOWMAN}", flush=timedelta(0)).begin()
     for piece in (TEXT, "and ", TEXT):
         running.write(piece)
-    conversation.enqueue(message(TEXT, author="ann", tokens=3, extra={"x": TEXT}))
-    conversation.enqueue(message({"a": [TEXT, None, 1.0]}, id="m-1", sent=[TEXT]))
-    return conversation.drafts(), conversation.inbox()
+    conversation.inbox.put(message(TEXT, author="ann", tokens=3, extra={"x": TEXT}))
+    conversation.inbox.put(message({"a": [TEXT, None, 1.0]}, id="m-1", sent=[TEXT]))
+    return conversation.drafts.list(), conversation.inbox.list()
 
 
 def assert_waiting(store: Store, stored: Waiting) -> None:
     """Check that a copy of the session has the same drafts and the same inbox, but no lease."""
     conversation = store.conversation("k")
-    assert (conversation.drafts(), conversation.inbox()) == stored
+    assert (conversation.drafts.list(), conversation.inbox.list()) == stored
     assert [draft.text for draft in stored[0]] == ["half of ", f"{TEXT}and {TEXT}"]
     assert contents(stored[1]) == [TEXT, {"a": [TEXT, None, 1.0]}]
     assert lease_of(store) == (None, None, None)
-    assert conversation.open_turn() is None
+    assert conversation.turns.in_progress() is None
 
 
 def lease_of(store: Store) -> Any:

@@ -24,7 +24,7 @@ def talk(session: Conversation) -> None:
 
 def test_open_creates_or_loads_session(store: Store) -> None:
     session = store.open("my-session")
-    assert (session.messages(), session.event_count()) == ([], 0)
+    assert (session.messages(), session.info().turn_count) == ([], 0)
     talk(session)
     assert texts(store.open("my-session").messages()) == ["Hello", "Hi", "How are you?", "Good!"]
 
@@ -48,7 +48,7 @@ def test_save_turn_does_not_change_earlier_messages(store: Store) -> None:
 def test_messages_are_reconstructed_from_all_events(store: Store) -> None:
     session = store.open("s")
     talk(session)
-    assert session.event_count() == 2
+    assert session.info().turn_count == 2
     assert len(session.messages()) == 4
 
 
@@ -64,13 +64,13 @@ def test_total_usage_sums_all_turns(store: Store) -> None:
         "cache": {"read": 7, "write": 2},
         "service_tier": "standard",
     }
-    assert session.turns()[2].usage == usage
+    assert session.turns.list()[2].usage == usage
 
 
 def test_turn_without_messages_is_counted(store: Store) -> None:
     session = store.open("s")
     session.save_turn([], {"input_tokens": 1})
-    assert (session.event_count(), session.messages()) == (1, [])
+    assert (session.info().turn_count, session.messages()) == (1, [])
 
 
 def test_title_can_be_updated(store: Store) -> None:
@@ -87,7 +87,7 @@ def test_fork_is_independent_of_origin(store: Store) -> None:
     assert texts(forked.messages()) == ["Hello", "Hi", "How are you?", "Good!", "only here"]
     assert texts(original.messages()) == ["Hello", "Hi", "How are you?", "Good!"]
     assert forked.info().forked_from == "original"
-    assert (forked.event_count(), original.event_count()) == (3, 2)
+    assert (forked.info().turn_count, original.info().turn_count) == (3, 2)
     assert forked.total_usage() == {"input_tokens": 31, "output_tokens": 20}
 
 
@@ -122,7 +122,7 @@ def test_compaction_with_discard_replaces_all_events_with_one(store: Store) -> N
     session = store.open("s")
     talk(session)
     session.compact(lambda messages: [assistant("Summary of 4 messages")], discard=True)
-    assert session.event_count() == 1
+    assert session.info().turn_count == 1
     assert texts(session.all_messages()) == ["Summary of 4 messages"]
 
 
@@ -130,7 +130,7 @@ def test_compaction_keeps_replaced_messages_in_the_log(store: Store) -> None:
     session = store.open("s")
     talk(session)
     session.compact(lambda messages: [assistant("Summary of 4 messages")])
-    assert session.event_count() == 3
+    assert session.info().turn_count == 3
     assert texts(session.all_messages()) == ["Hello", "Hi", "How are you?", "Good!", "Summary of 4 messages"]
     assert session.total_usage() == {"input_tokens": 30, "output_tokens": 20}
     (compaction,) = session.compactions()

@@ -72,7 +72,7 @@ def test_get_and_append_of_missing_session_raise_session_not_found(store: Store)
 
 def test_session_stores_model_and_settings(store: Store) -> None:
     store.create("k", model="gemini-x", settings={"thinking_level": "low"})
-    store.update("k", model="gemini-y", settings={"thinking_level": "high"})
+    store.conversation("k").update(model="gemini-y", settings={"thinking_level": "high"})
     loaded = store.get("k")
     assert (loaded.model, loaded.settings) == ("gemini-y", {"thinking_level": "high"})
 

@@ -30,14 +30,14 @@ def weather() -> list[Message]:
 
 @pytest.mark.parametrize("key", ["telegram:12345678", "discord:987654321", "cli:direct", "cron:job-abc123", "a b/🌍"])
 def test_session_key_can_be_a_channel_and_a_chat_id(store: Store, key: str) -> None:
-    store.get_or_create(key)
+    store.open(key)
     assert store.get(key).key == key
 
 
 def test_get_or_create_returns_stored_or_empty_session(store: Store) -> None:
-    assert store.get_or_create("cli:direct").messages == []
+    assert store.open("cli:direct").get().messages == []
     store.append_message("cli:direct", message("x"))
-    assert [m.content for m in store.get_or_create("cli:direct").messages] == ["x"]
+    assert [m.content for m in store.open("cli:direct").get().messages] == ["x"]
 
 
 def test_history_has_only_fields_of_chat_apis(store: Store) -> None:

@@ -70,14 +70,13 @@ def test_session_stores_tool_definitions(store: Store) -> None:
     assert session.info().tools == []
 
 
-def test_last_message_returns_last_message_of_a_role(store: Store) -> None:
+def test_messages_contain_the_last_message_of_each_role(store: Store) -> None:
     session = store.open("s", messages=TALK)
-    last_user, last_assistant = session.last_message(MessageRole.USER), session.last_message("assistant")
-    assert last_user is not None
-    assert last_assistant is not None
+    last = {each.role: each for each in session.messages()}
+    last_user, last_assistant = last[MessageRole.USER], last[MessageRole.ASSISTANT]
     assert (last_user.content, last_user.tokens) == ("more", 4)
     assert (last_assistant.content, last_assistant.seq) == ("hi", 3)
-    assert session.last_message("tool") is None
+    assert MessageRole.TOOL not in last
 
 
 def test_clear_with_keep_system_keeps_system_messages(store: Store) -> None:

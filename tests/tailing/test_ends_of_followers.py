@@ -29,8 +29,8 @@ def other(url: str, clock: Clock) -> Iterator[Store]:
 def test_watcher_thread_runs_only_while_readers_wait(store: Store) -> None:
     before = watchers()
     store.create("k", messages=messages(1))
-    assert list(store.tail("k", follow=False)) != []
-    events = store.tail("k")
+    assert list(store.conversation("k").tail(follow=False)) != []
+    events = store.conversation("k").tail()
     next(events)
     assert watchers() == before + 1  # it has read all, and waits next
     events.close()
@@ -98,7 +98,7 @@ def test_closing_the_async_store_ends_followers(url: str, borrowed: bool) -> Non
             await following.create("k", messages=messages(1))
 
             async def follow() -> None:
-                async for _ in following.tail("k"):
+                async for _ in following.conversation("k").tail():
                     pass
 
             reader = asyncio.create_task(follow())
@@ -116,7 +116,7 @@ def test_closing_an_async_tail_removes_the_reader(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k", messages=messages(1))
-            async with aclosing(store.tail("k")) as events:
+            async with aclosing(store.conversation("k").tail()) as events:
                 await anext(events)
                 assert channel_of(store.store).readers == 1
             assert channel_of(store.store) is None
@@ -130,7 +130,7 @@ def test_cancelled_readers_are_removed(url: str) -> None:
             await store.create("k", messages=messages(1))
 
             async def follow() -> None:
-                async for _ in store.tail("k"):
+                async for _ in store.conversation("k").tail():
                     pass
 
             for milliseconds in range(30):  # before, during and after the first read
@@ -150,7 +150,7 @@ def test_waiting_follower_raises_damaged_message_for_a_new_damaged_message(store
     reader = Follower(store, "k")
     until_waiting(store)
     with store.transaction() as tx:
-        tx.append_messages("k", messages(2))
+        tx.conversation("k").append_messages(messages(2))
         with tx.context.snapshot() as connection:
             connection.execute(sa.text("UPDATE lango_message SET extra = '1' WHERE seq = 2"))
     reader.end()

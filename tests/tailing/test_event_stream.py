@@ -260,7 +260,7 @@ def test_closing_the_store_ends_the_stream(url: str, caplog: pytest.LogCaptureFi
 def test_readers_of_one_session_share_the_encoded_event(served: Callable[[Work], None]) -> None:
     async def work(store: AsyncStore, app: EventStream) -> None:
         await store.create("k")
-        events = [store.tail("k") for _ in range(2)]
+        events = [store.conversation("k").tail() for _ in range(2)]
         waiting = [asyncio.ensure_future(anext(each)) for each in events]
         while (channel := channel_of(store.store)) is None or channel.readers < 2:
             await asyncio.sleep(0.01)

@@ -135,7 +135,7 @@ def test_readers_at_the_end_of_the_log_share_one_database_read(url: str, engine:
 
 def test_reader_that_lags_behind_reads_from_the_database_until_it_has_caught_up(store: Store) -> None:
     conversation = store.open("k")
-    late = store.tail("k")
+    late = store.conversation("k").tail()
     with follower(store) as reader:
         until_waiting(store)
         conversation.append_message(message("first"))
@@ -160,7 +160,7 @@ def test_reader_that_lags_behind_reads_from_the_database_until_it_has_caught_up(
 
 def test_reader_that_lags_behind_gets_no_text_that_was_redacted_meanwhile(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
-    late = store.tail("k")
+    late = store.conversation("k").tail()
     next(late)
     with follower(store) as reader:
         until_waiting(store, readers=2)
@@ -195,7 +195,7 @@ def test_waiting_readers_hold_no_connection_and_no_thread(url: str) -> None:
             received: list[Message] = []
 
             async def follow() -> None:
-                async for event in store.tail("k"):
+                async for event in store.conversation("k").tail():
                     if isinstance(event, Appended):
                         received.extend(event.messages)
 
@@ -220,7 +220,7 @@ def test_watcher_measures_how_long_readers_take(url: str) -> None:
             watching = store.store.context.watcher
 
             async def follow() -> None:
-                async for _ in store.tail("k"):
+                async for _ in store.conversation("k").tail():
                     started = time.perf_counter()
                     while time.perf_counter() - started < 0.02:
                         """The reader uses the processor."""
@@ -242,7 +242,7 @@ def test_many_threads_follow_one_session(store: Store) -> None:
 
     def follow(_: int) -> list[Any]:
         contents: list[Any] = []
-        for event in store.tail("k"):
+        for event in store.conversation("k").tail():
             if isinstance(event, Appended):
                 contents += [each.content for each in event.messages]
             if contents[-1:] == ["last"]:

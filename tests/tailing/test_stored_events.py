@@ -1,6 +1,7 @@
 """`tail(follow=False)`: the stored events after a seq or a cursor."""
 
 from datetime import timedelta
+from typing import assert_never
 
 import pytest
 import sqlalchemy as sa
@@ -30,7 +31,7 @@ def store(either_store: Store) -> Store:
 
 
 def stored(store: Store, key: str = "k", after: int | str = 0) -> list[Event]:
-    return list(store.tail(key, after=after, follow=False))
+    return list(store.conversation(key).tail(after=after, follow=False))
 
 
 def test_tail_yields_stored_messages_and_records(store: Store) -> None:
@@ -160,17 +161,17 @@ def test_tail_with_the_cursor_of_an_expired_session_yields_ended(store: Store, c
 @pytest.mark.parametrize("after", ["", "x", "-1", "1-", "1-x", "1.2-00000000", "9999999999999999999", "1-0000000g"])
 def test_text_that_is_not_a_cursor_raises_invalid_cursor(store: Store, after: str) -> None:
     with pytest.raises(InvalidCursor):
-        store.tail("k", after=after)
+        store.conversation("k").tail(after=after)
 
 
 def test_tail_after_a_negative_seq_raises_value_error(store: Store) -> None:
     with pytest.raises(ValueError, match="after=-1"):
-        store.tail("k", after=-1)
+        store.conversation("k").tail(after=-1)
 
 
 def test_tail_with_empty_key_raises_invalid_key(store: Store) -> None:
     with pytest.raises(InvalidKey):
-        store.tail("")
+        store.conversation("").tail()
 
 
 def test_tail_accepts_seq_as_text(store: Store) -> None:
@@ -191,11 +192,11 @@ def test_tail_raises_damaged_message_for_a_damaged_message(store: Store) -> None
 def test_tail_in_a_transaction_yields_uncommitted_writes_but_cannot_follow(url: str) -> None:
     with Store(url) as store, store.transaction() as tx:
         tx.create("k", messages=messages(2))
-        (event,) = tx.tail("k", follow=False)
+        (event,) = tx.conversation("k").tail(follow=False)
         assert isinstance(event, Appended)
         assert len(event.messages) == 2
         with pytest.raises(LangoStoreError, match="follow=False"):
-            tx.tail("k")
+            tx.conversation("k").tail()
 
 
 def test_events_are_equal_after_a_round_trip_through_json(url: str) -> None:
@@ -208,3 +209,22 @@ def test_events_are_equal_after_a_round_trip_through_json(url: str) -> None:
     for event in events:
         assert type(event).model_validate_json(event.model_dump_json()) == event
         assert "\n" not in event.data
+
+
+def described(event: Event) -> str:
+    """Describe an event; type checkers know its class from the field `event`, and that no kind is missing."""
+    if event.event == "appended":
+        return f"{len(event.messages)} messages"
+    if event.event == "changed":
+        return f"{event.kind} after {event.after_seq}"
+    if event.event == "piece":
+        return event.text
+    if event.event == "ended":
+        return event.reason
+    assert_never(event)
+
+
+def test_class_of_an_event_follows_from_its_field_event(store: Store) -> None:
+    conversation = store.open("k", messages=messages(2))
+    conversation.truncate(after=1)
+    assert [described(each) for each in stored(store)][:2] == ["1 messages", "truncate after 1"]

@@ -39,7 +39,7 @@ def text_of(events: Iterable[Event]) -> str:
 
 
 def stored(store: Store, after: int | str = 0) -> list[Event]:
-    return list(store.tail("k", after=after, follow=False))
+    return list(store.conversation("k").tail(after=after, follow=False))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_second_answer_of_a_turn_begins_a_new_draft(store: Store, conversation: 
 def test_next_attempt_of_a_turn_begins_a_new_draft(store: Store, conversation: Conversation) -> None:
     begun(conversation, "It is ra")
     (first,) = stored(store)
-    conversation.release_turn()
+    conversation.turns.release()
     begun(conversation, "It is sunny.")
     assert pieces(stored(store, first.cursor)) == [("t", 0, "It is sunny.")]
 
@@ -108,13 +108,13 @@ def test_failed_turn_ends_the_draft(store: Store, conversation: Conversation) ->
         turn.write("an answer")
         raise ZeroDivisionError
     assert pieces(stored(store, piece.cursor)) == [(None, 0, "")]
-    assert [draft.text for draft in conversation.drafts()] == ["half of an answer"]
+    assert [draft.text for draft in conversation.drafts.list()] == ["half of an answer"]
 
 
 def test_draft_of_open_turn_is_shown_until_the_lease_is_released(store: Store, conversation: Conversation) -> None:
     begun(conversation, "half of ")
     assert pieces(stored(store)) == [("t", 0, "half of ")]
-    conversation.release_turn()
+    conversation.turns.release()
     assert pieces(stored(store)) == []
 
 

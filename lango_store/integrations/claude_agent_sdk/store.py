@@ -159,7 +159,7 @@ class LangoSessionStore(Adapter):
             key: The project, the session and, to delete only one subagent's transcript, the subpath.
         """
         name, whole = self._key(key), key.get("subpath") is None
-        await self._run(lambda store: store.delete(name, children=whole))
+        await self._run(lambda store: store.delete(name, descendants=whole))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """List the subpaths of the live transcripts of a session's subagents.

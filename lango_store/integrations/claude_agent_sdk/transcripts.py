@@ -100,11 +100,13 @@ def append(
     def write(tx: Store) -> Seen:
         if parent is not None and parent_exists:
             with suppress(SessionExpired):
-                tx.update(parent)  # locks the parent, so that it is not deleted before the child is created
+                tx.conversation(
+                    parent
+                ).update()  # locks the parent, so that it is not deleted before the child is created
         try:
-            stored = tx.append_messages(key, messages, create=create, **fields if create else {})
+            stored = tx.conversation(key).append_messages(messages, create=create, **fields if create else {})
         except SessionExpired:
-            stored = tx.append_messages(key, messages, create=True, **fields)
+            stored = tx.conversation(key).append_messages(messages, create=True, **fields)
         leave_branches(tx, key, stored)
         new = [each for each in responses if not stored[each.position].replayed]
         copied = [each for each in new if each.is_copy or (source is not None and _exists(tx, source, each.id))]
@@ -145,10 +147,10 @@ def _is_title(name: Any) -> bool:
 
 
 def _set_title(tx: Store, key: str, field: str, text: str | None) -> None:
-    stored = tx.values(key, prefix=_TITLED).get(_TITLED)
+    stored = tx.conversation(key).values.get(prefix=_TITLED).get(_TITLED)
     if not isinstance(stored, str) or _WEIGHTS.get(stored, 0) <= _WEIGHTS[field]:
-        tx.update(key, title=text)
-        tx.set_values(key, {_TITLED: field})
+        tx.conversation(key).update(title=text)
+        tx.conversation(key).values.set({_TITLED: field})
 
 
 def load(store: Store, key: str, session_id: str) -> list[Entry]:
@@ -216,7 +218,7 @@ def summaries(store: Store, key: str, project_key: str) -> Iterator[SessionSumma
 def _folded(store: Store, info: SessionInfo, names: SessionKey) -> Entry:
     # If the session was created again, or messages were removed, the summary is computed from the start.
     life = [info.created_at.isoformat(), info.last_seq - info.message_count - info.record_count]
-    stored: Any = store.values(info.key, prefix=_FOLDED).get(_FOLDED)
+    stored: Any = store.conversation(info.key).values.get(prefix=_FOLDED).get(_FOLDED)
     is_current = isinstance(stored, dict) and stored.get("life") == life
     data, folded = (stored["data"], stored["seq"]) if is_current else ({}, 0)
     if folded >= info.last_seq:
@@ -227,5 +229,5 @@ def _folded(store: Store, info: SessionInfo, names: SessionKey) -> Entry:
     entries: Any = _entries(info.key, names["session_id"], messages)
     before: SessionSummaryEntry = {"session_id": names["session_id"], "mtime": 0, "data": data}
     summary = fold_session_summary(before, names, entries)["data"]
-    store.set_values(info.key, {_FOLDED: {"life": life, "seq": messages[-1].seq, "data": summary}})
+    store.conversation(info.key).values.set({_FOLDED: {"life": life, "seq": messages[-1].seq, "data": summary}})
     return summary

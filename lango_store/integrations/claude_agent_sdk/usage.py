@@ -145,7 +145,7 @@ def subtract(tx: Store, key: str, usage: ByModel) -> None:
     with suppress(SessionNotFound):
         if not _stored(tx, key).get("added"):
             return
-        tx.update(key)  # locks the session, so that no other subagent subtracts the same tokens
+        tx.conversation(key).update()  # locks the session, so that no other subagent subtracts the same tokens
         stored = _stored(tx, key)
         added = _parsed(stored, "added")
         for model, counts in usage.items():
@@ -188,7 +188,7 @@ def _differences(sums: ByModel, others: ByModel) -> ByModel:
 
 
 def _stored(tx: Store, key: str) -> dict[str, Any]:
-    return mapping(tx.values(key, prefix=_TOTALS).get(_TOTALS))
+    return mapping(tx.conversation(key).values.get(prefix=_TOTALS).get(_TOTALS))
 
 
 def _parsed(stored: Mapping[str, Any], name: str) -> ByModel:
@@ -196,4 +196,4 @@ def _parsed(stored: Mapping[str, Any], name: str) -> ByModel:
 
 
 def _store(tx: Store, key: str, value: dict[str, Any]) -> None:
-    tx.set_values(key, {_TOTALS: value})
+    tx.conversation(key).values.set({_TOTALS: value})

@@ -210,7 +210,7 @@ class LangoSessionService(Adapter, BaseSessionService):
         Returns:
             The state. Its keys do not have the prefix `user:`.
         """
-        return keyed(await self._awaited.shared_values(Ids(app_name, user_id, "").scopes[State.USER_PREFIX]))
+        return keyed(await self._awaited.shared_values(Ids(app_name, user_id, "").scopes[State.USER_PREFIX]).get())
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event to a session, and apply its state changes.
@@ -273,7 +273,7 @@ def _find(store: Store, ids: Ids, config: GetSessionConfig) -> Session:
 
 def _events(conversation: Conversation, info: SessionInfo, messages: Sequence[Message]) -> list[Event]:
     """Return messages as events, with the usage of the turns that have one message."""
-    turns = conversation.turns() if info.turn_count else []
+    turns = conversation.turns.list() if info.turn_count else []
     usages = {turn.turn_no: turn.usage for turn in turns if turn.first_seq == turn.last_seq}
     return [event_of(conversation.key, each, usages.get(each.turn_no or 0)) for each in messages]
 
@@ -293,9 +293,9 @@ def _find_all(store: Store, app_name: str, user_id: str | None) -> list[Session]
 def _session_of(store: Store, ids: Ids, info: SessionInfo, messages: Sequence[Message], events: list[Event]) -> Session:
     """Return a session with its state and these events. Its update time is the time of the last of `messages`."""
     app_name, user_id, id = ids
-    state = keyed(store.values(info.key))
+    state = keyed(store.conversation(info.key).values.get())
     for prefix, scope in ids.scopes.items():
-        state |= keyed(store.shared_values(scope), prefix)
+        state |= keyed(store.shared_values(scope).get(), prefix)
     last = max(messages, key=lambda message: message.seq, default=None)
     updated = info.created_at.timestamp() if last is None else event_of(info.key, last, None).timestamp
     return Session(id=id, app_name=app_name, user_id=user_id, state=state, events=events, last_update_time=updated)
@@ -307,9 +307,9 @@ def _create(tx: Store, ids: Ids, state: dict[str, Any]) -> Session:
     except SessionExists as error:
         if not error.expired:
             raise
-        tx.get_or_create(ids.key, renew=True, **ids.fields)
+        tx.open(ids.key, renew=True, **ids.fields)
     _set_values(tx, ids, state)
-    return _session_of(tx, ids, tx.info(ids.key, expired=True), [], [])
+    return _session_of(tx, ids, tx.conversation(ids.key).info(expired=True), [], [])
 
 
 def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bool:
@@ -323,7 +323,7 @@ def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bo
         replayed = _put(conversation, new, expect=expected)
     except SessionExpired:
         create = False  # if the session was deleted or renewed after it was found to be expired
-        revision = tx.info(ids.key, expired=True).revision
+        revision = tx.conversation(ids.key).info(expired=True).revision
         with suppress(Conflict):
             create = not tx.exists(ids.key) and tx.delete(ids.key, expect=revision)
         replayed = _put(conversation, new, **({"create": True} | ids.fields if create else {}))
@@ -376,6 +376,6 @@ def _set_values(tx: Store, ids: Ids, state: Mapping[str, Any]) -> None:
     values = values_by_prefix(state)
     for prefix in sorted(values):  # a fixed order, so that two writers cannot deadlock
         if prefix:
-            tx.set_shared_values(ids.scopes[prefix], values[prefix])
+            tx.shared_values(ids.scopes[prefix]).set(values[prefix])
         else:
-            tx.set_values(ids.key, values[prefix])
+            tx.conversation(ids.key).values.set(values[prefix])

@@ -67,7 +67,7 @@ def items_in(rows: Sequence[Row]) -> list[Item]:
 def load_turns(store: Store, key: str) -> list[Turn]:
     """Load the turns of a session. The list is empty if the session does not exist."""
     try:
-        return store.conversation(key).turns()
+        return store.conversation(key).turns.list()
     except SessionNotFound:
         return []
 
@@ -82,7 +82,7 @@ def pop_item(store: Store, key: str) -> Item | None:
     """Remove and return the last item of a session; return None if the session has no items."""
 
     def pop(tx: Store) -> Item | None:
-        info = tx.info(key)
+        info = tx.conversation(key).info()
         conversation = tx.conversation(key)
         rows = _rows(key, conversation.messages(last=1, records=True))
         rows = rows or _rows(key, conversation.messages(records=True))
@@ -114,7 +114,7 @@ def replace_window(store: Store, window: Window, output: Sequence[Item]) -> None
         Conflict: The session was compacted, or its items were changed or removed, since the
             window was read.
     """
-    store.conversation(window.pending.session.key).finish_compaction(window.pending, messages_of(output))
+    window.pending.finish(messages_of(output))
 
 
 def replace_end(store: Store, window: Window, start: int, output: Sequence[Item]) -> None:

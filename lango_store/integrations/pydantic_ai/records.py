@@ -58,12 +58,12 @@ class Log:
 
     def __init__(self, view: Store, key: str) -> None:
         self.key = key
-        summarized_upto = view.info(key).summarized_upto
+        summarized_upto = view.conversation(key).info().summarized_upto
         messages = view.conversation(key).all_messages()
         self._by_seq = {each.seq: each for each in messages if not _is_record(each) or _LEFT in _extra(each)}
         self.by_id = {entry_id(key, each): each for each in self._by_seq.values()}
         self.summarized = {id for id, each in self.by_id.items() if each.seq <= summarized_upto}
-        self.window = view.messages(key)
+        self.window = view.conversation(key).messages()
         in_window = {each.seq for each in self.window}
         summarized = [each for each in messages if not _is_record(each) and each.seq not in in_window]
         self._lines = {each.seq: (line, index) for line in (self.window, summarized) for index, each in enumerate(line)}
@@ -156,7 +156,7 @@ def _entries(key: str, messages: list[Message], limit: int | None) -> list[Conve
 def read(view: Store, prefix: str, key: str) -> tuple[ConversationRecord, SessionInfo] | None:
     """Return the record of a live session, and the session; return None if the session does not exist or is unused."""
     try:
-        info = view.info(key)
+        info = view.conversation(key).info()
     except SessionNotFound:
         return None
     return None if is_unused(view, info) else (_record(view, prefix, info, _value(view, key)), info)
@@ -189,7 +189,7 @@ def _sessions(view: Store, prefix: str, **filters: Any) -> Iterator[SessionInfo]
 
 
 def _value(view: Store, key: str) -> dict[str, Any]:
-    return mapping(view.values(key, prefix=NAME).get(NAME))
+    return mapping(view.conversation(key).values.get(prefix=NAME).get(NAME))
 
 
 def _record(view: Store, prefix: str, info: SessionInfo, value: dict[str, Any]) -> ConversationRecord:

@@ -177,7 +177,7 @@ def _save(
             _create(tx, key, record.scope)
         else:
             before, info = records.at_revision(tx, prefix, record.conversation_id, expected_revision)
-            tx.update(key, activity=True, expect=info.revision, user_id=record.scope)  # locks the session
+            tx.conversation(key).update(activity=True, expect=info.revision, user_id=record.scope)  # locks the session
         head = None if before is None else before.head_id
         is_linear = [*parents.values(), record.head_id] == [head, *parents]
         new = messages if is_linear else _branch(tx, prefix, record, messages, dict(parents))
@@ -189,14 +189,14 @@ def _save(
                 message.replayed for message in turn.messages
             ):  # the id of an entry is already stored
                 raise ConversationConflict(record.conversation_id)
-        tx.set_values(key, {NAME: records.value_of(record, tx.info(key))})
+        tx.conversation(key).values.set({NAME: records.value_of(record, tx.conversation(key).info())})
 
     _transact(store, write, record.conversation_id)
 
 
 def _create(tx: Store, key: str, scope: str | None) -> None:
     """Create the session of a conversation, or use it if it was opened for a turn and is still empty."""
-    if not (tx.exists(key) and records.is_unused(tx, tx.update(key, user_id=scope))):
+    if not (tx.exists(key) and records.is_unused(tx, tx.conversation(key).update(user_id=scope))):
         create_session(tx, key, user_id=scope)
 
 
@@ -239,7 +239,7 @@ def _branch(
         )
     for message in moved:
         tx.conversation(key).update_message(message.seq, message)
-    first = tx.info(key).last_seq + 1
+    first = tx.conversation(key).info().last_seq + 1
     seqs: dict[str | None, int] = {id: each.seq for id, each in log.by_id.items()} | {None: 0}
     seqs |= {message.id: seq for seq, message in enumerate(new, first)}
     return [each if each.id in new_history else as_left(each, seqs[parents[str(each.id)]]) for each in new]

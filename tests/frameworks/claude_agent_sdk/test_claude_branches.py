@@ -74,7 +74,7 @@ class Agent:
         return f"{project_key_for_directory(self.work)}:{session}"
 
     def texts(self, session: str) -> list[Any]:
-        return [message.content for message in self.store.messages(self.key(session))]
+        return [message.content for message in self.store.conversation(self.key(session)).messages()]
 
     async def seen(self, session: str) -> list[Any]:
         """Return the texts that the SDK sees."""
@@ -90,7 +90,7 @@ async def test_messages_of_a_branch_that_the_sdk_has_left_are_records(
     agent = Agent(store, api, tmp_path)
     session = await agent.ask("One")
     await agent.ask("Two", resume=session)
-    first = store.messages(agent.key(session))[1]
+    first = store.conversation(agent.key(session)).messages()[1]
     entries = await agent.sessions.load({"project_key": agent.key("").removesuffix(":"), "session_id": session})
 
     await agent.ask("Other", resume=session, resume_session_at=first.id)
@@ -138,12 +138,12 @@ async def test_branch_in_small_and_large_transcripts_is_left(store: Store) -> No
         await sessions.append(key, talk)
         await sessions.append(key, [said("user", "a", "1"), said("assistant", "b", "a")])
         await sessions.append(key, [said("user", "c", "b"), said("assistant", "d", "c")])
-        assert texts(store.messages(f"p:{number}")) == ["0", "1", "a", "b", "c", "d"]
+        assert texts(store.conversation(f"p:{number}").messages()) == ["0", "1", "a", "b", "c", "d"]
         left = store.conversation(f"p:{number}").all_messages()[2:-4]
         assert {message.role for message in left} == {MessageRole.RECORD}
         assert len(await sessions.load(key) or []) == length + 4
         await sessions.append(key, [said("user", "e", f"{length - 1}")])
-        assert texts(store.messages(f"p:{number}")) == [*map(str, range(length)), "e"]
+        assert texts(store.conversation(f"p:{number}").messages()) == [*map(str, range(length)), "e"]
 
 
 async def test_parallel_calls_and_their_results_are_kept(store: Store) -> None:
@@ -160,11 +160,11 @@ async def test_parallel_calls_and_their_results_are_kept(store: Store) -> None:
     )
     await sessions.append(KEY, [said("user", "r2", "c2", result("2")), said("user", "r1", "c1", result("1"))])
     await sessions.append(KEY, [said("assistant", "a", "r1"), said("user", "q2", "a"), said("assistant", "a2", "q2")])
-    assert texts(store.messages(NAME)) == ["q", "c1", "c2", "r2", "r1", "a", "q2", "a2"]
+    assert texts(store.conversation(NAME).messages()) == ["q", "c1", "c2", "r2", "r1", "a", "q2", "a2"]
     await sessions.append(KEY, [said("user", "q3", "q")])
-    assert texts(store.messages(NAME)) == ["q", "q3"]
+    assert texts(store.conversation(NAME).messages()) == ["q", "q3"]
     await sessions.append(KEY, [said("user", "q4", "a2")])
-    assert texts(store.messages(NAME)) == ["q", "c1", "c2", "r2", "r1", "a", "q2", "a2", "q4"]
+    assert texts(store.conversation(NAME).messages()) == ["q", "c1", "c2", "r2", "r1", "a", "q2", "a2", "q4"]
 
 
 async def test_messages_before_a_compaction_of_the_cli_and_of_other_programs_are_kept(store: Store) -> None:
@@ -176,7 +176,7 @@ async def test_messages_before_a_compaction_of_the_cli_and_of_other_programs_are
     entries: Any = await sessions.load(KEY)
     await sessions.append(KEY, [said("user", "f", entries[-1]["uuid"])])
     await sessions.append(KEY, [said("user", "g", "gone")])
-    assert texts(store.messages(NAME)) == ["a", "b", "d", "e", entries[-1]["uuid"], "f", "g"]
+    assert texts(store.conversation(NAME).messages()) == ["a", "b", "d", "e", entries[-1]["uuid"], "f", "g"]
 
 
 async def test_fork_via_store_leaves_the_same_branches(store: Store, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ async def test_fork_via_store_leaves_the_same_branches(store: Store, tmp_path: P
     await sessions.append(key, source)
     asked: Any = {**source[1], "uuid": str(uuid.uuid4()), "parentUuid": source[1]["uuid"]}
     await sessions.append(key, [asked])
-    assert len(store.messages(f"{key['project_key']}:{KEY['session_id']}")) == 2
+    assert len(store.conversation(f"{key['project_key']}:{KEY['session_id']}").messages()) == 2
     fork = await fork_session_via_store(sessions, KEY["session_id"], directory=str(tmp_path))
-    assert len(store.messages(f"{key['project_key']}:{fork.session_id}")) == 2
+    assert len(store.conversation(f"{key['project_key']}:{fork.session_id}").messages()) == 2
 
 
 async def test_two_queries_at_once_show_the_branch_that_the_sdk_continues(store: Store) -> None:
@@ -196,7 +196,7 @@ async def test_two_queries_at_once_show_the_branch_that_the_sdk_continues(store:
     await one.append(KEY, [said("user", "a", None), said("assistant", "b", "a")])
     batches = [[said("user", f"{each}", "b"), said("assistant", f"{each}!", f"{each}")] for each in ("c", "d")]
     await asyncio.gather(*(each.append(KEY, batch) for each, batch in zip((one, two), batches, strict=True)))
-    ids = texts(store.messages(NAME))
+    ids = texts(store.conversation(NAME).messages())
     assert ids in (["a", "b", "c", "c!"], ["a", "b", "d", "d!"])
     (last,) = store.conversation(NAME).all_messages(last=1)
     assert ids[-1] == last.id

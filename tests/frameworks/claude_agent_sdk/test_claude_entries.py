@@ -51,7 +51,7 @@ def test_entries_are_stored_in_fields_of_messages(store: Store, sessions: LangoS
     log = store.conversation(NAME).all_messages()
     roles = "record user record record assistant assistant tool assistant record"
     assert [message.role.value for message in log] == roles.split()
-    question, text, call, answer, last = store.messages(NAME)
+    question, text, call, answer, last = store.conversation(NAME).messages()
     assert question.content == "Weather in Oslo?"
     assert question.id == written()[1]["uuid"]
     assert str(question.created_at) == "2026-11-22 14:17:40.601000+00:00"

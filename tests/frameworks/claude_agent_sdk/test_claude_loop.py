@@ -87,7 +87,7 @@ def test_killed_agent_continues_and_model_sees_each_message_once(url: str, api: 
 
     with Store(url) as store:
         key = f"{project}:{session}"
-        said = [(message.role.value, message.content) for message in store.messages(key)]
+        said = [(message.role.value, message.content) for message in store.conversation(key).messages()]
         assert [each for each in said if each[1] not in OF_THE_CLI] == [
             ("user", "Weather in Oslo?"),
             ("assistant", "I will look."),
@@ -136,7 +136,9 @@ def test_sdk_continues_sessions_of_other_programs_and_redacted_sessions(
         ]
         assert asked(api.asked[-1]) == ["My name is Ann.", "Hello Ann.", *rest, "Thanks."]
 
-        (secret,) = [message for message in store.messages(f"{project}:{session}") if message.content == "Thanks."]
+        (secret,) = [
+            message for message in store.conversation(f"{project}:{session}").messages() if message.content == "Thanks."
+        ]
         store.conversation(f"{project}:{session}").redact_message(secret.seq)
         done = agent(url, api, tmp_path, "Bye.", session)
         assert done.returncode == 0, done.stderr

@@ -60,8 +60,8 @@ async def test_usage_of_response_with_several_entries_is_counted_once(
     await sessions.append(KEY, [entry()])
     usage = {"input_tokens": 40, "output_tokens": 22, "cache": {"read": 4}, "speed": "standard"}
     assert store.conversation(NAME).total_usage() == usage
-    assert store.conversation(NAME).event_count() == 4
-    assert store.info(NAME).token_count == 22
+    assert store.conversation(NAME).info().turn_count == 4
+    assert store.conversation(NAME).info().token_count == 22
 
 
 async def test_response_in_several_batches_has_the_usage_of_its_last_entry(
@@ -77,7 +77,7 @@ async def test_response_in_several_batches_has_the_usage_of_its_last_entry(
         "cache": {"read": 2},
         "speed": "standard",
     }
-    assert store.info(NAME).token_count == 13
+    assert store.conversation(NAME).info().token_count == 13
 
 
 def cost_state(start: int = 1, **output_tokens: int) -> Any:
@@ -96,7 +96,7 @@ def response(uuid: str, output_tokens: int, model: str = "opus", **fields: Any) 
 
 
 def output_tokens(store: Store, *, children: bool = True) -> int:
-    return store.conversation(NAME).total_usage(children=children).get("output_tokens", 0)
+    return store.conversation(NAME).total_usage(descendants=children).get("output_tokens", 0)
 
 
 async def test_tokens_that_only_the_cli_has_counted_are_added(store: Store, sessions: LangoSessionStore) -> None:
@@ -160,7 +160,7 @@ async def test_fork_via_store_has_no_usage_of_copied_responses(
     before = store.usage()[0].usage
     forked = await sdk.fork_session_via_store(sessions, KEY["session_id"], directory=str(tmp_path))
     fork: Any = {**key, "session_id": forked.session_id}
-    assert len(store.messages(f"{key['project_key']}:{forked.session_id}")) == 5
+    assert len(store.conversation(f"{key['project_key']}:{forked.session_id}").messages()) == 5
     assert store.usage()[0].usage == before
     await sessions.append(fork, [response("new", 5), cost_state(opus=30)])
     assert store.usage()[0].output_tokens == before["output_tokens"] + 30
@@ -222,21 +222,21 @@ async def test_title_comes_from_the_user_or_else_the_model_or_else_the_summary(
     ]
     for fields, title in steps:
         await sessions.append(KEY, [entry(**fields)])
-        assert store.info(NAME).title == title
-    assert store.info(NAME).metadata == {}
+        assert store.conversation(NAME).info().title == title
+    assert store.conversation(NAME).info().metadata == {}
     assert await sessions.load(KEY) == [entry(**fields) for fields, _ in steps]
 
 
 async def test_title_is_set_by_the_first_entries_of_a_session(store: Store, sessions: LangoSessionStore) -> None:
     for field in ("customTitle", "aiTitle", "summary"):
         await sessions.append({"project_key": "p", "session_id": field}, [entry(uuid="a", **{field: "x"})])
-        assert store.info(f"p:{field}").title == "x"
+        assert store.conversation(f"p:{field}").info().title == "x"
 
 
 async def test_message_of_subagent_has_subagent_name_as_author(store: Store, sessions: LangoSessionStore) -> None:
     said = block("a", "1", isSidechain=True, agentId="a7f")
     await sessions.append(SUB, [said, block("b", "2", isSidechain=False, agentId="a7f")])
-    first, second = store.messages(f"{NAME}/subagents%2Fagent-1")
+    first, second = store.conversation(f"{NAME}/subagents%2Fagent-1").messages()
     assert (first.author, second.author) == ("a7f", None)
     assert (await sessions.load(SUB) or [])[0] == said
 
@@ -284,7 +284,7 @@ async def test_expired_transcript_is_not_listed_and_an_append_starts_a_new_one(u
         assert await sessions.list_subkeys(KEY) == []
         await sessions.append(KEY, [entry(uuid="a", aiTitle="new")])
         assert await sessions.load(KEY) == [entry(uuid="a", aiTitle="new")]
-        assert store.info(NAME).title == "new"
+        assert store.conversation(NAME).info().title == "new"
         assert [found["data"]["ai_title"] for found in await sessions.list_session_summaries(PROJECT)] == ["new"]
 
 
@@ -369,7 +369,7 @@ async def test_session_summary_equals_the_sdks_summary_and_its_mtime_equals_the_
             (listed,) = await sessions.list_sessions(PROJECT)
             assert found["mtime"] == listed["mtime"]
     assert (listed["mtime"], listed["session_id"]) == (1795262407123, KEY["session_id"])
-    assert store.info(NAME).metadata == {}
+    assert store.conversation(NAME).info().metadata == {}
 
 
 async def test_summary_is_rebuilt_after_entries_were_removed(store: Store, sessions: LangoSessionStore) -> None:

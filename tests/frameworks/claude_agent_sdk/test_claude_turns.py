@@ -89,7 +89,7 @@ async def test_concurrent_requests_of_one_session_run_one_after_another_and_dupl
     async with AsyncStore(store) as awaited:
         await asyncio.gather(*(run(awaited, f"request {number % 2}", project, "Hello") for number in range(4)))
     assert questions(api) == [["Hello"], ["Hello", "Answer 1.", "Hello"]]
-    assert [message.content for message in store.messages(project.key)] == [
+    assert [message.content for message in store.conversation(project.key).messages()] == [
         "Hello",
         "Answer 1.",
         "Hello",
@@ -103,11 +103,11 @@ async def test_query_whose_lease_was_taken_over_stores_nothing_more(
     async with AsyncStore(store) as awaited:
         turn = (await awaited.open(project.key)).turn("slow")
         await turn.__aenter__()
-        store.conversation(project.key).release_turn()
+        store.conversation(project.key).turns.release()
         with store.conversation(project.key).turn("other"):
             seen = await project.ask(LangoSessionStore(awaited).in_turn(turn), "Hello", resume=False)
     errors = [message.error for message in seen if type(message).__name__ == "MirrorErrorMessage"]
     assert errors
     assert all("no longer has the lease" in error for error in errors)
     assert len(api.asked) == 1
-    assert store.info(project.key).last_seq == 0
+    assert store.conversation(project.key).info().last_seq == 0

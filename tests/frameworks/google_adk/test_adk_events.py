@@ -198,12 +198,12 @@ async def test_each_value_of_an_event_is_stored_once_in_a_field_of_a_message(ser
     assert record.content == {"invocation_id": "i-1", "actions": {"state_delta": {"done": True}}}
     conversation = service.store.conversation("weather:ann:trip")
     costs = {"prompt_token_count": 120, "candidates_token_count": 30, "total_token_count": 150}
-    assert [turn.usage for turn in conversation.turns()] == [costs, costs]
+    assert [turn.usage for turn in conversation.turns.list()] == [costs, costs]
     assert conversation.total_usage() == {name: 2 * count for name, count in costs.items()}
     info = conversation.info()
     assert (info.agent_id, info.user_id, info.metadata, info.message_count) == ("weather", "ann", {}, 4)
-    assert service.store.values("weather:ann:trip") == {"asked": 1, "done": True}
-    assert service.store.shared_values("google_adk/weather:ann") == {"city": "Oslo"}
+    assert service.store.conversation("weather:ann:trip").values.get() == {"asked": 1, "done": True}
+    assert service.store.shared_values("google_adk/weather:ann").get() == {"city": "Oslo"}
 
 
 # Messages of other programs
@@ -225,7 +225,7 @@ async def test_session_of_another_program_is_read_as_events(service: LangoSessio
             Message.assistant(tool_calls=[ToolCall(id="e", name="odd", arguments="[")]),
         ],
     )
-    store.set_values(key, {"n": 1})
+    store.conversation(key).values.set({"n": 1})
     found = await service.get_session(**WHERE, session_id="trip")
     assert found is not None
     assert found.state == {"n": 1}
@@ -339,7 +339,7 @@ async def test_adk_reads_summary_and_later_events_after_compaction(
     pending = conversation.begin_compaction()
     assert pending is not None
     await service.append_event(session, said("Meanwhile"))
-    conversation.finish_compaction(pending, [Message.assistant("We spoke of the weather.")])
+    pending.finish([Message.assistant("We spoke of the weather.")])
     await service.append_event(session, said("Later"))
     told = ["We spoke of the weather.", "Meanwhile", "Later"]
     for number, expected in ((None, told), (2, told[1:]), (3, told), (9, told), (0, [])):

@@ -64,6 +64,6 @@ def test_new_process_continues_a_killed_run_and_model_sees_each_message_once(url
         ]
         assert trip.total_usage() == {"prompt_token_count": 40, "candidates_token_count": 16, "total_token_count": 56}
         assert [(row.model, row.input_tokens) for row in store.usage(["model"])] == [("script-1", 40)]
-        assert trip.values() == {"asked": 2}
-        assert store.shared_values("google_adk/weather:ann") == {"city": "Oslo"}
+        assert trip.values.get() == {"asked": 2}
+        assert store.shared_values("google_adk/weather:ann").get() == {"city": "Oslo"}
         assert [entry["role"] for entry in trip.history()] == ["user", "assistant", "tool", "assistant"] * 2

@@ -82,7 +82,7 @@ def test_one_of_eight_creators_creates_the_session(url: str) -> None:
     at_once(lambda number: asyncio.run(create(number)))
     (one,) = made
     with Store(url) as store:
-        assert store.values("weather:ann:trip") == one.state
+        assert store.conversation("weather:ann:trip").values.get() == one.state
 
 
 async def test_check_stale_refuses_the_second_writer(store: Store) -> None:
@@ -188,7 +188,7 @@ async def test_append_does_not_recreate_an_expired_session_that_is_deleted_meanw
         with pytest.raises(SessionNotFoundError):
             await service.append_event(session, said("late", actions={"state_delta": {"user:a": 1}}))
         assert not other.exists("weather:ann:trip")
-        assert other.shared_values("google_adk/weather:ann") == {}
+        assert other.shared_values("google_adk/weather:ann").get() == {}
 
 
 def test_check_stale_accepts_exactly_one_of_eight_concurrent_writers(url: str) -> None:
@@ -229,8 +229,8 @@ async def test_read_of_a_session_that_is_being_recreated_never_mixes_old_and_new
             store.delete(key)
             batch = [Message.user(str(number))] * 5
             with store.transaction() as tx:
-                tx.append_messages(key, batch, create=True)
-                tx.set_values(key, {"life": str(number)})
+                tx.conversation(key).append_messages(batch, create=True)
+                tx.conversation(key).values.set({"life": str(number)})
             made.set()
 
     thread = threading.Thread(target=remake)

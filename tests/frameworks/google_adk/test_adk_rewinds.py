@@ -49,7 +49,7 @@ async def ask(runner: Runner, text: str) -> str:
 
 
 def shown(store: Store) -> list[Any]:
-    return [message.content for message in store.messages(KEY)]
+    return [message.content for message in store.conversation(KEY).messages()]
 
 
 async def test_store_shows_what_the_model_sees_after_a_rewind(
@@ -78,7 +78,7 @@ async def test_store_shows_what_the_model_sees_after_a_rewind(
     assert model.seen[-1] == ["Oslo", "answer to Oslo", "Rome"]
     assert shown(store) == [*model.seen[-1], "answer to Rome"]
     assert store.conversation(KEY).total_usage() == {"prompt_token_count": 21, "candidates_token_count": 15}
-    assert store.info(KEY).message_count == 4
+    assert store.conversation(KEY).info().message_count == 4
 
 
 async def test_later_rewind_brings_back_what_an_earlier_rewind_dropped(
@@ -91,13 +91,13 @@ async def test_later_rewind_brings_back_what_an_earlier_rewind_dropped(
     call.invocation_id = answer.invocation_id = "i-2"
     for event in (said("one"), paid, call, answer):
         await service.append_event(session, event)
-    before = store.messages(KEY)
+    before = store.conversation(KEY).messages()
     await service.append_event(session, rewind("i-2", "r-1"))
     assert shown(store) == ["one"]
     await service.append_event(session, paid)  # a retry
     assert shown(store) == ["one"]
     await service.append_event(session, rewind("r-1", "r-2"))
-    assert store.messages(KEY) == before
+    assert store.conversation(KEY).messages() == before
     assert (await stored(service, session)).events == session.events
 
 
@@ -131,7 +131,7 @@ def test_messages_are_the_events_that_adk_keeps(
             event.invocation_id = f"i-{own}"
             await service.append_event(session, event)
             kept = [each.content.parts[0].text for each in rewinds._apply_rewinds(session.events)]
-            assert [message.content for message in store.messages(key)] == kept
+            assert [message.content for message in store.conversation(key).messages()] == kept
         found = await stored(service, session)
         assert found.events == session.events
         assert texts(found) == texts(session)

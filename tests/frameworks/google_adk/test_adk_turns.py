@@ -85,4 +85,4 @@ async def test_run_whose_lease_was_taken_over_stores_nothing_more(url: str, cloc
             assert isinstance(raised.value.__cause__, LeaseLost)
             other.__exit__(None, None, None)
             assert await stored_texts(awaited) == ["Oslo?"]
-        assert [turn.id for turn in store.conversation(KEY).turns()] == ["other"]
+        assert [turn.id for turn in store.conversation(KEY).turns.list()] == ["other"]

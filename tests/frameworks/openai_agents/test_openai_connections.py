@@ -23,11 +23,11 @@ async def test_session_takes_store_async_store_url_or_engine(url: str) -> None:
         async with LangoSession("k", store) as session:
             await session.add_items(said("store"))
             assert session.store is store
-        store.info("k")
+        store.conversation("k").info()
     async with AsyncStore(url) as awaited:
         async with LangoSession("k", awaited) as session:
             await session.add_items(said("async store"))
-        await awaited.info("k")
+        await awaited.conversation("k").info()
     for given in (url, theirs, sa.make_url(url)):
         async with LangoSession("k", given) as session:
             await session.add_items(said("url"))

@@ -260,7 +260,7 @@ def test_message_of_another_program_is_read_and_popped_as_items(url: str, case: 
     message, expected = FOREIGN[case]
     record = Message(role=MessageRole.RECORD, content="a mode", author="somebody")
     with Store(url) as store:
-        store.append_messages("k", [record, message, record], create=True)
+        store.conversation("k").append_messages([record, message, record], create=True)
 
         async def main() -> None:
             session = LangoSession("k", store)
@@ -273,4 +273,4 @@ def test_message_of_another_program_is_read_and_popped_as_items(url: str, case: 
             assert await session.pop_item() is None
 
         asyncio.run(main())
-        assert store.info("k").record_count == 2
+        assert store.conversation("k").info().record_count == 2

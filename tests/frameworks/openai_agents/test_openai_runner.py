@@ -89,8 +89,8 @@ async def test_usage_of_run_is_stored_with_its_turns(store: Store, streamed: boo
     await spoken(session, "Weather?", asks("Oslo", cost=10), asks("Rome", cost=11), says("Cold."), streamed=streamed)
     conversation = store.conversation("k")
     assert conversation.total_usage() == total(10, 11, 20)
-    assert [turn.usage for turn in conversation.turns()] == [total(10), total(11), total(20)]
-    assert [turn.last_seq for turn in conversation.turns()] == [3, 5, 6]
+    assert [turn.usage for turn in conversation.turns.list()] == [total(10), total(11), total(20)]
+    assert [turn.last_seq for turn in conversation.turns.list()] == [3, 5, 6]
     await spoken(session, "And now?", says("Still.", cost=30), streamed=streamed)
     assert conversation.total_usage() == total(10, 11, 20, 30)
 
@@ -135,7 +135,7 @@ async def test_usage_of_a_run_is_counted_once_despite_concurrent_writes(store: S
     item: Any = {"role": "user", "content": "a"}
     await asyncio.gather(*(session.add_items([item], wrapper=wrapper) for _ in range(5)))
     assert store.conversation("k").total_usage() == {"requests": 1, "input_tokens": 7}
-    assert store.info("k").message_count == 5
+    assert store.conversation("k").info().message_count == 5
 
 
 async def test_items_without_usage_create_no_turn(store: Store) -> None:
@@ -143,7 +143,7 @@ async def test_items_without_usage_create_no_turn(store: Store) -> None:
     await session.add_items([{"role": "user", "content": "a"}], wrapper=wrapper)
     assert await session.pop_item(wrapper=wrapper) == {"role": "user", "content": "a"}
     await session.clear_session(wrapper=wrapper)
-    assert store.conversation("k").turns() == []
+    assert store.conversation("k").turns.list() == []
 
 
 async def test_usage_is_kept_when_items_are_popped(store: Store) -> None:

@@ -85,7 +85,7 @@ def test_session_settings_can_be_a_dict_and_have_defaults(url: str) -> None:
 async def test_parallel_tool_calls_are_stored_in_one_message_and_popped_separately(url: str) -> None:
     async with LangoSession("k", url) as session:
         await session.add_items([QUESTION, CALL_OSLO, CALL_ROME])
-        assert session.store.info("k").message_count == 2
+        assert session.store.conversation("k").info().message_count == 2
         assert await session.get_items(1) == [CALL_ROME]
         assert await session.pop_item() == CALL_ROME
         assert await session.get_items() == [QUESTION, CALL_OSLO]
@@ -132,7 +132,7 @@ async def test_clear_removes_items_and_keeps_session_fields(store: Store) -> Non
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     await session.clear_session()
-    info = store.info("k")
+    info = store.conversation("k").info()
     assert (info.user_id, info.title, info.message_count, info.record_count) == ("ann", "Weather", 0, 0)
 
 

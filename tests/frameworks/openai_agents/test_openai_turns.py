@@ -80,14 +80,14 @@ async def test_run_whose_lease_was_taken_over_stores_nothing_more(store: Store, 
         with pytest.raises(LeaseLost):
             await run(awaited, "slow", asked, "Weather?", streamed=streamed)
         (other,) = taken
-        open_turn = store.conversation("k").open_turn()
+        open_turn = store.conversation("k").turns.in_progress()
         assert open_turn is not None
         assert open_turn.id == "other"
         other.__exit__(None, None, None)
         assert words(await LangoSession("k", awaited).get_items()) == ASKED
-        assert [turn.id for turn in store.conversation("k").turns()] == [None, "other"]
+        assert [turn.id for turn in store.conversation("k").turns.list()] == [None, "other"]
         assert store.conversation("k").total_usage() == total(10)
-    assert store.info("k").message_count == 3
+    assert store.conversation("k").info().message_count == 3
 
 
 async def test_item_is_not_popped_after_the_lease_was_taken_over(store: Store) -> None:
@@ -97,7 +97,7 @@ async def test_item_is_not_popped_after_the_lease_was_taken_over(store: Store) -
         session = LangoSession("k", awaited).in_turn(turn)
         await session.add_items([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
         assert await session.pop_item() == {"role": "user", "content": "b"}
-        store.conversation("k").release_turn()
+        store.conversation("k").turns.release()
         with pytest.raises(LeaseLost):
             await session.pop_item()
         assert words(await session.get_items()) == ["a"]

@@ -29,8 +29,8 @@ async def test_entries_of_abandoned_branch_are_readable_but_not_in_window(
     loaded = await load(conversations, "c")
     branched = await conversations.branch("c", at=2, expected_revision=loaded.revision)
     assert texts(branched.messages) == ["1", "2"]
-    assert [message.content for message in store.messages("c")] == ["1", "2"]
-    assert (store.info("c").message_count, store.info("c").record_count) == (2, 2)
+    assert [message.content for message in store.conversation("c").messages()] == ["1", "2"]
+    assert (store.conversation("c").info().message_count, store.conversation("c").info().record_count) == (2, 2)
     branched.messages += exchange("drei")
     await conversations.save(branched)
     assert await texts_of(conversations, "c") == ["1", "2", "drei"]
@@ -42,8 +42,8 @@ async def test_entries_of_abandoned_branch_are_readable_but_not_in_window(
 
     back = await conversations.branch("c", from_entry=stored[2].id, expected_revision=branched.revision)
     assert texts(back.messages) == ["1", "2", "3"]
-    assert [message.content for message in store.messages("c")] == ["1", "2", "3"]
-    assert store.messages("c")[2].role is MessageRole.USER
+    assert [message.content for message in store.conversation("c").messages()] == ["1", "2", "3"]
+    assert store.conversation("c").messages()[2].role is MessageRole.USER
     assert await texts_of(conversations, "c", limit=2) == ["2", "3"]
     record = await read_record(conversations, "c")
     assert len(record.branches) == 2

@@ -171,7 +171,7 @@ def test_each_kind_of_part_is_converted_back_equal(message: ModelMessage) -> Non
 def test_message_is_stored_in_typed_fields(store: Store, conversations: LangoConversationStore) -> None:
     result = asyncio.run(weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c")))
     asyncio.run(conversations.save(result))
-    question, call, answer, reply = store.messages("c")
+    question, call, answer, reply = store.conversation("c").messages()
     assert [message.role for message in (question, call, answer, reply)] == ["user", "assistant", "tool", "assistant"]
     assert (question.content, reply.content) == ("Oslo?", "It is -3 degrees.")
     assert (call.tool_calls[0].name, call.tool_calls[0].arguments) == ("get_weather", {"city": "Oslo"})
@@ -179,7 +179,7 @@ def test_message_is_stored_in_typed_fields(store: Store, conversations: LangoCon
     assert answer.tool_calls[0].output == {"city": "Oslo", "celsius": -3}
     assert (call.tokens, reply.tokens) == (1, 2)
     assert call.created_at == result.all_messages()[1].timestamp
-    assert store.info("c").token_count == 3
+    assert store.conversation("c").info().token_count == 3
 
 
 def test_tuple_and_nan_in_a_tool_return_are_stored_as_list_and_null(

@@ -25,7 +25,7 @@ def test_another_process_continues_a_run_killed_after_the_tool_result(store: Sto
         assert running.stdout.readline() == "the tool has answered\n"
         running.send_signal(signal.SIGKILL)
         assert running.wait(60) == -signal.SIGKILL
-    assert [message.role for message in store.messages("c")] == ["user", "assistant", "tool"]
+    assert [message.role for message in store.conversation("c").messages()] == ["user", "assistant", "tool"]
 
     found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=60).stdout)
     assert found == {"seen": [ANSWERED], "answers": 0}
@@ -35,7 +35,7 @@ def test_another_process_continues_a_run_killed_after_the_tool_result(store: Sto
     asyncio.run(conversations.close())
     assert loaded is not None
     assert words(loaded.messages) == [*ANSWERED, ["text", "Cold."]]
-    assert [message.content for message in store.messages("c")] == ["Weather?", None, None, "Cold."]
+    assert [message.content for message in store.conversation("c").messages()] == ["Weather?", None, None, "Cold."]
     assert loaded.usage == RunUsage(requests=2, input_tokens=20, output_tokens=4, tool_calls=1)
     assert store.conversation("c").total_usage()["requests"] == 2
 

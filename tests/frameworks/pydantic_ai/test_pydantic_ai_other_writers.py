@@ -57,13 +57,13 @@ async def test_conversation_key_is_prefix_and_id(store: Store) -> None:
     stored = await conversations.save(talk, scope="ann")
     await plain.save(conversation("chat/other%", "x"), scope="ann")
     assert store.exists("chat%2Fother%25")
-    assert store.info("chat/telegram:1").user_id == "ann"
+    assert store.conversation("chat/telegram:1").info().user_id == "ann"
     assert await plain.load("telegram:1") is None
     assert [each.conversation_id for each in await conversations.list_conversations(scope="ann")] == ["telegram:1"]
     assert [each.conversation_id for each in await plain.list_conversations(scope="ann")] == ["chat/other%"]
     forked = await conversations.fork("telegram:1", new_conversation_id="f")
     record = await read_record(conversations, "f")
-    assert (record.forked_from, store.info("chat/f").message_count) == ("telegram:1", 2)
+    assert (record.forked_from, store.conversation("chat/f").info().message_count) == ("telegram:1", 2)
     assert await conversations.load("f") == forked
     assert await conversations.read_entry(str(stored[0].id)) == stored[0]
     with pytest.raises(InvalidKey, match="513 characters"):
@@ -77,7 +77,7 @@ async def test_save_conflicts_with_a_concurrent_message_but_not_with_title_or_tt
 ) -> None:
     await conversations.save(conversation("c", "1"))
     loaded = await load(conversations, "c")
-    store.update("c", title="Greetings")
+    store.conversation("c").update(title="Greetings")
     store.touch("c", ttl=timedelta(days=1))
     loaded.messages.append(said("2"))
     await conversations.save(loaded)
@@ -90,15 +90,14 @@ async def test_save_conflicts_with_a_concurrent_message_but_not_with_title_or_tt
     again.messages.append(said("4"))
     await conversations.save(again)
     assert await texts_of(conversations, "c") == ["1", "2", "from elsewhere", "4"]
-    assert store.info("c").title == "Greetings"
+    assert store.conversation("c").info().title == "Greetings"
 
 
 async def test_session_of_another_program_is_loaded_as_a_conversation(
     conversations: Conversations, store: Store
 ) -> None:
     store.create("c", user_id="ann", messages=[Message.system("Be brief."), Message.user("Oslo?", id="m-2")])
-    store.append_messages(
-        "c",
+    store.conversation("c").append_messages(
         [
             Message.assistant(tool_calls=[ToolCall(id="1", name="get_weather", arguments={"city": "Oslo"})]),
             Message.tool(tool_call_id="1", name="get_weather", content="-3"),
@@ -267,7 +266,7 @@ async def test_title_set_during_a_save_is_kept(make_postgres: MakeDatabase) -> N
     def set_title(statement: str, _: float) -> None:
         if titles == ["Greetings"] and "lango_value" in statement:  # the session is read, and not locked yet
             titles.append("set")
-            other.update("c", title="Greetings")
+            other.conversation("c").update(title="Greetings")
 
     with other, Store(url, on_statement=set_title) as store:
         conversations = Conversations(store)
@@ -279,4 +278,4 @@ async def test_title_set_during_a_save_is_kept(make_postgres: MakeDatabase) -> N
         moved = replace(record, head_id=source[1].id, revision="r2")
         await conversations.write_record(moved, expected_revision=record.revision)
         assert await texts_of(conversations, "c") == ["1", "2"]
-        assert (titles, store.info("c").title) == (["Greetings", "set"], "Greetings")
+        assert (titles, store.conversation("c").info().title) == (["Greetings", "set"], "Greetings")

@@ -33,7 +33,7 @@ async def test_conversation_record_is_loaded_equal_and_listed_by_updated_at(conv
         )
         await conversations.write_record(record, expected_revision=None)
         assert await conversations.read_record(id) == record
-        (turn,) = conversations.store.conversation(id).turns()
+        (turn,) = conversations.store.conversation(id).turns.list()
         assert turn.created_at >= began  # which is when it was saved, whatever the record says
     records = await conversations.read_records(limit=2)
     assert [record.conversation_id for record in records] == ["b", "a"]
@@ -76,11 +76,11 @@ async def test_usage_of_a_conversation_equals_the_total_usage_of_the_session(
     dumped = ConversationTypeAdapter.dump_python(talk, mode="json")["usage"]
     assert store.conversation("c").total_usage() == dumped
     assert dumped["requests"] == 6
-    turns = store.conversation("c").turns()
+    turns = store.conversation("c").turns.list()
     assert [turn.usage["requests"] for turn in turns] == [2, 2, 2]
     assert [turn.usage["input_tokens"] for turn in turns] == [8, 8, 8]
     await conversations.save(talk)
-    assert len(store.conversation("c").turns()) == 3
+    assert len(store.conversation("c").turns.list()) == 3
 
 
 async def test_usage_in_the_store_equals_the_usage_of_the_conversations(

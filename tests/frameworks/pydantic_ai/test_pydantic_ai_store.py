@@ -64,7 +64,7 @@ async def test_save_with_a_stale_revision_is_a_conflict_and_writes_nothing(
     one.messages.append(said("one"))
     other.messages.append(said("other"))
     await conversations.save(one)
-    before = store.get("c"), store.values("c")
+    before = store.get("c"), store.conversation("c").values.get()
     with pytest.raises(ConversationConflict) as conflict:
         await conversations.save(other)
     assert conflict.value.conversation_id == "c"
@@ -73,7 +73,7 @@ async def test_save_with_a_stale_revision_is_a_conflict_and_writes_nothing(
     entry = ConversationEntry(id="x", parent_id=record.head_id, message=said("other"))
     with pytest.raises(ConversationConflict):
         await conversations.write_record(stale, new_entries=[entry], expected_revision="old")
-    assert (store.get("c"), store.values("c")) == before
+    assert (store.get("c"), store.conversation("c").values.get()) == before
 
 
 async def test_taken_conversation_id_is_a_conflict_and_writes_nothing(
@@ -82,30 +82,30 @@ async def test_taken_conversation_id_is_a_conflict_and_writes_nothing(
     for id in ("c", "d"):
         await conversations.save(conversation(id, *["1"] * (id == "d")))
     for id in ("c", "d"):
-        before = store.get(id), store.values(id)
+        before = store.get(id), store.conversation(id).values.get()
         with pytest.raises(ConversationConflict):
             await conversations.save(conversation(id, "another"))
         with pytest.raises(ConversationConflict):
             await conversations.fork("d", new_conversation_id=id)
-        assert (store.get(id), store.values(id)) == before
+        assert (store.get(id), store.conversation(id).values.get()) == before
 
 
 async def test_taken_entry_id_is_a_conflict_and_writes_nothing(conversations: Conversations, store: Store) -> None:
     stored = await conversations.save(conversation("c", "1", "2"))
     record = await read_record(conversations, "c")
-    before = store.get("c"), store.values("c")
+    before = store.get("c"), store.conversation("c").values.get()
     again = ConversationEntry(id=str(stored[0].id), parent_id=record.head_id, message=asked("3"))
     with pytest.raises(ConversationConflict):
         await conversations.write_record(
             replace(record, head_id=again.id, revision="r"), new_entries=[again], expected_revision=record.revision
         )
-    assert (store.get("c"), store.values("c")) == before
+    assert (store.get("c"), store.conversation("c").values.get()) == before
 
 
 async def test_unknown_head_is_a_conflict_and_writes_nothing(conversations: Conversations, store: Store) -> None:
     await conversations.save(conversation("c", "1"))
     record = await read_record(conversations, "c")
-    before = store.get("c"), store.values("c")
+    before = store.get("c"), store.conversation("c").values.get()
     entry = ConversationEntry(parent_id="nobody", message=asked("2"))
     for expected, entries, written in (
         (None, [], ConversationRecord(conversation_id="d", head_id="nobody")),
@@ -115,7 +115,7 @@ async def test_unknown_head_is_a_conflict_and_writes_nothing(conversations: Conv
     ):
         with pytest.raises(ConversationConflict):
             await conversations.write_record(written, new_entries=entries, expected_revision=expected)
-    assert (store.get("c"), store.values("c")) == before
+    assert (store.get("c"), store.conversation("c").values.get()) == before
     assert not store.exists("d")
 
 
@@ -162,11 +162,11 @@ async def test_message_that_could_not_be_loaded_is_refused_and_nothing_is_writte
     await conversations.save(conversation("c", "1"))
     loaded = await conversations.load("c")
     assert loaded is not None
-    before = store.get("c"), store.values("c")
+    before = store.get("c"), store.conversation("c").values.get()
     loaded.messages += [said("good"), ModelResponse(parts=[UNREADABLE[name]])]
     with pytest.raises(InvalidMessage):
         await conversations.save(loaded)
-    assert (store.get("c"), store.values("c")) == before
+    assert (store.get("c"), store.conversation("c").values.get()) == before
     with pytest.raises(InvalidMessage):
         await conversations.save(Conversation(conversation_id="new", messages=loaded.messages))
     assert not store.exists("new")

@@ -78,15 +78,15 @@ async def test_run_whose_lease_was_taken_over_stores_nothing(store: Store, clock
             await run(awaited, "slow", agent(take_over), "Oslo?")
         other.__exit__(None, None, None)
         assert await LangoConversationStore(awaited).load("c") is None
-    assert [turn.id for turn in store.conversation("c").turns()] == ["other"]
+    assert [turn.id for turn in store.conversation("c").turns.list()] == ["other"]
 
 
 async def test_session_without_a_saved_conversation_is_not_loaded_as_a_conversation(store: Store) -> None:
     store.open("c")
-    store.set_values("c", {"color": "blue"})
+    store.conversation("c").values.set({"color": "blue"})
     conversations = LangoConversationStore(store)
     assert await conversations.load("c") is None
     await conversations.save(Conversation(conversation_id="c"), scope="ann")
     assert await texts_of(conversations, "c", scope="ann") == []
-    assert store.values("c", prefix="color") == {"color": "blue"}
+    assert store.conversation("c").values.get(prefix="color") == {"color": "blue"}
     await conversations.close()

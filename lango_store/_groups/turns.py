@@ -1,0 +1,142 @@
+"""Turns, the drafts of their answers, and the messages that wait for them: `turns`, `drafts` and `inbox`."""
+
+from lango_store._groups.base import SessionPart, StorePart
+from lango_store._operations import drafts, inbox, leases, turns
+from lango_store._operations.appends import Batch
+from lango_store._values.model import Draft, Message, OpenTurn, Turn
+
+
+class Turns(SessionPart):
+    """The turns of a session: `Conversation.turns`. `save_turn` and `turn` of the conversation store new turns.
+
+    Attributes:
+        key: The session's key.
+    """
+
+    def find(self, turn_no_or_id: int | str) -> Turn | None:
+        """Return a turn with its messages, without those that were deleted.
+
+        Args:
+            turn_no_or_id: The `turn_no` of the turn (an int), or the `id` that was passed to `save_turn` or `turn`
+                (text). The messages of a compaction are the summary.
+
+        Returns:
+            The turn, or None if the session has no such turn.
+        """
+        return self._context.read_together(turns.find, self.key, turn_no_or_id)
+
+    def in_progress(self) -> OpenTurn | None:
+        """Return the session's turn that has begun and not ended, or None.
+
+        `held` of the turn is False if its lease has ended, because its process died, was paused, or wrote nothing for
+        too long.
+        """
+        return self._context.on_primary().read(leases.find, self.key)
+
+    def release(self) -> OpenTurn | None:
+        """Release the lease of the turn in progress, so that another turn can begin at once.
+
+        If the process of the turn still runs, its next write raises `LeaseLost`. Only the result of a call that it has
+        begun can still be stored.
+
+        Returns:
+            The turn as it was before the release, or None if there was none.
+        """
+        return self._context.transact(leases.release_any, self.key)
+
+    def list(self) -> list[Turn]:
+        """List the turns and compactions, oldest first, without their messages."""
+        return self._context.read_together(turns.read_all, self.key)
+
+
+class StoreTurns(StorePart):
+    """The turns of all sessions: `Store.turns`."""
+
+    def in_progress(self) -> list[OpenTurn]:
+        """List the turns that have begun and not ended, of all live sessions.
+
+        At most 1,000 are listed, in the order in which their leases end.
+
+        `held` of a turn is False if its lease has ended, because its process died, was paused, or wrote nothing for too
+        long. `Conversation.turns.release` releases a lease.
+        """
+        return self._context.on_primary().read(leases.read)
+
+
+class Drafts(SessionPart):
+    """The drafts of a session: `Conversation.drafts`.
+
+    A draft is text that a turn has streamed with `RunningTurn.write` and not appended. Saving a turn deletes its
+    drafts.
+
+    Attributes:
+        key: The session's key.
+    """
+
+    def keep(self, id: str) -> Message:
+        """Append a draft to the log as an interrupted answer, and delete the draft.
+
+        Args:
+            id: The id of the draft.
+
+        Returns:
+            The stored message: an assistant message whose `extra` has `"interrupted": true`.
+
+        Raises:
+            TurnInProgress: The turn that writes the draft still has the lease; nothing was written.
+            DraftNotFound: The session has no such draft; nothing was written.
+        """
+        return self._context.transact(drafts.keep, self.key, id, lambda answer: self._context.batch([answer]))
+
+    def drop(self, id: str) -> bool:
+        """Delete a draft.
+
+        Args:
+            id: The id of the draft.
+
+        Returns:
+            True if the draft existed, otherwise False.
+
+        Raises:
+            TurnInProgress: The turn that writes the draft still has the lease; nothing was deleted.
+        """
+        return self._context.transact(drafts.drop, self.key, id)
+
+    def list(self) -> list[Draft]:
+        """List the drafts, oldest first, including the draft of a turn in progress."""
+        return self._context.on_primary().read_together(drafts.read, self.key)
+
+
+class Inbox(SessionPart):
+    """The inbox of a session: `Conversation.inbox`.
+
+    A message in the inbox is not in the log and not in the window until a turn calls `RunningTurn.take_inbox`, which
+    moves it to the log.
+
+    Attributes:
+        key: The session's key.
+    """
+
+    def put(self, message: Message) -> Message:
+        """Store a message in the inbox, for example while a turn is running.
+
+        Like an append, this sets `updated_at` and restarts the session's TTL, but `revision` does not change.
+
+        Args:
+            message: The message to store. A message whose `id` is in the inbox or in the log already is not stored
+                again; the stored one is returned with `replayed=True`.
+
+        Returns:
+            The stored message. Its `seq` is 0 until it is in the log. A message without an id gets one from
+            `RunningTurn.take_inbox`.
+
+        Raises:
+            InvalidMessage: The message cannot be stored losslessly; nothing was written.
+        """
+        new = Batch([self._context.counted(message)])
+        run = self._context.transact if new.ids else self._context.transact_once
+        return run(inbox.enqueue, self.key, new)
+
+    def list(self) -> list[Message]:
+        """List the messages in the order of their arrival. Their `seq` is 0."""
+        return self._context.on_primary().read_together(inbox.read, self.key)
