@@ -24,15 +24,15 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
 from lango_store._rows.encoding import checked_key, encode_id
-from lango_store._values.model import Message, MessageRole
+from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import DatabaseBusy, quoted
+from lango_store.window.repair import INSTRUCTIONS
 
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
 ALL: Final = 2**62
 """A limit above any number of messages, to which the length of a summary can be added without overflow."""
-INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
 def _read(_: Dialect, *, backwards: bool) -> sa.Executable:

@@ -39,12 +39,6 @@ _OWN: Final[dict[str, dict[str, frozenset[str]]]] = {
     "gemini": {},
 }
 """The types of blocks that each format admits in the messages of a role."""
-_WITHOUT_ATTACHMENTS: Final = {
-    "openai": ("assistant", "tool", "system"),
-    "openai-responses": ("assistant", "system"),
-    "anthropic": ("assistant",),
-    "gemini": (),
-}
 _DATA_URI: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 _SIGNATURES: Final = ("thought_signature", "thoughtSignature")
 _PDF: Final = "application/pdf"
@@ -102,9 +96,11 @@ def is_thought(block: dict[str, Any]) -> bool:
 
 def is_blank(content: Any) -> bool:
     """Return True for a content without anything to send: no text besides white space, and no attachment."""
+    if isinstance(content, str):
+        return not content.strip()
     if is_list_of_dicts(content):
         return all(is_thought(block) or _is_blank_text(text_of_block(block)) for block in content)
-    return content in (None, [], {}) or (isinstance(content, str) and not content.strip())
+    return content in (None, [], {})
 
 
 def _is_blank_text(text: str | None) -> bool:
@@ -134,12 +130,8 @@ def converted(content: Any, format: Format, role: str, note: Note) -> Any:
 
 def plain(content: Any, note: Note) -> str:
     """Return a content as text, a paragraph per block, in which the names of attachments stand for them."""
-    if isinstance(content, str) or not is_list_of_dicts(content):
-        return (
-            content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
-        )
-    texts = [_block(block, "openai", "tool", note) for block in content]
-    return "\n\n".join(block["text"] for block in texts if block is not None)
+    written = converted(content, "openai", "tool", note)
+    return written if isinstance(written, str) else "\n\n".join(block["text"] for block in written)
 
 
 def _block(block: dict[str, Any], format: Format, role: str, note: Note) -> dict[str, Any] | None:
@@ -158,11 +150,11 @@ def _block(block: dict[str, Any], format: Format, role: str, note: Note) -> dict
     if media is None:
         note(f"a block of type {block.get('type')!r} is sent as JSON text")
         return _text(json.dumps(block, ensure_ascii=False), format)
-    written = None if role in _WITHOUT_ATTACHMENTS[format] else _WRITERS[format](media)
-    if written is None:
+    written = block if _is_own(block, format, role) else _WRITERS[format](media)
+    if written is None or not (format == "gemini" or _is_own(written, format, role)):
         note(f"{media.label} is named by a text, since the format has no form for it here")
         return _text(f"[{media.label}]", format)
-    return block if _is_own(block, format, role) else written
+    return written
 
 
 def _is_own(block: dict[str, Any], format: Format, role: str) -> bool:
@@ -184,11 +176,11 @@ def _text(text: str, format: Format, signature: str | None = None) -> dict[str, 
 
 def signature_of(fields: dict[str, Any]) -> str | None:
     """Return Gemini's thought signature of a part or of the `extra` of a call."""
-    found = [fields[name] for name in _SIGNATURES if isinstance(fields.get(name), str)]
-    google = (
-        (fields.get("extra_content") or {}).get("google") if isinstance(fields.get("extra_content"), dict) else None
-    )
-    return found[0] if found else signature_of(google) if isinstance(google, dict) else None
+    for name in _SIGNATURES:
+        if isinstance(fields.get(name), str):
+            return str(fields[name])
+    inner = fields.get("google") if "google" in fields else fields.get("extra_content")
+    return signature_of(inner) if isinstance(inner, dict) else None
 
 
 # Attachments

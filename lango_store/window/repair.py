@@ -54,10 +54,8 @@ class Repair(Value):
 class Rules:
     """What a format admits as the id and the name of a call."""
 
-    ids: re.Pattern[str] | None
+    ids: re.Pattern[str]
     names: re.Pattern[str]
-    objects: bool = True
-    """If arguments have to be an object, or its JSON text."""
 
 
 @dataclass
@@ -75,7 +73,7 @@ def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
     """Return the calls of results, for `prompt` and `close_calls`.
 
     Args:
-        calls: The calls that were begun, such as `conversation.calls()`.
+        calls: The calls that were begun, such as `conversation.calls.list()`.
     """
     return {call.result_seq: (call.seq, call.position) for call in calls if call.result_seq is not None}
 
@@ -138,8 +136,10 @@ class Repairer:
 
     def needs_message(self, messages: Sequence[Message], prompt: Sequence[Message]) -> Message | None:
         """Return a user message to add if the prompt has only instructions, although the log has other messages."""
+        if any(message.role not in INSTRUCTIONS for message in prompt):
+            return None
         talk = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
-        if not talk or any(message.role not in INSTRUCTIONS for message in prompt):
+        if not talk:
             return None
         self.note(talk[-1], "first message", "no other message can be sent, so a user message says that it was empty")
         return Message.user(_EMPTY)
@@ -257,13 +257,13 @@ class Repairer:
         calls: list[ToolCall] = []
         for position, call in enumerate(message.tool_calls):
             changes: dict[str, Any] = {}
-            if call.id in self._ids or (rules.ids is not None and not rules.ids.fullmatch(call.id)):
+            if call.id in self._ids or not rules.ids.fullmatch(call.id):
                 changes["id"] = self._new_id(f"call_{message.seq}_{position}")
                 self.note(message, "id", f"id {call.id!r} of a call is {changes['id']!r}")
             if not rules.names.fullmatch(call.name):
                 changes["name"] = valid_name(call.name)
                 self.note(message, "name", f"name {call.name!r} of a tool is {changes['name']!r}")
-            if rules.objects and call.extra.get("type") != "custom" and not _is_object(call.arguments):
+            if call.extra.get("type") != "custom" and not _is_object(call.arguments):
                 changes["arguments"] = as_object(call.arguments)
                 if call.arguments is not None:
                     self.note(message, "arguments", "arguments that are no JSON object are the field of one")

@@ -1,12 +1,4 @@
-"""Fit a conversation into the context of a model.
-
-Most functions take a list of messages in the order of the window, such as `conversation.messages()`, and return a new
-list. They do not change the messages, and do not use a database.
-
-An assistant message that calls tools, together with the results of these calls, is an exchange. `legal_suffix`,
-`plan_eviction` and `fit` keep or remove an exchange as a whole, because providers refuse a result without its call.
-The returned lists have no records, except that of `close_answers`. In a list of messages, records count as 0 tokens.
-"""
+"""Choose the messages of a conversation that fit into the context of a model."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +6,12 @@ from itertools import pairwise
 from typing import Final
 
 from lango_store._values.model import Message, MessageRole
+from lango_store.window.repair import INSTRUCTIONS
 
 Count = Callable[[Message], int]
 """A function that returns the number of tokens of a message."""
 
 _LARGEST: Final = 10**12
-_INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
 def answers(message: Message) -> list[str]:
@@ -257,7 +249,7 @@ def _whole_turns(messages: Sequence[Message], users: list[int], exchanges: list[
             turn = {
                 position
                 for position in range(first, assistants[-1])
-                if messages[position].role not in _INSTRUCTIONS and messages[position].role is not MessageRole.TOOL
+                if messages[position].role not in INSTRUCTIONS and messages[position].role is not MessageRole.TOOL
             }
             yield sorted(turn.union(*(exchange[position] for position in assistants)))
 
