@@ -371,5 +371,5 @@ def restore(
 ) -> None:
     """Restore a session from an archive, which keeps its copy."""
     with open_store(url, "restoring on") as store:
-        session = store.restore(archive, key, ttl=ttl, children=children)
+        session = store.restore(archive, key, ttl=ttl, descendants=children)
     print(f"restored {quantity(session.message_count, 'message')}")

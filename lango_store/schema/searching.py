@@ -13,7 +13,7 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import revision, search
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError, MigrationRefused, SchemaOutOfDate
+from lango_store.errors import MigrationRefused, SchemaOutOfDate, UnsupportedDatabase
 from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
 
 
@@ -123,7 +123,7 @@ def _check_possible(connection: sa.Connection) -> None:
             "distributed tables: search in a copy on one server, or run `lango-store db undistribute` first"
         )
     if (obstacle := dialect_of(connection).search_index.obstacle(connection)) is not None:
-        raise LangoStoreError(obstacle)
+        raise UnsupportedDatabase(obstacle)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from support.databases import MakeDatabase
 from support.factories import contents, message
 from support.locks import until_one_waits
 from support.session_checks import assert_sound
+from support.turns import messages_of
 
 from lango_store import Conversation, RunningTurn, Store, Turn
 from lango_store._dialect import DETECTED, dialect_of
@@ -59,7 +60,7 @@ def saved_during(store: Store, change: Callable[[Conversation], object]) -> Turn
 
 def remove_and_restore(conversation: Conversation) -> None:
     conversation.delete_message(1)
-    conversation.undo()
+    conversation.versions.undo()
 
 
 @pytest.mark.parametrize(
@@ -79,13 +80,13 @@ def test_turn_is_saved_with_the_messages_that_another_transaction_left(
     stored = saved_during(store, change)
     conversation = store.conversation("k")
     assert contents(stored.messages) == expected
-    assert conversation.messages_of(stored) == stored.messages
+    assert messages_of(conversation, stored) == stored.messages
     assert [each.content for each in conversation.messages() if each.turn_no == stored.turn_no] == expected
-    assert conversation.turns() == [stored.model_copy(update={"messages": []})]
+    assert conversation.turns.list() == [stored.model_copy(update={"messages": []})]
     assert_sound(store)
 
 
 def test_turn_is_replayed_if_save_turn_stores_its_id_while_it_ends(store: Store) -> None:
     stored = saved_during(store, lambda conversation: conversation.save_turn([message("other")], id="t"))
     assert (stored.replayed, contents(stored.messages)) == (True, ["other"])
-    assert store.conversation("k").open_turn() is None
+    assert store.conversation("k").turns.in_progress() is None

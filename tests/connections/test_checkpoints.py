@@ -178,13 +178,13 @@ def test_doctor_names_a_large_log_which_shrinks_after_the_snapshot_that_kept_it(
         with store.snapshot() as before:
             before.get("k")
             while log_size(file) <= 4 * LOG_LIMIT:
-                store.append_messages("k", [message("x" * 1_000_000) for _ in range(10)])
+                store.conversation("k").append_messages([message("x" * 1_000_000) for _ in range(10)])
         (finding,) = [each for each in store.examine() if "-wal has" in each.detail]
         assert finding.name == "settings"
         assert f"{log_size(file) >> 20} MiB instead of about 4: a connection keeps a snapshot open" in finding.detail
         assert "wal_checkpoint(TRUNCATE)" in finding.remedy
         for _ in range(30):
-            store.append_messages("k", [message("x" * 40_000) for _ in range(10)])
+            store.conversation("k").append_messages([message("x" * 40_000) for _ in range(10)])
         assert log_size(file) <= LOG_LIMIT
         assert [each for each in store.examine() if "-wal has" in each.detail] == []
     engine.dispose()

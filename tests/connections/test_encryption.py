@@ -62,10 +62,10 @@ def test_encrypted_store_reads_snapshots_and_is_sound(engine: sa.Engine) -> None
     with Store(engine) as store:
         store.create("k", messages=messages(2))
         with store.snapshot() as before:
-            assert before.info("k").last_seq == 2
+            assert before.conversation("k").info().last_seq == 2
             store.append_message("k", message())
-            assert before.info("k").last_seq == 2
-        assert store.info("k").last_seq == 3
+            assert before.conversation("k").info().last_seq == 2
+        assert store.conversation("k").info().last_seq == 3
         assert (store.examine(), schema.check(engine)) == ([], [])
 
 
@@ -115,7 +115,7 @@ def test_two_processes_append_to_one_encrypted_file(tmp_path: Path) -> None:
     writers = [Program(OPEN + WRITER, folder=tmp_path) for _ in range(2)]
     assert [writer.communicate() for writer in writers] == [("", "")] * 2
     engine = encrypted_engine(tmp_path / "chat.db", "only for this example")
-    assert Store(engine).info("k").last_seq == 103
+    assert Store(engine).conversation("k").info().last_seq == 103
     engine.dispose()
 
 

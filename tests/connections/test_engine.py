@@ -318,7 +318,7 @@ def test_settings_of_the_url_do_not_change_how_values_are_sent(make_postgres: Ma
 def test_null_fields_are_stored_on_a_server_with_array_nulls_off(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     with Store(f"{make_postgres()}&options=-carray_nulls%3Doff") as store:
         store.create("k", messages=[message(), message()])
-        store.append_messages("k", [message(), message(tokens=1, name="null")])
+        store.conversation("k").append_messages([message(), message(tokens=1, name="null")])
         before = store.get("k").messages
         interchange.export(store, tmp_path / "a.jsonl", "jsonl", everything=True)
         store.delete("k")

@@ -218,7 +218,7 @@ def test_follower_is_refused_without_a_thread_and_the_next_one_starts_it(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start_no_thread)
             with pytest.raises(DatabaseUnavailable, match="thread"):
-                next(store.tail("k"))
+                next(store.conversation("k").tail())
         assert store.context.watcher.channels == {}
         reader = Follower(store, "k")
         store.append_message("k", message())

@@ -182,7 +182,7 @@ def test_turn_with_a_damaged_message_is_not_saved(make_sqlite: MakeDatabase, tex
             turn.save()
         assert (raised.value.seq, raised.value.field) == (2, "text")
         conversation = store.conversation("k")
-        assert (conversation.turns(), conversation.open_turn() is None) == ([], False)
+        assert (conversation.turns.list(), conversation.turns.in_progress() is None) == ([], False)
         conversation.delete_message(2)
         assert contents(turn.save().messages) == ["a"]
 

@@ -114,8 +114,8 @@ def test_calls_lists_the_tool_name_of_a_call_with_large_arguments(store: Store) 
     conversation = store.open("k")
     call = ToolCall(id="c", name="f", arguments={"text": LARGE})
     conversation.append_message(Message.assistant(tool_calls=[call]))
-    conversation.begin_call(1, 0)
-    assert [each.name for each in conversation.calls()] == ["f"]
+    conversation.calls.begin(1, 0)
+    assert [each.name for each in conversation.calls.list()] == ["f"]
 
 
 def test_end_of_a_turn_reads_payloads_in_the_transaction_that_saves_the_turn(make_postgres: MakeDatabase) -> None:

@@ -109,11 +109,11 @@ def fill_and_check(script: str, url: str, other: str, path: str, folder: Path) -
         store.conversation("k").fork("a fork")
         store.conversation("k").pop_message()
         schema.enable_search(store.engine)
-        before = store.get("k"), store.values("k"), store.conversation("k").turns()
+        before = store.get("k"), store.conversation("k").values.get(), store.conversation("k").turns.list()
         store.append_message("a fork", Message.user("still in the queue"))
     wait_for(start_shell(script, path=path, folder=folder))
     with Store(other) as store:
-        assert (store.get("k"), store.values("k"), store.conversation("k").turns()) == before
+        assert (store.get("k"), store.conversation("k").values.get(), store.conversation("k").turns.list()) == before
         assert [hit.seq for hit in store.search("oslo", key_prefix="k").items] == [1]
         store.append_message("k", Message.user("And in Bergen?"))
         assert [hit.key for hit in store.search("bergen").items] == ["k"]

@@ -119,7 +119,7 @@ def test_session_archived_again_replaces_its_earlier_copy(store: Store, archive:
     for number in range(3):
         store.conversation("k").delete_message(number + 1)
         store.append_message("k", message(f"new {number}"))
-        before = store.messages("k")
+        before = store.conversation("k").messages()
         store.expire(created_before=ALL, archive=archive)
         assert store.restore(archive, "k").messages == before
     assert keys(archive) == ["k"]
@@ -129,13 +129,13 @@ def test_earlier_session_with_the_key_gets_a_new_key_in_the_archive(store: Store
     for name in ("old", "new"):
         store.open("k", messages=[message(name)]).child(name)
         clock.move(hours=1)
-        store.expire(created_before=ALL, archive=archive, children=True)
+        store.expire(created_before=ALL, archive=archive, descendants=True)
         clock.move(hours=-1 if name == "new" else 1)
     latest, child, earlier, earlier_child = keys(archive)
     assert (latest, child, earlier_child) == ("k", "k/new", f"{earlier}/old")
     for key, name in ((earlier, "old"), ("k", "new")):
         for _ in range(2):  # purged again under its present key, each session stays in the archive once
-            assert store.restore(archive, key, children=True).messages[0].content == name
+            assert store.restore(archive, key, descendants=True).messages[0].content == name
             assert {info.key for info in store.iter_sessions()} == {key, f"{key}/{name}"}
             store.expire(created_before=ALL, archive=archive)
     assert keys(archive) == [latest, child, earlier, earlier_child]
@@ -148,7 +148,7 @@ def test_child_that_was_archived_before_its_parent_stays_its_child(store: Store,
     store.open("k").child("a")
     store.expire(created_before=ALL, key_prefix="k/", archive=archive)
     store.expire(created_before=ALL, archive=archive)
-    store.restore(archive, "k", children=True)
+    store.restore(archive, "k", descendants=True)
     assert {info.key for info in store.iter_sessions()} == {"k", "k/a"}
 
 
@@ -175,12 +175,12 @@ def test_session_that_returns_from_a_backup_is_archived_once(store: Store, clock
     store.open("k", messages=[message("first")]).child("a")
     purge(backup)
     for content in ("second", "third"):
-        store.restore(backup, "k", children=True)
+        store.restore(backup, "k", descendants=True)
         purge(cold)
         store.create("k", messages=[message(content)])
         purge(cold)
     with opened(cold) as archived:
-        contents = [m.content for info in archived.iter_sessions() for m in archived.messages(info.key)]
+        contents = [m.content for info in archived.iter_sessions() for m in archived.conversation(info.key).messages()]
         assert archived.count() == 4
     assert sorted(map(str, contents)) == ["first", "second", "third"]
 

@@ -95,7 +95,7 @@ def test_nothing_is_redacted_if_the_archive_does_not_exist(store: Store, path: P
     store.create("k", messages=[message("hunter2")])
     with pytest.raises(InvalidFile, match="does not exist"):
         store.conversation("k").redact_message(1, archive=path)
-    assert store.messages("k")[0].content == "hunter2"
+    assert store.conversation("k").messages()[0].content == "hunter2"
 
 
 def test_redaction_in_an_expired_session_raises_session_expired(store: Store, clock: Clock, path: Path) -> None:

@@ -177,7 +177,7 @@ def test_doctor_finds_ids_that_a_damaged_index_let_in_twice(undistributed: str) 
             index = "'uq_lango_message_id'::regclass"
             connection.exec_driver_sql(f"UPDATE pg_index SET indoption = '3 3' WHERE indexrelid = {index}")
         engine.dispose()
-        store.append_messages("k", new)
+        store.conversation("k").append_messages(new)
         (finding,) = [each for each in store.examine(repair=True) if each.name == "repeated id"]
         assert (finding.subject, finding.repaired) == ("k", False)
         assert "50 ids are stored more than once in lango_message" in finding.detail

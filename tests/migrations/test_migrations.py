@@ -136,8 +136,8 @@ def test_upgrade_to_revision_0108_succeeds_after_the_statements_that_remove_repe
         schema.upgrade(store.engine)
         conversation = store.open("k")
         assert [each.id for each in conversation.all_messages()] == ["a", None, None]
-        assert [turn.id for turn in conversation.turns()] == ["t", None]
-        assert [each.id for each in store.messages("other")] == ["a"]
+        assert [turn.id for turn in conversation.turns.list()] == ["t", None]
+        assert [each.id for each in store.conversation("other").messages()] == ["a"]
         assert schema.check(store.engine) == []
 
 
