@@ -119,9 +119,8 @@ def _responses(items: Sequence[dict[str, Any]]) -> Iterator[str]:
             content = item["content"]
             if item["role"] not in ("system", "developer", "user", "assistant"):
                 yield f"{number}: role {item['role']}"
-            if not (isinstance(content, str) and content.strip()) and not _has_only(
-                content, "input_text", "input_image", "input_file"
-            ):
+            written = ("output_text", "refusal") if item["role"] == "assistant" else ("input_image", "input_file")
+            if not (isinstance(content, str) and content.strip()) and not _has_only(content, "input_text", *written):
                 yield f"{number}: content {content!r}"
         elif kind == "reasoning" and (number + 1 == len(items) or items[number + 1].get("role", "assistant") == "user"):
             yield f"{number}: reasoning without the item that follows it"
