@@ -1,6 +1,5 @@
 """Fit a conversation into the context of a model, and send it in the format of a provider.
 
-
 Most functions take a list of messages in the order of the window, such as `conversation.messages()`, and return a new
 list. They do not change the messages, and do not use a database.
 

@@ -15,10 +15,9 @@ def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[
     message has `sent`, it becomes the `content`. Each output of a tool becomes a separate dict. Roles have their common
     names: `assistant` for `model`, `tool` for `function`.
 
-    A chat API may still refuse the following, which this function does not repair: a content that is None, empty, or
-    neither text nor blocks; blocks of another provider; a call without a result (see `close_calls`) or a result without
-    a call (see `legal_suffix`); a role that the API does not know (`developer`, a second `system`); a name with a
-    space; a lone surrogate.
+    A chat API may still refuse the following, which `prompt` repairs, and this function does not: a content that is
+    None, empty, or neither text nor blocks; blocks of another provider; a call without a result, or a result without a
+    call; a name with a space. Neither repairs a lone surrogate.
 
     Args:
         messages: The messages in their order.
