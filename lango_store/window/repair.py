@@ -7,8 +7,10 @@ the calls, so that the prompt of the next call begins with the prompt of this on
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, as_text
@@ -58,7 +60,7 @@ class Rules:
     names: re.Pattern[str]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Exchange:
     """An assistant message with calls, and the result of each call that has one."""
 
@@ -67,6 +69,10 @@ class _Exchange:
 
     def __post_init__(self) -> None:
         self.results = [None] * len(self.message.tool_calls)
+
+
+_Call = tuple[_Exchange, int]
+"""A call: its exchange, and its position in the message."""
 
 
 def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
@@ -201,15 +207,16 @@ class Repairer:
         entries: list[Message | _Exchange] = []
         by_seq: dict[int, _Exchange] = {}
         known = set(self._recorded.values())
-        open_calls: list[tuple[_Exchange, int]] = []
+        open_calls: defaultdict[str, list[_Call]] = defaultdict(list)
         asker: _Exchange | None = None
         for message in messages:
             if message.role.canonical is not MessageRole.TOOL:
                 asker = None
                 if message.tool_calls:
                     asker = by_seq[message.seq] = _Exchange(message)
-                    places = range(len(message.tool_calls))
-                    open_calls += [(asker, index) for index in places if (message.seq, index) not in known]
+                    for index, call in enumerate(message.tool_calls):
+                        if (message.seq, index) not in known:
+                            open_calls[call.id].append((asker, index))
                 entries.append(asker or message)
                 continue
             seq, index = self._recorded.get(message.seq, (0, 0))
@@ -220,8 +227,8 @@ class Repairer:
                 if found is None:
                     self._leave_out(message, asker)
                     continue
-                open_calls.remove(found)
                 exchange, index = found
+                open_calls[exchange.message.tool_calls[index].id].remove(found)
             if exchange.results[index] is not None:
                 self._leave_out(message, exchange)
                 continue
@@ -312,19 +319,14 @@ def _is_object(arguments: Any) -> bool:
         return False
 
 
-def _call_of(
-    result: Message, asker: _Exchange | None, open_calls: Sequence[tuple[_Exchange, int]]
-) -> tuple[_Exchange, int] | None:
+def _call_of(result: Message, asker: _Exchange | None, open_calls: Mapping[str, Sequence[_Call]]) -> _Call | None:
     """Find the open call of a result: by its id in the last message that has it, otherwise by name and order."""
-
-    def call(place: tuple[_Exchange, int]) -> ToolCall:
-        return place[0].message.tool_calls[place[1]]
-
-    id = result.tool_call_id
-    found = [place for place in open_calls if id and call(place).id == id]
-    found = found or [place for place in open_calls if place[0] is asker and not (id and call(place).id)]
-    found = [place for place in found if call(place).name == result.name] or found
-    return next(place for place in found if place[0] is found[-1][0]) if found else None
+    found = open_calls.get(result.tool_call_id, ()) if result.tool_call_id else ()
+    if not found and asker is not None:
+        ids = {""} if result.tool_call_id else {call.id for call in asker.message.tool_calls}
+        found = sorted((each for id in ids for each in open_calls.get(id, ()) if each[0] is asker), key=itemgetter(1))
+    found = [each for each in found if each[0].message.tool_calls[each[1]].name == result.name] or found
+    return next(each for each in found if each[0] is found[-1][0]) if found else None
 
 
 def _under(call: ToolCall, result: Message) -> Message:

@@ -401,7 +401,7 @@ def test_history_refuses_an_unknown_format(store: Store, options: dict[str, Any]
 
 
 def is_accepted_everywhere(*log: Message) -> bool:
-    return all(faults(window.prompt(numbered(list(log)), format), format) == [] for format in FORMATS)  # type: ignore[arg-type]
+    return all(faults(window.prompt(numbered(list(log)), format), format) == [] for format in FORMATS)
 
 
 def test_message_stored_while_a_call_is_running_stands_after_its_result() -> None:
@@ -426,7 +426,7 @@ def test_result_whose_call_was_compacted_away_does_not_block_the_session(store: 
     conversation.compact(lambda _: [Message.user("summary")])
     conversation.append_messages([Message.tool("late", tool_call_id="toolu_1"), Message.user("go on")])
     for format in FORMATS:
-        prompt = conversation.history(format=format)  # type: ignore[arg-type]
+        prompt = conversation.history(format=format)
         assert faults(prompt, format) == []
         assert "late" not in json.dumps(prompt)
 

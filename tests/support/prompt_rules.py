@@ -131,8 +131,8 @@ def _anthropic(prompt: Sequence[dict[str, Any]]) -> Iterator[str]:
     for role, group in groupby(prompt, lambda message: message["role"]):
         if role not in ("user", "assistant"):
             yield f"role {role}"
-        contents = [message["content"] for message in group]
-        blocks = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents]
+        contents: list[Any] = [message["content"] for message in group]
+        blocks: list[Any] = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents]
         if not all(blocks):
             yield "a message without content"
         turns.append((role, [block for each in blocks for block in each]))
