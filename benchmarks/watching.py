@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.turns import databases
 from lango_store import Appended, AsyncStore, Message, Store
+from lango_store._features.tail.following import watcher_of
 
 SECONDS = 1.5
 IDLE_AFTER, IDLE = 12.0, 20.0
@@ -74,7 +75,7 @@ def follow_in_process(url: str, key: str, readers: int) -> None:
 
 async def joined(store: AsyncStore, key: str, readers: int) -> int:
     """Wait until all readers wait."""
-    channels: dict[str, Any] = store.store.context.watcher.channels
+    channels: dict[str, Any] = watcher_of(store.store.context).channels
     while key not in channels or channels[key].readers < readers:
         await asyncio.sleep(0.01)
     return readers

@@ -1,7 +1,7 @@
 """Sessions and messages of LLM agents in SQLite or PostgreSQL, behind one `Store`."""
 
 from lango_store._engine.engine import create_engine, read_only_engine
-from lango_store._groups import (
+from lango_store._features import (
     Calls,
     Drafts,
     Inbox,
@@ -14,9 +14,10 @@ from lango_store._groups import (
     Values,
     Versions,
 )
+from lango_store._features.tool_calls.effects import Effect
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.lists import Filters
 from lango_store._operations.search import SearchFilters
-from lango_store._services.effects import Effect
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
 from lango_store._values.model import (
     UNSET,
@@ -99,107 +100,23 @@ from lango_store.errors import (
     UnknownFeature,
     UnsupportedDatabase,
 )
-from lango_store.running_turn import RunningTurn
 from lango_store.store import Store
 
-__all__ = [
-    "UNSET",
-    "AlreadyAnswered",
-    "Appended",
-    "AsyncConversation",
-    "AsyncPendingCompaction",
-    "AsyncRunningTurn",
-    "AsyncStore",
-    "AsyncValues",
-    "BegunCall",
-    "CallFinished",
-    "CallInProgress",
-    "CallNotFound",
-    "CallUnknown",
-    "Calls",
-    "Change",
-    "Changed",
-    "Compaction",
-    "Conflict",
-    "Conversation",
-    "DamagedDatabase",
-    "DamagedMessage",
-    "DatabaseBusy",
-    "DatabaseUnavailable",
-    "Diff",
-    "Draft",
-    "DraftNotFound",
-    "Drafts",
-    "Effect",
-    "Ended",
-    "Event",
-    "ExpiryReport",
-    "Filters",
-    "Finding",
-    "InProgress",
-    "Inbox",
-    "InvalidCursor",
-    "InvalidCut",
-    "InvalidFile",
-    "InvalidKey",
-    "InvalidMessage",
-    "InvalidState",
-    "InvalidValue",
-    "LangoStoreError",
-    "LeaseLost",
-    "Message",
-    "MessageNotFound",
-    "MessageRole",
-    "MigrationRefused",
-    "NotFound",
-    "NotKept",
-    "NotPermitted",
-    "OpenTurn",
-    "Page",
-    "Payload",
-    "PayloadNotFound",
-    "PendingCompaction",
-    "Piece",
-    "RunningTurn",
-    "SchemaOutOfDate",
-    "SearchFilters",
-    "SearchHit",
-    "SearchPage",
-    "SearchUnavailable",
-    "Session",
-    "SessionChanges",
-    "SessionExists",
-    "SessionExpired",
-    "SessionFields",
-    "SessionHeld",
-    "SessionInfo",
-    "SessionNotFound",
-    "Stats",
-    "Store",
-    "StoreCalls",
-    "StoreClosed",
-    "StoreSuspensions",
-    "StoreTurns",
-    "Suspension",
-    "SuspensionExpired",
-    "SuspensionNotFound",
-    "SuspensionPage",
-    "Suspensions",
-    "ToolCall",
-    "Turn",
-    "TurnInProgress",
-    "Turns",
-    "Undone",
-    "UniqueViolation",
-    "UnknownFeature",
-    "Unset",
-    "UnsupportedDatabase",
-    "UsageRow",
-    "Values",
-    "Versions",
-    "create_engine",
-    "read_only_engine",
-]
+__all__ = ["AsyncConversation", "AsyncRunningTurn", "AsyncStore", "Conversation", "RunningTurn", "Store"]
+__all__ += ["Filters", "SearchFilters", "create_engine", "read_only_engine"]
+__all__ += ["AsyncPendingCompaction", "AsyncValues", "Calls", "Drafts", "Inbox", "PendingCompaction", "StoreCalls"]
+__all__ += ["StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
+__all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
+__all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "Page", "Payload", "Piece"]
+__all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
+__all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "Undone", "Unset", "UsageRow"]
+__all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
+__all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseUnavailable", "DraftNotFound"]
+__all__ += ["InProgress", "InvalidCursor", "InvalidCut", "InvalidFile", "InvalidKey", "InvalidMessage"]
+__all__ += ["InvalidState", "InvalidValue", "LangoStoreError", "LeaseLost", "MessageNotFound", "MigrationRefused"]
+__all__ += ["NotFound", "NotKept", "NotPermitted", "PayloadNotFound", "SchemaOutOfDate", "SearchUnavailable"]
+__all__ += ["SessionExists", "SessionExpired", "SessionHeld", "SessionNotFound", "StoreClosed", "SuspensionExpired"]
+__all__ += ["SuspensionNotFound", "TurnInProgress", "UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
 
 for _name in __all__:  # tracebacks and pickles show the public name; that of an exception is `lango_store.errors`
     if isinstance(_public := globals()[_name], type) and not issubclass(_public, LangoStoreError):

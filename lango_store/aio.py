@@ -18,30 +18,30 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDi
 
 import sqlalchemy as sa
 
-from lango_store import _groups
+from lango_store import _features
 from lango_store._connections.cancellation import pauses
 from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
+from lango_store._features.tail import following
+from lango_store._features.tool_calls.effects import Effect
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.lists import Filter, Filters
 from lango_store._operations.sessions import check_duration
-from lango_store._services import watching
-from lango_store._services.effects import Effect
 from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
 from lango_store.errors import CallInProgress
-from lango_store.running_turn import RunningTurn
 from lango_store.store import Store, session_pages
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
-Part = TypeVar("Part", bound=_groups.SessionPart)
+Part = TypeVar("Part", bound=_features.SessionPart)
 
 
 class _Twin(Protocol[S_co]):
@@ -115,22 +115,22 @@ class AsyncPart(Generic[S]):
     key: str = _attribute("key")
 
 
-class AsyncTurns(AsyncPart[_groups.Turns]):
+class AsyncTurns(AsyncPart[_features.Turns]):
     """The methods of `Turns` as coroutines."""
 
-    find = awaited(_groups.Turns.find)
-    in_progress = awaited(_groups.Turns.in_progress)
-    release = awaited(_groups.Turns.release)
-    list = awaited(_groups.Turns.list)
+    find = awaited(_features.Turns.find)
+    in_progress = awaited(_features.Turns.in_progress)
+    release = awaited(_features.Turns.release)
+    list = awaited(_features.Turns.list)
 
 
-class AsyncStoreTurns(AsyncPart[_groups.StoreTurns]):
+class AsyncStoreTurns(AsyncPart[_features.StoreTurns]):
     """The methods of `StoreTurns` as coroutines."""
 
-    in_progress = awaited(_groups.StoreTurns.in_progress)
+    in_progress = awaited(_features.StoreTurns.in_progress)
 
 
-class AsyncCalls(AsyncPart[_groups.Calls]):
+class AsyncCalls(AsyncPart[_features.Calls]):
     """The methods of `Calls` as coroutines."""
 
     async def begin(
@@ -156,10 +156,8 @@ class AsyncCalls(AsyncPart[_groups.Calls]):
                 the key or changes nothing. Defaults to False.
 
         Raises:
-            CallUnknown: The call is unknown (its time limit passed without a result, or its result was deleted), and
-                `idempotent` is False; nothing was written.
-            CallInProgress: The call was begun before and has no result, and its time limit has not passed, so it may
-                still be running; nothing was written.
+            CallUnknown: The call is unknown, and `idempotent` is False; nothing was written.
+            CallInProgress: The call may still be running; nothing was written.
             CallNotFound: The session has no such call; nothing was written.
         """
         with _steps(self._twin, "calls.begin") as twin:
@@ -173,66 +171,68 @@ class AsyncCalls(AsyncPart[_groups.Calls]):
                         raise
                 await asyncio.sleep(pause)
 
-    finish = awaited(_groups.Calls.finish)
-    resolve = awaited(_groups.Calls.resolve)
-    list = awaited(_groups.Calls.list)
+    finish = awaited(_features.Calls.finish)
+    resolve = awaited(_features.Calls.resolve)
+    list = awaited(_features.Calls.list)
 
 
-class AsyncStoreCalls(AsyncPart[_groups.StoreCalls]):
+class AsyncStoreCalls(AsyncPart[_features.StoreCalls]):
     """The methods of `StoreCalls` as coroutines."""
 
-    unknown = awaited(_groups.StoreCalls.unknown)
+    unknown = awaited(_features.StoreCalls.unknown)
 
 
-class AsyncSuspensions(AsyncPart[_groups.Suspensions]):
+class AsyncSuspensions(AsyncPart[_features.Suspensions]):
     """The methods of `Suspensions` as coroutines."""
 
-    create = awaited(_groups.Suspensions.create)
-    answer_by_id = awaited(_groups.Suspensions.answer_by_id)
-    delete = awaited(_groups.Suspensions.delete)
-    list = awaited(_groups.Suspensions.list)
+    create = awaited(_features.Suspensions.create)
+    answer_by_id = awaited(_features.Suspensions.answer_by_id)
+    delete = awaited(_features.Suspensions.delete)
+    list = awaited(_features.Suspensions.list)
 
 
-class AsyncStoreSuspensions(AsyncPart[_groups.StoreSuspensions]):
+class AsyncStoreSuspensions(AsyncPart[_features.StoreSuspensions]):
     """The methods of `StoreSuspensions` as coroutines."""
 
-    answer = awaited(_groups.StoreSuspensions.answer)
-    list = awaited(_groups.StoreSuspensions.list)
+    answer = awaited(_features.StoreSuspensions.answer)
+    list = awaited(_features.StoreSuspensions.list)
 
 
-class AsyncDrafts(AsyncPart[_groups.Drafts]):
+class AsyncDrafts(AsyncPart[_features.Drafts]):
     """The methods of `Drafts` as coroutines."""
 
-    keep = awaited(_groups.Drafts.keep)
-    drop = awaited(_groups.Drafts.drop)
-    list = awaited(_groups.Drafts.list)
+    keep = awaited(_features.Drafts.keep)
+    drop = awaited(_features.Drafts.drop)
+    list = awaited(_features.Drafts.list)
 
 
-class AsyncInbox(AsyncPart[_groups.Inbox]):
+class AsyncInbox(AsyncPart[_features.Inbox]):
     """The methods of `Inbox` as coroutines."""
 
-    put = awaited(_groups.Inbox.put)
-    list = awaited(_groups.Inbox.list)
+    put = awaited(_features.Inbox.put)
+    list = awaited(_features.Inbox.list)
+    drop = awaited(_features.Inbox.drop)
+    redact = awaited(_features.Inbox.redact)
 
 
-class AsyncVersions(AsyncPart[_groups.Versions]):
+class AsyncVersions(AsyncPart[_features.Versions]):
     """The methods of `Versions` as coroutines."""
 
-    changes = awaited(_groups.Versions.changes)
-    undo = awaited(_groups.Versions.undo)
-    redo = awaited(_groups.Versions.redo)
-    diff = awaited(_groups.Versions.diff)
+    changes = awaited(_features.Versions.changes)
+    undo = awaited(_features.Versions.undo)
+    redo = awaited(_features.Versions.redo)
+    diff = awaited(_features.Versions.diff)
 
 
-class AsyncValues(AsyncPart[_groups.Values]):
+class AsyncValues(AsyncPart[_features.Values]):
     """The methods of `Values` as coroutines."""
 
-    get = awaited(_groups.Values.get)
-    set = awaited(_groups.Values.set)
-    drop = awaited(_groups.Values.drop)
+    get = awaited(_features.Values.get)
+    set = awaited(_features.Values.set)
+    drop = awaited(_features.Values.drop)
 
 
-class AsyncPendingCompaction(AsyncPart[_groups.PendingCompaction]):
+class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
     """A window that waits for its summary: the result of `AsyncConversation.begin_compaction`.
 
     Attributes:
@@ -243,7 +243,7 @@ class AsyncPendingCompaction(AsyncPart[_groups.PendingCompaction]):
 
     session: Session = _attribute("session")
     window: list[Message] = _attribute("window")
-    finish = awaited(_groups.PendingCompaction.finish)
+    finish = awaited(_features.PendingCompaction.finish)
 
 
 class StoreOptions(TypedDict, total=False):
@@ -414,10 +414,10 @@ class AsyncStore:
     suspensions = _group("suspensions", AsyncStoreSuspensions)
 
     def shared_values(self, scope: str) -> AsyncValues:
-        """Return the shared values of a scope, without accessing the database. This method is not a coroutine.
+        """Return the shared values of a scope, as `Store.shared_values` does. This method is not a coroutine.
 
         Args:
-            scope: Any text of 1 to 512 characters that your application chooses, such as `user:ann`.
+            scope: Any text of 1 to 512 characters.
         """
         return AsyncValues(self._threads, self.store.shared_values(scope))
 
@@ -458,7 +458,7 @@ class AsyncStore:
         if self._is_derived:
             return
         self._threads.close()
-        self.store.context.watcher.interrupt()
+        following.watcher_of(self.store.context).interrupt()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._threads.wait))
 
     async def __aenter__(self) -> Self:
@@ -591,8 +591,8 @@ class AsyncConversation(AsyncPart[Conversation]):
             InvalidState: The store was closed; or `follow` is True and the store belongs to a transaction.
         """
         context = self._twin._context
-        reader = watching.Reader(context, self.key, after, follow=follow)
-        events = watching.follow_async(self._threads, reader)
+        reader = following.Reader(context, self.key, after, follow=follow)
+        events = following.follow_async(self._threads, reader)
         return context.telemetry.each_async("tail", self.key, cast(AsyncGenerator[Event, None], events))
 
     async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:

@@ -10,16 +10,28 @@ from typing import Any, Literal, Unpack, overload
 
 import sqlalchemy as sa
 
-from lango_store import _groups, window
+from lango_store import _features, window
 from lango_store._connections.context import Context
 from lango_store._dialect import Moment
-from lango_store._operations import edits, history, levels, lists, payloads, prompts, removals, sessions, turns
+from lango_store._features import forks, prompts
+from lango_store._features.tail import following
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._features.versions import undo
+from lango_store._operations import (
+    edits,
+    levels,
+    lists,
+    payloads,
+    removals,
+    sessions,
+    turns,
+)
 from lango_store._operations import messages as log
 from lango_store._operations.lists import Filter
 from lango_store._operations.messages import Damaged, PayloadMode, Range
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
-from lango_store._services import appending, archiving, lifecycle, searching, watching
+from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
@@ -38,10 +50,9 @@ from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize
 from lango_store._values.usage import total
 from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
-from lango_store.running_turn import RunningTurn
 
 
-class Conversation(_groups.SessionPart):
+class Conversation(_features.SessionPart):
     """A handle for one session.
 
     Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `versions` and `values`.
@@ -70,23 +81,21 @@ class Conversation(_groups.SessionPart):
         ```
     """
 
-    __slots__ = ()
-
     # Groups of methods
 
-    turns = _groups.of_session(_groups.Turns)
+    turns = _features.of_session(_features.Turns)
     """The turns of the session: list and find them, and look at the turn in progress."""
-    calls = _groups.of_session(_groups.Calls)
+    calls = _features.of_session(_features.Calls)
     """The tool calls of the session: run each of them once."""
-    suspensions = _groups.of_session(_groups.Suspensions)
+    suspensions = _features.of_session(_features.Suspensions)
     """The suspensions of the session: questions that wait for an answer from outside the program."""
-    drafts = _groups.of_session(_groups.Drafts)
+    drafts = _features.of_session(_features.Drafts)
     """The drafts of the session: text that turns have streamed and not appended."""
-    inbox = _groups.of_session(_groups.Inbox)
+    inbox = _features.of_session(_features.Inbox)
     """The inbox of the session: messages that wait for a turn."""
-    versions = _groups.of_session(_groups.Versions)
+    versions = _features.of_session(_features.Versions)
     """The versions of the log: list changes and take them back."""
-    values = _groups.of_session(_groups.Values)
+    values = _features.of_session(_features.Values)
     """The values of the session: JSON by name."""
     # The session
 
@@ -109,7 +118,7 @@ class Conversation(_groups.SessionPart):
         """
         if as_of is not None:
             clock = self._context.now
-            return self._reading(expired).read_together(history.load, self.key, as_of, clock, records=records)
+            return self._reading(expired).read_together(undo.load, self.key, as_of, clock, records=records)
         return self._reading(expired).read(log.load, self.key, records=records)
 
     def info(self, *, expired: bool = False) -> SessionInfo:
@@ -357,7 +366,7 @@ class Conversation(_groups.SessionPart):
             InvalidCursor: `after` is text, but not a cursor.
             InvalidState: The store was closed; or `follow` is True and the store belongs to a transaction.
         """
-        return watching.follow(watching.Reader(self._context, self.key, after, follow=follow))
+        return following.follow(following.Reader(self._context, self.key, after, follow=follow))
 
     def find_message(self, id: str) -> Message | None:
         """Return the message of the log with this `id`, or None.
@@ -750,7 +759,7 @@ class Conversation(_groups.SessionPart):
         if upto is not None and as_of is not None:
             raise TypeError("upto cuts the present log, and as_of copies an earlier one: give one of them")
         new = self._context.new_id() if key is None else key
-        lifecycle.fork(self._context, self.key, new, own_key=key is None, upto=upto, as_of=as_of, ttl=ttl)
+        forks.create(self._context, self.key, new, own_key=key is None, upto=upto, as_of=as_of, ttl=ttl)
         return Conversation(self._context, new)
 
     def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
@@ -779,7 +788,7 @@ class Conversation(_groups.SessionPart):
             return None
         return pending.finish(summarize(summarizer, pending.window), discard=discard)
 
-    def begin_compaction(self, *, records: bool = False) -> _groups.PendingCompaction | None:
+    def begin_compaction(self, *, records: bool = False) -> _features.PendingCompaction | None:
         """Read the window for a compaction in two steps, if a single function call cannot produce the summary.
 
         Args:
@@ -790,7 +799,7 @@ class Conversation(_groups.SessionPart):
             empty.
         """
         read = self._context.on_primary().read(turns.read_window, self.key, records=records)
-        return _groups.PendingCompaction(self._context, read) if read.session.messages else None
+        return _features.PendingCompaction(self._context, read) if read.session.messages else None
 
     def compactions(self) -> list[Compaction]:
         """List the compactions, oldest first, with their summaries."""

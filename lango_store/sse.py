@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from lango_store._services.watching import Reader, follow_async
+from lango_store._features.tail.following import Reader, follow_async
 from lango_store._values.events import Event
 from lango_store.aio import AsyncStore
 from lango_store.errors import (
@@ -55,7 +55,7 @@ _HEADERS: Final = [
 
 
 class EventStream:
-    """An ASGI application that answers `GET /KEY/events` with the events of `AsyncStore.tail`.
+    """An ASGI application that answers `GET /KEY/events` with the events of `AsyncConversation.tail`.
 
     The id of an event is its `cursor`, the type is its class in lower case (`appended`, `changed`, `piece`, `ended`),
     and the data is its other fields as JSON. A browser that reconnects sends the id of the last event, and gets the

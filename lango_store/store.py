@@ -15,14 +15,16 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._groups import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store
-from lango_store._operations import lists, removed, sessions, stats, usage_report
+from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store, usage_report
+from lango_store._features.tail.watcher import Watcher
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._features.usage_report import Prices
+from lango_store._operations import lists, removed, sessions, stats
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.expiry import Policy
 from lango_store._operations.lists import Filter, Filters, Order
 from lango_store._operations.search import SearchFilters
 from lango_store._operations.sessions import Expected
-from lango_store._operations.usage_report import Prices
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, maintenance, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
@@ -30,7 +32,6 @@ from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage,
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
 from lango_store.errors import InvalidState, SessionHeld, quoted
-from lango_store.running_turn import RunningTurn
 
 R = TypeVar("R")
 
@@ -123,6 +124,7 @@ class Store:
             payloads=payloads,
             keep_removed=keep_removed,
             replica=None if replica is None else _replica(replica),
+            watch=Watcher,
         )
 
     # Sessions

@@ -4,6 +4,8 @@ The classes have a separate `metadata`, so that your `SQLModel.metadata` does no
 only to read. Write with the methods of the store, which validate values and maintain the session's counters.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -16,7 +18,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0108"
+SCHEMA_REVISION: Final = "0109"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -28,6 +30,41 @@ FEATURE_TABLE: Final = "lango_feature"
 
 KNOWN_FEATURES: Final = frozenset({"payloads"})
 """The features that this release supports. A database that uses any other feature raises `UnknownFeature`."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What backups, copies, archives, forks, salvage and `doctor` need to know about the rows of a table.
+
+    Backups have the rows in the order in which this module defines the tables: digests depend on the order.
+
+    Attributes:
+        kind: The name of a row in backups.
+        name: The name of a row in errors, a format with its columns; empty if `seq` is enough.
+        since: The revision that added the table.
+        in_forks: True if a fork of a session copies the rows.
+        unset: Columns that a copy of a row does not get.
+        ids: Text columns with ids, which are limited in length and not empty.
+        embedded: A JSON column with an object, whose members backups have in the place of the column.
+        types: The types of JSON columns that cannot have any JSON, with a description.
+    """
+
+    kind: str
+    name: str = ""
+    since: str = BASELINE
+    in_forks: bool = True
+    unset: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    embedded: str = ""
+    types: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+
+
+def _stored(kind: str, **facts: Any) -> dict[str, Any]:
+    return {"info": {"stored": Stored(kind, **facts)}}
+
+
+_NOT_STORED_ELSEWHERE: Final[dict[str, Any]] = {"info": {"stored": None}}
+"""For tables that only this database needs: backups, copies and forks leave their rows out."""
 
 
 class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
@@ -76,6 +113,7 @@ class SessionRow(Base, table=True):
         _index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
         _index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
         _index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
+        _stored("session", unset=("incarnation", "revision", "lease_token", "lease_turn", "lease_until")),
     )
 
     key: str = _key()
@@ -125,7 +163,7 @@ class SessionRow(Base, table=True):
         return live_at(now)
 
     def to_info(self) -> SessionInfo:
-        """Convert the row to the value that `Store.info` returns."""
+        """Convert the row to the value that `Conversation.info` returns."""
         return SessionInfo.model_validate(_values(self, SessionInfo))
 
 
@@ -184,6 +222,7 @@ class TurnRow(_TurnColumns, table=True):
         sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
         _session_reference("fk_lango_turn_session"),
         _index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
+        _stored("turn", ids=("id",)),
     )
 
 
@@ -210,6 +249,7 @@ class MessageRow(_MessageColumns, table=True):
         _index_where(
             "taken_by IS NOT NULL AND turn_no IS NULL", "ix_lango_message_taken_by", "session_key", "taken_by"
         ),
+        _stored("message", ids=("taken_by",)),
     )
 
     def to_message(self) -> Message:
@@ -229,11 +269,57 @@ class PayloadRow(Base, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_payload"),
         _session_reference("fk_lango_payload_session"),
+        _stored("payload", name="payload {digest}", since="0105"),
     )
 
     session_key: str = _key()
     digest: str = _key()
     body: str = Field(sa_type=TEXT)
+
+
+class ChangeRow(Base, table=True):
+    """A row of `lango_change`: one change of a session's log, with the `seq` that it used up.
+
+    Attributes:
+        undo_until: The time until which the removed rows are kept; NULL if they are not kept.
+        added_upto: The last `seq` of the messages that the change itself added, such as a summary; otherwise NULL.
+        consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept, or if the
+            change only replaced content.
+    """
+
+    __tablename__ = "lango_change"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_change"),
+        _session_reference("fk_lango_change_session"),
+        _index_where_set("undo_until", "ix_lango_change_undo_until", "undo_until"),
+        _stored("change", since="0101", unset=("undo_until", "consolidated")),
+    )
+
+    session_key: str = _key()
+    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
+    kind: str = Field(sa_type=TEXT)
+    after_seq: int = Field(sa_type=sa.BigInteger)
+    changed_by: str | None = Field(default=None, sa_type=TEXT)
+    changed_at: datetime = Field(sa_type=TimeColumn)
+    undo_until: datetime | None = Field(default=None, sa_type=TimeColumn)
+    added_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
+    consolidated: int | None = Field(default=None, sa_type=sa.BigInteger)
+
+
+class ValueRow(Base, table=True):
+    """A row of `lango_value`: one named value of a session."""
+
+    __tablename__ = "lango_value"
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
+        _session_reference("fk_lango_value_session"),
+        _stored("value", name="value {name!r}"),
+    )
+
+    session_key: str = _key()
+    name: str = _key()
+    value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
+    updated_at: datetime = Field(sa_type=TimeColumn)
 
 
 class DraftRow(Base, table=True):
@@ -243,6 +329,9 @@ class DraftRow(Base, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_draft"),
         _session_reference("fk_lango_draft_session"),
+        _stored(
+            "draft", name="piece {n}", since="0103", in_forks=False, ids=("turn_id",), types={"piece": (str, "text")}
+        ),
     )
 
     session_key: str = _key()
@@ -254,33 +343,24 @@ class DraftRow(Base, table=True):
 
 
 class InboxRow(Base, table=True):
-    """A row of `lango_inbox`: a message that waits for the next turn.
+    """A row of `lango_inbox`: a message that waits for the next turn. `n` is the order of arrival.
 
-    The columns are those of `lango_message`, but without `seq`, `turn_no`, `payloads`, `logged_at` and
-    `taken_by`. `n` is the order of arrival.
+    Attributes:
+        message: The fields of the message, except `id` and `created_at`.
     """
 
     __tablename__ = "lango_inbox"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_inbox"),
         _session_reference("fk_lango_inbox_session"),
-        sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_inbox_content"),
         _index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
+        _stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False, embedded="message"),
     )
 
     session_key: str = _key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     id: str | None = Field(default=None, sa_type=KEY_TEXT)
-    role: MessageRole = Field(sa_type=RoleColumn)
-    author: str | None = Field(default=None, sa_type=TEXT)
-    name: str | None = Field(default=None, sa_type=TEXT)
-    tool_call_id: str | None = Field(default=None, sa_type=KEY_TEXT)
-    text: str | None = Field(default=None, sa_type=TEXT)
-    content: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    sent: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tool_calls: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    tokens: int | None = Field(default=None, sa_type=sa.BigInteger)
-    extra: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
+    message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     created_at: datetime = Field(sa_type=TimeColumn)
 
 
@@ -296,6 +376,7 @@ class CallRow(Base, table=True):
         _session_reference("fk_lango_call_session"),
         sa.Index("uq_lango_call_position", "session_key", "message_seq", "position", unique=True),
         _index_where("result_seq IS NULL", "ix_lango_call_open", "until"),
+        _stored("call", name="call of message {message_seq}", since="0104", in_forks=False, ids=("effect_key",)),
     )
 
     session_key: str = _key()
@@ -316,6 +397,14 @@ class SuspensionRow(Base, table=True):
         sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_suspension"),
         _session_reference("fk_lango_suspension_session"),
         _index_where("answered_at IS NULL", "ix_lango_suspension_open", "created_at", "session_key", "digest"),
+        _stored(
+            "suspension",
+            name="suspension of message {message_seq}",
+            since="0104",
+            in_forks=False,
+            ids=("digest",),
+            types={"positions": (list[int], "a list of positions")},
+        ),
     )
 
     session_key: str = _key()
@@ -328,49 +417,6 @@ class SuspensionRow(Base, table=True):
     due_at: datetime | None = Field(default=None, sa_type=TimeColumn)
     answer: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
     answered_at: datetime | None = Field(default=None, sa_type=TimeColumn)
-
-
-class ValueRow(Base, table=True):
-    """A row of `lango_value`: one named value of a session."""
-
-    __tablename__ = "lango_value"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
-        _session_reference("fk_lango_value_session"),
-    )
-
-    session_key: str = _key()
-    name: str = _key()
-    value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
-    updated_at: datetime = Field(sa_type=TimeColumn)
-
-
-class ChangeRow(Base, table=True):
-    """A row of `lango_change`: one change of a session's log, with the `seq` that it used up.
-
-    Attributes:
-        undo_until: The time until which the removed rows are kept; NULL if they are not kept.
-        added_upto: The last `seq` of the messages that the change itself added, such as a summary; otherwise NULL.
-        consolidated: The session's `last_consolidated` before the change; NULL if removed rows are not kept, or if the
-            change only replaced content.
-    """
-
-    __tablename__ = "lango_change"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_change"),
-        _session_reference("fk_lango_change_session"),
-        _index_where_set("undo_until", "ix_lango_change_undo_until", "undo_until"),
-    )
-
-    session_key: str = _key()
-    seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
-    kind: str = Field(sa_type=TEXT)
-    after_seq: int = Field(sa_type=sa.BigInteger)
-    changed_by: str | None = Field(default=None, sa_type=TEXT)
-    changed_at: datetime = Field(sa_type=TimeColumn)
-    undo_until: datetime | None = Field(default=None, sa_type=TimeColumn)
-    added_upto: int | None = Field(default=None, sa_type=sa.BigInteger)
-    consolidated: int | None = Field(default=None, sa_type=sa.BigInteger)
 
 
 class RemovedMessageRow(_MessageColumns, table=True):
@@ -386,6 +432,7 @@ class RemovedMessageRow(_MessageColumns, table=True):
         sa.PrimaryKeyConstraint("session_key", "seq", "removed_at", name="pk_lango_removed_message"),
         _session_reference("fk_lango_removed_message_session"),
         sa.Index("ix_lango_removed_message_removed_at", "session_key", "removed_at"),
+        _NOT_STORED_ELSEWHERE,
     )
 
     removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
@@ -405,6 +452,7 @@ class RemovedTurnRow(_TurnColumns, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "turn_no", "removed_at", name="pk_lango_removed_turn"),
         _session_reference("fk_lango_removed_turn_session"),
+        _NOT_STORED_ELSEWHERE,
     )
 
     removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
@@ -415,7 +463,10 @@ class SharedValueRow(Base, table=True):
     """A row of `lango_shared_value`: one named value of a scope."""
 
     __tablename__ = "lango_shared_value"
-    __table_args__ = (sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),)
+    __table_args__ = (
+        sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),
+        _stored("shared_value", name="value {name!r}"),
+    )
 
     scope: str = _key()
     name: str = _key()
@@ -427,7 +478,7 @@ class FeatureRow(Base, table=True):
     """A row of `lango_feature`: a feature that a release must know to use the tables."""
 
     __tablename__ = FEATURE_TABLE
-    __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"),)
+    __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"), _NOT_STORED_ELSEWHERE)
 
     name: str = _key()
 

@@ -17,14 +17,14 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
-from lango_store import _groups
+from lango_store import _features
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
 from lango_store.conversation import Conversation
-from lango_store.running_turn import RunningTurn
 from lango_store.store import Store
 
 R = TypeVar("R")
@@ -48,14 +48,14 @@ _TRACED: Final[dict[type, str]] = {
     Store: "",
     Conversation: "",
     RunningTurn: "turn.",
-    _groups.PendingCompaction: "compaction.",
-    **dict.fromkeys((_groups.StoreTurns, _groups.Turns), "turns."),
-    **dict.fromkeys((_groups.StoreCalls, _groups.Calls), "calls."),
-    **dict.fromkeys((_groups.StoreSuspensions, _groups.Suspensions), "suspensions."),
-    _groups.Drafts: "drafts.",
-    _groups.Inbox: "inbox.",
-    _groups.Versions: "versions.",
-    _groups.Values: "values.",
+    _features.PendingCompaction: "compaction.",
+    **dict.fromkeys((_features.StoreTurns, _features.Turns), "turns."),
+    **dict.fromkeys((_features.StoreCalls, _features.Calls), "calls."),
+    **dict.fromkeys((_features.StoreSuspensions, _features.Suspensions), "suspensions."),
+    _features.Drafts: "drafts.",
+    _features.Inbox: "inbox.",
+    _features.Versions: "versions.",
+    _features.Values: "values.",
 }
 """The classes whose calls are recorded, with the prefix of the names of their spans."""
 
@@ -211,8 +211,6 @@ def _traced_class(plain: type) -> type:
         for name, method in vars(base).items()
         if inspect.isfunction(method) and not name.startswith("_") and _TRACED[base] + name not in _UNTRACED
     }
-    for name, group in vars(base).items():
-        if isinstance(group, property) and not name.startswith("_"):
-            methods[name] = _traced_group(group)
+    methods |= {name: _traced_group(each) for name, each in vars(base).items() if isinstance(each, property)}
     attributes = {"__slots__": (), "__doc__": plain.__doc__, "_untraced": plain}
     return type(f"Traced{plain.__name__}", (plain,), attributes | methods)

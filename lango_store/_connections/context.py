@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -20,7 +20,6 @@ from lango_store._connections.providers import Callers, Connections, Pooled
 from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
 from lango_store._connections.schema_gate import SchemaGate
-from lango_store._connections.watcher import Watcher
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
@@ -43,6 +42,27 @@ IN_ASYNC_SESSIONS: Final = (
 Clock = Callable[[], datetime]
 DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
 TokenCounter = Callable[[Message], int]
+
+
+utc_now = functools.partial(datetime.now, UTC)
+"""Returns the current time in UTC as an aware datetime."""
+
+
+class Followers(Protocol):
+    """The followed sessions of a store, whose readers learn of writes."""
+
+    @property
+    def channels(self) -> Mapping[str, Any]:
+        """The channels by session key; a write notifies only if there are any."""
+
+    def notify(self) -> None:
+        """Note that this process has committed a write."""
+
+    def interrupt(self) -> None:
+        """Wake all readers, so that each notices if it has to end."""
+
+    def close(self) -> None:
+        """End the waits of all readers."""
 
 
 class Telemetry:
@@ -74,6 +94,7 @@ class Context:
         replica: sa.Engine | None = None,
         payloads: int | None = None,
         keep_removed: timedelta | None = None,
+        watch: Callable[[Context], Followers] | None = None,
     ) -> None:
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
@@ -102,9 +123,10 @@ class Context:
                 raise ValueError("replica: SQLite has no replicas: use PostgreSQL URLs for store and replica")
             self._gates.append(SchemaGate(migrate=False))
             self._connections = Replicated(pooled, Pooled(replica, self._gates[1], on_statement))
-        self.watcher = Watcher(self)
+        self.watcher = None if watch is None else watch(self)
         """Shares the events of followed sessions with their readers."""
-        pooled.readers, pooled.after_write = self.watcher.channels, self.watcher.notify
+        if self.watcher is not None:
+            pooled.readers, pooled.after_write = self.watcher.channels, self.watcher.notify
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
@@ -146,7 +168,7 @@ class Context:
             return self.clock_time()
         dialect = dialect_of(connection)
         if not dialect.tells_time:
-            return datetime.now(UTC)
+            return utc_now()
         return sessions.server_time(connection) if dialect.asks_time else None
 
     def now(self, connection: AnyConnection) -> datetime:
@@ -157,7 +179,7 @@ class Context:
     def clock_time(self) -> datetime:
         """Return the time of the store's `clock`, by default of this machine's clock."""
         if self._clock is None:
-            return datetime.now(UTC)
+            return utc_now()
         moment = self._clock()
         if moment.tzinfo is None:
             raise ValueError("the store's clock returned a time without a time zone: use datetime.now(UTC)")
@@ -371,7 +393,8 @@ class Context:
             return
         for gate in self._gates:
             gate.close()
-        self.watcher.close()
+        if self.watcher is not None:
+            self.watcher.close()
         if self._owned:
             self.engine.dispose()
         if self._replica is not None:

@@ -34,14 +34,14 @@ SINGLE_OPERATION: Final = "lango_store_alone"
 
 
 class Statement:
-    """A statement that is built for each dialect by a function and compiled once per dialect.
+    """A statement that is compiled once per dialect. If dialects need different SQL, pass a function that builds it.
 
     `repeatable` means that the statement may change rows, but in the same transaction a second execution has the same
     result. Other statements that change rows fail without the name of the field if they return undecodable text.
     """
 
-    def __init__(self, write: Callable[[Dialect], sa.Executable], *, repeatable: bool = False) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[Dialect], sa.Executable] | sa.Executable, *, repeatable: bool = False) -> None:
+        self._write = (lambda _: write) if isinstance(write, sa.Executable) else write
         self._repeatable = repeatable
         self._compiled: dict[tuple[Dialect | None, str, bool], _Compiled] = {}
 

@@ -10,12 +10,17 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
-from lango_store._dialect.statement import is_single_operation, run_in_order, run_together
+from lango_store._dialect.statement import Statement, is_single_operation, run_in_order, run_together
 from lango_store._operations import append_statements as statements
-from lango_store._operations import leases, messages, payloads, removals, sessions
-from lango_store._operations.binds import MESSAGE, arrays_of, of_session
+from lango_store._operations import leases, log_changes, messages, payloads, removals, sessions
+from lango_store._operations.binds import MESSAGE, arrays_of, number, of_session
 from lango_store._operations.messages import check_seq
-from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, encode_message, stored_time, whole_number
+from lango_store._operations.rows import (
+    MESSAGE_INPUT_FIELDS,
+    encode_message,
+    stored_time,
+    whole_number,
+)
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import move
@@ -83,18 +88,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class NewTurn:
-    """An encoded turn to save.
-
-    `skipped` is the number of seqs that a compaction leaves out before its summary. `copied_from` is the key of the
-    session in which the usage was spent, if it is another one.
-    """
+    """An encoded turn to save. `copied_from` is the key of the session in which its usage was spent, if not here."""
 
     id: str | None = None
     usage: str | None = None
     metadata: str | None = None
     kind: str = "turn"
     replaced_upto: int | None = None
-    skipped: int = 0
     copied_from: str | None = None
 
 
@@ -212,7 +212,7 @@ def write(
         params |= expected.lease.bound(dialect, now)
     if turn is not None:
         params |= {f"turn_{name}": value for name, value in vars(turn).items()}
-        params |= {"seqs_added": added + turn.skipped, "turns_added": 1}
+        params["turns_added"] = 1
     if new.bodies:
         params |= {"digests": list(new.bodies), "bodies": list(new.bodies.values())}
     method = _METHODS[dialect.append_method]
@@ -353,14 +353,19 @@ def replace(
     removals.cut(connection, now, key, after, session.last_seq)
     appended = append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
     if appended:
-        removals.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
+        log_changes.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
     return appended
+
+
+_ids_after: Final = Statement(
+    sa.select(MESSAGE.c.id).where(of_session(MESSAGE), removals.IS_AFTER).order_by(MESSAGE.c.seq).limit(number("limit"))
+)
 
 
 def _follows(connection: sa.Connection, key: str, new: Batch, after: int) -> bool:
     """Return True if the log after `after` consists of the batch's ids in order, except those stored up to `after`."""
     if not new.rows or any(message.id is None for message in new.messages):
         return False
-    query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), removals.is_after(after))
-    ids = connection.execute(query.order_by(MESSAGE.c.seq).limit(len(new.ids) + 1)).scalars().all()
+    rows = _ids_after.run(connection, {"key": key, "after": after, "limit": len(new.ids) + 1})
+    ids = [id for (id,) in rows]
     return ids == [id for id in dict.fromkeys(message.id for message in new.messages) if id in ids]

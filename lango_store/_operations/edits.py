@@ -1,19 +1,15 @@
-"""Edits: update, redact, delete or pop one message, or drop the `sent` of several.
+"""Edits: update, redact, delete or pop one message, or drop the `sent` of several. All functions need a transaction."""
 
-Like a removal, each edit of the log uses up a `seq`, by which a concurrent load or compaction detects the edit; see
-`messages.load_with_incarnation`. All functions need a transaction.
-"""
-
-import operator
+import functools
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removals, removed, sessions, suspensions
+from lango_store._operations import payloads, removals, sessions
 from lango_store._operations.binds import (
     CALL,
     IS_RECORD,
@@ -21,12 +17,14 @@ from lango_store._operations.binds import (
     REMOVED_MESSAGE,
     REMOVED_TURN,
     SESSION,
+    SUSPENSION,
     TURN,
     column,
     number,
     of_session,
     text,
 )
+from lango_store._operations.log_changes import Edit, LogChange, Rows
 from lango_store._operations.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
@@ -43,7 +41,10 @@ from lango_store.errors import InvalidMessage, MessageNotFound
 
 SeqOrId = int | str
 
-_REDACTED: Final = ("text", "content", "sent", "tool_calls", "extra", "payloads")
+_KEPT: Final = ("id", "role", "author", "name", "tool_call_id", "tokens", "created_at")
+_REDACTED: Final = tuple(name for name in MESSAGE_INPUT_FIELDS if name not in _KEPT)
+"""The columns that a redaction replaces: all that come from the caller, except those that identify the message."""
+
 _REDACTED_CONTENT: Final = "(redacted)"
 
 
@@ -73,7 +74,10 @@ def pop(connection: sa.Connection, now: datetime, key: str, *, records: bool) ->
         return None
     edit.choose(seq)
     message = edit.message()
-    edit.delete("pop")
+    with edit.change("pop") as change:
+        turn = edit.delete(change)
+        if turn is not None:
+            edit.end_turn(change, turn)
     return message
 
 
@@ -87,7 +91,8 @@ def delete(
     """
     edit = _Edit(connection, now, key, expected)
     edit.choose(seq_or_id)
-    edit.delete("delete")
+    with edit.change("delete") as change:
+        edit.delete(change)
 
 
 def update(
@@ -122,12 +127,14 @@ def update(
         raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
     if least is not None:
         payloads.insert(connection, key, move(new, least))
-    edit.replace("update", new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
+    with edit.change("update") as change:
+        edit.replace(change, new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
+        change.moves_consolidated = change.messages != 0
     return edit.message()
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrId, reason: str | None) -> Message:
-    """Remove `content`, `sent`, `tool_calls` and `extra` of a message; store the reason in `extra`.
+    """Remove all fields of a message that do not identify it, such as `content`; store the reason in `extra`.
 
     The content becomes the text `(redacted)`; that of a record becomes None.
 
@@ -143,11 +150,12 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     new = redacted(reason, edit.row["role"])
     copies = {"key": key, "seq": edit.row["seq"], "chosen_id": seq_or_id if isinstance(seq_or_id, str) else None}
     _redact_copies.run_many(connection, [new | copies])
-    suspensions.redact(connection, key, edit.row["seq"])
+    _redact_suspensions.run_many(connection, [{"key": key, "seq": edit.row["seq"]}])
     if edit.row["tokens"] is not None:
         new["tokens"] = 0
     if edit.rows is MESSAGE:
-        edit.replace("redact", new)
+        with edit.change("redact") as change:
+            edit.replace(change, new)
     else:
         edit.row |= new
         sessions.lock_any(connection, key)
@@ -155,16 +163,22 @@ def redact(connection: sa.Connection, now: datetime, key: str, seq_or_id: SeqOrI
     return edit.message()
 
 
+_redact_suspensions: Final = Statement(
+    sa.update(SUSPENSION)
+    .where(of_session(SUSPENSION), SUSPENSION.c.message_seq == number("seq"))
+    .values(state=sa.null(), reason=sa.null(), answer=sa.null())
+)
+
+
 def drop_sent(connection: sa.Connection, now: datetime, key: str, before: int) -> int:
     """Delete `sent` from a live session's messages with a seq below `before`; return how many messages had one."""
     check_seq("before", before)
-    last_seq = sessions.lock(connection, now, key).last_seq
-    those = (of_session(MESSAGE, key), MESSAGE.c.seq < before, MESSAGE.c.sent.is_not(None))
-    dropped = connection.execute(sa.update(MESSAGE).where(*those).values(sent=sa.null())).rowcount
-    if dropped:
-        removals.insert_change(connection, now, key, last_seq + 1, "drop_sent", before)
-        removals.decrease_counters(connection, now, key, removals.Removed())
-    return dropped
+    seq = sessions.lock(connection, now, key).last_seq + 1
+    with LogChange(connection, now, key, "drop_sent", seq, before, unless_empty=True) as change:
+        return change.replace(_SENT, before=before)
+
+
+_SENT: Final = Rows(MESSAGE, MESSAGE.c.seq < number("before"), MESSAGE.c.sent.is_not(None), sent=sa.null())
 
 
 def redacted(reason: str | None, role: str) -> dict[str, Any]:
@@ -177,15 +191,13 @@ def redacted(reason: str | None, role: str) -> dict[str, Any]:
 
 
 _redact_copies: Final = Statement(
-    lambda _: (
-        sa.update(REMOVED_MESSAGE)
-        .where(
-            of_session(REMOVED_MESSAGE),
-            sa.or_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.id == text("chosen_id")),
-        )
-        .values({name: column(REMOVED_MESSAGE.c[name]) for name in _REDACTED})
-        .values(tokens=REMOVED_MESSAGE.c.tokens * sa.literal_column("0"))
+    sa.update(REMOVED_MESSAGE)
+    .where(
+        of_session(REMOVED_MESSAGE),
+        sa.or_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.id == text("chosen_id")),
     )
+    .values({name: column(REMOVED_MESSAGE.c[name]) for name in _REDACTED})
+    .values(tokens=REMOVED_MESSAGE.c.tokens * sa.literal_column("0"))
 )
 
 # If an edit sets another `created_at`, the time at which the message entered the log must not be lost.
@@ -194,14 +206,59 @@ _LOGGED_AT: Final = sa.case(
     else_=sa.func.coalesce(MESSAGE.c.logged_at, MESSAGE.c.created_at),
 )
 
-_replace: Final = Statement(
-    lambda _: (
-        sa.update(MESSAGE)
-        .where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
-        .values({name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS})
-        .values(logged_at=_LOGGED_AT)
-        .returning(MESSAGE.c.seq)
+_CHOSEN: Final = MESSAGE.c.seq == number("seq")
+_MESSAGE: Final = Rows(MESSAGE, _CHOSEN)
+_EDITED: Final = Rows(
+    MESSAGE, _CHOSEN, **{name: column(MESSAGE.c[name]) for name in MESSAGE_INPUT_FIELDS}, logged_at=_LOGGED_AT
+)
+_TURN: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"))
+_SHORTENED: Final = Rows(TURN, TURN.c.turn_no == number("turn_no"), last_seq=number("last_seq"))
+
+
+@functools.cache
+def _choose(rows: sa.Table, name: str) -> Statement:
+    query = sa.select(*(as_stored(rows.c[field]) for field in MESSAGE_FIELDS)).where(of_session(rows))
+    query = query.where(rows.c[name] == column(rows.c[name]))
+    return Statement(query.order_by(rows.c.removed_at.desc()).limit(1) if "removed_at" in rows.c else query)
+
+
+_last: Final = Statement(sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE)))
+_session: Final = Statement(
+    sa.select(SESSION.c.summary_turn, SESSION.c.summarized_upto, SESSION.c.last_consolidated).where(of_session(SESSION))
+)
+_IN_WINDOW: Final = (of_session(MESSAGE), MESSAGE.c.seq > number("upto"), ~IS_RECORD)
+_last_of_window: Final = Statement(sa.select(sa.func.max(MESSAGE.c.seq)).where(*_IN_WINDOW))
+# Messages appended during the compaction follow the summary in the window, but their seq is lower.
+_last_after_summary: Final = Statement(
+    sa.select(sa.func.max(MESSAGE.c.seq)).where(*_IN_WINDOW, MESSAGE.c.turn_no.is_distinct_from(number("summary_turn")))
+)
+_compactions: Final = [
+    Statement(
+        sa.select(turns.c.turn_no)
+        .where(of_session(turns), turns.c.turn_no == number("turn_no"), turns.c.kind == "compaction")
+        .limit(1)
     )
+    for turns in (TURN, REMOVED_TURN)
+]
+_begun: Final = Statement(
+    sa.select(CALL.c.position).where(of_session(CALL), CALL.c.message_seq == number("seq")).limit(1)
+)
+_turn: Final = Statement(
+    sa.select(TURN.c.kind, TURN.c.first_seq, TURN.c.last_seq, as_stored(TURN.c.metadata)).where(
+        of_session(TURN), TURN.c.turn_no == number("turn_no")
+    )
+)
+_OF_TURN: Final = (of_session(MESSAGE), MESSAGE.c.turn_no == number("turn_no"))
+_message_of_turn: Final = Statement(sa.select(MESSAGE.c.seq).where(*_OF_TURN, ~IS_RECORD).limit(1))
+_later_of_turn: Final = Statement(
+    sa.select(MESSAGE.c.seq)
+    .where(*_OF_TURN, MESSAGE.c.seq > number("seq"), MESSAGE.c.seq <= number("last_seq"))
+    .limit(1)
+)
+_earlier: Final = Statement(
+    sa.select(sa.func.count())
+    .select_from(MESSAGE)
+    .where(of_session(MESSAGE), MESSAGE.c.seq < number("seq"), ~IS_RECORD)
 )
 
 
@@ -216,128 +273,87 @@ class _Edit:
         self.row: dict[str, Any] = {}
         self.rows = MESSAGE
 
+    def _select(self, statement: Statement, **bound: Any) -> Any:
+        """Return the first row of a statement, or None."""
+        rows = statement.run(self._connection, {"key": self._key, "seq": self.row.get("seq"), **bound})
+        return rows[0] if rows else None
+
     def choose(self, seq_or_id: SeqOrId, rows: sa.Table = MESSAGE) -> None:
         """Read the message or, if `rows` has copies, the newest copy; raise `MessageNotFound` if there is none."""
         value = checked_seq_or_id(seq_or_id)
-        chosen = rows.c.id == value if isinstance(value, str) else rows.c.seq == value
-        columns = [as_stored(rows.c[name]) for name in MESSAGE_FIELDS]
-        query = sa.select(*columns).where(of_session(rows, self._key), chosen)
-        if rows is REMOVED_MESSAGE:
-            query = query.order_by(rows.c.removed_at.desc()).limit(1)
-        row = self._connection.execute(query).first()
+        name = "id" if isinstance(value, str) else "seq"
+        row = self._select(_choose(rows, name), **{name: value})
         if row is None:
             raise MessageNotFound(self._key, seq_or_id)
         self.row, self.rows = dict(zip(MESSAGE_FIELDS, row, strict=True)), rows
 
     def message(self) -> Message:
         """Return the chosen message, with the edits so far."""
-        return payloads.decode_rows(self._connection, self._key, [list(self.row.values())])[0]
+        return payloads.decode_rows(self._connection, self._key, [[self.row[name] for name in MESSAGE_FIELDS]])[0]
 
     def last_seq_of_log(self) -> int | None:
         """Return the seq of the last row of the log, or None."""
-        last = sa.select(sa.func.max(MESSAGE.c.seq)).where(of_session(MESSAGE, self._key))
-        return self._connection.execute(last).scalar()
+        return self._select(_last)[0]  # type: ignore[no-any-return]
 
     def last_seq_of_window(self) -> int | None:
         """Return the seq of the last message of the window, or None."""
-        summary_turn, upto = self._session(SESSION.c.summary_turn, SESSION.c.summarized_upto)
-        in_window = (of_session(MESSAGE, self._key), MESSAGE.c.seq > upto, ~IS_RECORD)
-        last = sa.select(sa.func.max(MESSAGE.c.seq)).where(*in_window)
-        # Messages appended during the compaction follow the summary in the window, but their seq is lower.
-        later = self._connection.execute(last.where(MESSAGE.c.turn_no.is_distinct_from(summary_turn or 0))).scalar()
-        return self._connection.execute(last).scalar() if later is None else later
+        summary_turn, upto, _ = self._select(_session)
+        bound = {"upto": upto, "summary_turn": summary_turn or 0}
+        later = self._select(_last_after_summary, **bound)[0]
+        return self._select(_last_of_window, **bound)[0] if later is None else later  # type: ignore[no-any-return]
 
     def is_in_summary(self) -> bool:
         """Return True if the message belongs to a summary or, for a removed message, belonged to one."""
-        for turns in (TURN, REMOVED_TURN):
-            is_turn = (of_session(turns, self._key), turns.c.turn_no == self.row["turn_no"])
-            query = sa.select(turns.c.kind).where(*is_turn, turns.c.kind == "compaction").limit(1)
-            if self._connection.execute(query).first():
-                return True
-        return False
+        return any(self._select(each, turn_no=self.row["turn_no"]) for each in _compactions)
 
     def has_begun_calls(self) -> bool:
         """Return True if a call that the message asks for was begun."""
-        begun = (of_session(CALL, self._key), CALL.c.message_seq == self.row["seq"])
-        return self._connection.execute(sa.select(CALL.c.position).where(*begun).limit(1)).first() is not None
+        return self._select(_begun) is not None
 
-    def delete(self, kind: Literal["pop", "delete"]) -> None:
-        """Delete the message. A compaction without messages is removed, unless it discarded the replaced messages."""
-        removed.keep(self._connection, self._key, MESSAGE, MESSAGE.c.seq == self.row["seq"])
-        is_message = (of_session(MESSAGE, self._key), MESSAGE.c.seq == self.row["seq"])
-        if not self._connection.execute(sa.delete(MESSAGE).where(*is_message)).rowcount:
+    def change(self, kind: Edit) -> LogChange:
+        """Begin the change of the message."""
+        return LogChange(self._connection, self._now, self._key, kind, self._seq, self.row["seq"])
+
+    def delete(self, change: LogChange) -> Any:
+        """Delete the message, and return its turn, if the turn is still stored.
+
+        A compaction without messages is removed, unless it discarded the replaced messages.
+        """
+        if not change.delete(_MESSAGE, seq=self.row["seq"]):
             raise sessions.not_permitted(self._key)
-        changes: dict[str, Any] = {}
-        turn = self._turn()
-        if turn is not None:
-            if turn.kind == "compaction" and not self._has_rows(~IS_RECORD):
-                discarded = removals.has_discarded(self._key, turn.turn_no, turn.metadata)
-                if not discarded:
-                    changes = removals.remove_compaction(self._connection, self._key, turn.turn_no)
-            if kind == "pop" and not changes:
-                changes = self._end_turn(turn)
-        self._count(kind, removals.Removed(), **changes)
+        self._move_consolidated(change)
+        turn_no = self.row["turn_no"]
+        turn = None if turn_no is None else self._select(_turn, turn_no=turn_no)
+        if turn is None or turn[0] != "compaction" or self._select(_message_of_turn, turn_no=turn_no) is not None:
+            return turn
+        if removals.has_discarded(self._key, turn_no, turn[3]):
+            return turn
+        removals.remove_compaction(change, turn_no)
+        return None
 
-    def _end_turn(self, turn: Any) -> dict[str, Any]:
-        """Shorten or delete the turn of a popped message; return the changes of the session's counters."""
-        seq = self.row["seq"]
-        if turn.last_seq < seq or self._has_rows(MESSAGE.c.seq > seq, MESSAGE.c.seq <= turn.last_seq):
-            return {}
-        is_turn = sa.and_(of_session(TURN, self._key), TURN.c.turn_no == turn.turn_no)
-        if turn.first_seq < seq or turn.kind == "compaction":
-            removed.keep(self._connection, self._key, TURN, is_turn, replaced=True)
-            self._connection.execute(sa.update(TURN).where(is_turn).values(last_seq=seq - 1))
-            return {}
-        removals.delete_turns(self._connection, self._key, is_turn)
-        return {"turn_count": SESSION.c.turn_count - 1}
+    def end_turn(self, change: LogChange, turn: Any) -> None:
+        """Shorten or delete the turn of a popped message."""
+        seq, turn_no = self.row["seq"], self.row["turn_no"]
+        kind, first_seq, last_seq, _ = turn
+        if last_seq < seq or self._select(_later_of_turn, turn_no=turn_no, last_seq=last_seq) is not None:
+            return
+        if first_seq < seq or kind == "compaction":
+            change.replace(_SHORTENED, turn_no=turn_no, last_seq=seq - 1)
+        else:
+            change.delete(_TURN, turn_no=turn_no)
 
-    def _turn(self) -> Any:
-        """Return the row of the message's turn, or None."""
-        if self.row["turn_no"] is None:
-            return None
-        columns = (TURN.c.turn_no, TURN.c.kind, TURN.c.first_seq, TURN.c.last_seq, as_stored(TURN.c.metadata))
-        is_turn = (of_session(TURN, self._key), TURN.c.turn_no == self.row["turn_no"])
-        return self._connection.execute(sa.select(*columns).where(*is_turn)).first()
-
-    def _has_rows(self, *conditions: sa.ColumnElement[bool]) -> bool:
-        """Return True if a stored row of the message's turn meets the conditions."""
-        of_turn = (of_session(MESSAGE, self._key), MESSAGE.c.turn_no == self.row["turn_no"])
-        rows = sa.select(MESSAGE.c.seq).where(*of_turn, *conditions).limit(1)
-        return self._connection.execute(rows).first() is not None
-
-    def replace(self, kind: Literal["update", "redact"], new: Mapping[str, Any]) -> None:
+    def replace(self, change: LogChange, new: Mapping[str, Any]) -> None:
         """Set columns of the message to new values."""
         row = self.row | dict(new)
-        if kind == "update":
-            removed.keep(self._connection, self._key, MESSAGE, MESSAGE.c.seq == row["seq"], replaced=True)
-        if not _replace.run(self._connection, row | {"key": self._key}):
+        if not change.replace(_EDITED, **row):
             raise sessions.not_permitted(self._key)
-        self._count(kind, _counts(row))
+        self._move_consolidated(change)
         self.row = row
 
-    def _count(self, kind: removals.Edit, new: removals.Removed, **changes: Any) -> None:
-        deleted = removals.Removed(*map(operator.sub, _counts(self.row), new))
-        if deleted.messages and self._is_consolidated():
-            changes["last_consolidated"] = SESSION.c.last_consolidated - deleted.messages
-        moves = kind != "update" or deleted.messages != 0
-        removals.insert_change(
-            self._connection, self._now, self._key, self._seq, kind, self.row["seq"], moves_consolidated=moves
-        )
-        removals.decrease_counters(self._connection, self._now, self._key, deleted, **changes)
-
-    def _is_consolidated(self) -> bool:
-        """Return True if the message is one of the first `last_consolidated` messages."""
-        (stored,) = self._session(SESSION.c.last_consolidated)
-        consolidated = whole_number(self._key, "last_consolidated", stored)
-        before = (of_session(MESSAGE, self._key), MESSAGE.c.seq < self.row["seq"], ~IS_RECORD)
-        count = sa.select(sa.func.count()).select_from(MESSAGE).where(*before)
-        return consolidated > 0 and self._connection.execute(count).scalar_one() < consolidated
-
-    def _session(self, *columns: sa.ColumnElement[Any]) -> Any:
-        return self._connection.execute(sa.select(*columns).where(of_session(SESSION, self._key))).one()
-
-
-def _counts(row: Mapping[str, Any]) -> removals.Removed:
-    if row["role"] == MessageRole.RECORD.value:
-        return removals.Removed(records=1)
-    return removals.Removed(messages=1, tokens=row["tokens"] if isinstance(row["tokens"], int) else 0)
+    def _move_consolidated(self, change: LogChange) -> None:
+        """If the message was, or now is, one of the first `last_consolidated` messages, adapt this number."""
+        if not change.messages:
+            return
+        consolidated = whole_number(self._key, "last_consolidated", self._select(_session)[2])
+        if consolidated > 0 and self._select(_earlier)[0] < consolidated:
+            change.unconsolidated = change.messages

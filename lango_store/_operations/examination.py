@@ -9,16 +9,12 @@ from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
 from lango_store._operations import counters, payloads, removals, search, transfer
 from lango_store._operations.binds import (
-    CALL,
-    DRAFT,
     INBOX,
     MESSAGE,
-    PAYLOAD,
     REMOVED_MESSAGE,
     REMOVED_TURN,
     SESSION,
     SHARED_VALUE,
-    SUSPENSION,
     TURN,
     VALUE,
     key_column,
@@ -35,7 +31,8 @@ from lango_store._operations.rows import (
     seq_or_zero,
     session_value,
 )
-from lango_store._rows.columns import TimeColumn, as_stored
+from lango_store._operations.session_tables import CHILDREN, TABLES
+from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_name, decode_json, decode_time
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Finding
@@ -109,7 +106,7 @@ def _repeated_ids(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _orphans(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (*transfer.CHILDREN, REMOVED_MESSAGE, REMOVED_TURN):
+    for table in (*(each.table for each in CHILDREN), REMOVED_MESSAGE, REMOVED_TURN):
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
@@ -131,7 +128,7 @@ def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def _times(connection: sa.Connection) -> Iterator[Fault]:
-    for column in (column for table in transfer.TABLES for column in table.c if isinstance(column.type, TimeColumn)):
+    for column in (table.c[name] for table, described in TABLES.items() for name in described.times):
         key = key_column(column.table)
         wrong = sa.and_(column.is_not(None), dialect_of(connection).is_malformed_time(column))
         query = sa.select(key, sa.func.count(), sa.func.min(sa.cast(column, sa.Text))).where(wrong).group_by(key)
@@ -160,13 +157,14 @@ def _messages(connection: sa.Connection) -> Iterator[Fault]:
 
 
 def _others(connection: sa.Connection) -> Iterator[Fault]:
-    for table in (DRAFT, INBOX, CALL, SUSPENSION, PAYLOAD):
+    for table, described in TABLES.items():
+        if table in (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE):
+            continue
 
         def decode(*values: Any, table: sa.Table = table) -> None:
             RowEncoder().encode_stored(table, transfer.stored_row(table, values))
 
-        columns = [as_stored(each) for each in transfer.COLUMNS[table.name]]
-        for fault in _damaged(connection, columns, decode):
+        for fault in _damaged(connection, described.selected, decode):
             fact = fault.fact.removesuffix(SEE_DOCTOR)
             yield fault.key, fact, f"fix or delete its row of {table.name} by hand, session_key {fault.key!r}"
 

@@ -28,9 +28,10 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.rows import decode_messages
+from lango_store._operations.rows import LISTING, decode_messages
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
+from lango_store._rows.payloads import COLUMNS as STRINGS
 from lango_store._rows.payloads import FAULTS, move, put_back, references
 from lango_store._values.model import Message
 from lango_store.errors import PayloadNotFound
@@ -61,7 +62,7 @@ def decoder(connection: AnyConnection, key: str, decode: Callable[..., list[Any]
     bodies: dict[str, str] = {}
 
     def with_payloads(rows: Sequence[Sequence[Any]]) -> list[Any]:
-        if listings := [row[-1] for row in rows if row[-1] is not None]:
+        if listings := [row[LISTING] for row in rows if row[LISTING] is not None]:
             bodies.update(read(connection, key, digests_of(listings) - bodies.keys()))
         return decode(key, rows, bodies)
 
@@ -192,7 +193,7 @@ def unused(connection: sa.Connection) -> Iterator[tuple[str, int]]:
 
 # Move
 
-_NAMES: Final = ("text", "content", "tool_calls", "extra", "payloads")
+_NAMES: Final = (*STRINGS, "payloads")
 _COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in _NAMES]
 _POSITION: Final = (MESSAGE.c.session_key, MESSAGE.c.seq)
 
@@ -223,7 +224,7 @@ def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
 
 
 _ZERO: Final[sa.ColumnElement[int]] = sa.literal_column("0")
-_SIZE: Final = sum((sa.func.coalesce(sa.func.length(each), _ZERO) for each in _COLUMNS[:-1]), _ZERO)
+_SIZE: Final = sum((sa.func.coalesce(sa.func.length(as_stored(MESSAGE.c[name])), _ZERO) for name in STRINGS), _ZERO)
 _with_payloads: Final = Statement(lambda _: _build_choice(_HAS_PAYLOADS))
 _long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("least") <= _SIZE)))
 

@@ -12,11 +12,17 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations import counters, transfer
-from lango_store._operations.binds import CALL, CHANGE, DRAFT, INBOX, MESSAGE, PAYLOAD, SESSION, SUSPENSION, TURN
-from lango_store._operations.rows import encode_message, encode_object, encode_session
+from lango_store._operations.binds import CHANGE, INBOX, MESSAGE, PAYLOAD, SESSION, SHARED_VALUE, TURN, VALUE
+from lango_store._operations.rows import (
+    WAITING_FIELDS,
+    encode_message,
+    encode_object,
+    encode_session,
+    encode_waiting,
+)
+from lango_store._operations.session_tables import TABLES, SessionTable
 from lango_store._operations.sessions import MAX_TTL
 from lango_store._operations.transfer import Row
-from lango_store._rows.columns import JsonColumn, TimeColumn
 from lango_store._rows.encoding import (
     checked_key,
     checked_name,
@@ -37,40 +43,32 @@ Fields = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 
 SEE_DOCTOR: Final = ": run `lango-store doctor`"
-_MESSAGES: Final = (MESSAGE, INBOX)
 _TOO_LARGE: Final = 2**62  # later numbers continue from a stored one, and must fit the column too
 
 
 def decode_row(table: sa.Table, row: Row) -> Fields:
     """Decode a stored row; raise `DamagedMessage` for a column that cannot be read."""
-    if table in _MESSAGES and (fault := content_fault(row["text"], row["content"])):
-        raise transfer.damaged(row, *fault)
+    if table is MESSAGE and (fault := content_fault(row["text"], row["content"])):
+        raise transfer.damaged(table, row, *fault)
     fields = {name: value for name, value in row.items() if value is not None}
-    for name in _JSON[table.name]:
+    for name in TABLES[table].json:
         if name in fields:
             try:
                 fields[name] = decode_json(fields[name])
             except ValueError as error:
-                raise transfer.damaged(row, name, str(error)) from None
-    if table in _MESSAGES and "text" in fields:
+                raise transfer.damaged(table, row, name, str(error)) from None
+    if embedded := TABLES[table].stored.embedded:
+        if not isinstance(fields[embedded], dict):
+            raise transfer.damaged(table, row, embedded, "is not an object")
+        parts = (value if name == embedded else {name: value} for name, value in fields.items())
+        return {name: value for part in parts for name, value in part.items()}
+    if table is MESSAGE and "text" in fields:
         return {"content" if name == "text" else name: value for name, value in fields.items()}
     return fields
 
 
-_COLUMNS: Final = transfer.COLUMNS.items()
-_BLANK: Final = {table: dict.fromkeys(each.name for each in columns) for table, columns in _COLUMNS}
-_NEEDED: Final = {table: {each.name for each in columns if not each.nullable} for table, columns in _COLUMNS}
-_NUMBERS: Final = {
-    table: [each.name for each in columns if isinstance(each.type, sa.BigInteger)] for table, columns in _COLUMNS
-}
 _FIELDS: Final[dict[type[BaseModel], frozenset[str]]] = {
     kind: frozenset(kind.model_fields) for kind in (SessionInfo, Turn, Compaction, Message)
-}
-_JSON: Final = {
-    table: [each.name for each in columns if isinstance(each.type, JsonColumn)] for table, columns in _COLUMNS
-}
-_TIMES: Final = {
-    table: [each.name for each in columns if isinstance(each.type, TimeColumn)] for table, columns in _COLUMNS
 }
 
 
@@ -92,7 +90,11 @@ class RowEncoder:
 
     def encode(self, table: sa.Table, fields: Fields) -> Row:
         """Return the row to insert; raise `InvalidValue` for a column that `Store` could not read."""
-        row, needed = _BLANK[table.name], _NEEDED[table.name]
+        described = TABLES[table]
+        row, needed = described.nulls, described.needed
+        if embedded := described.stored.embedded:
+            members = {name: value for name, value in fields.items() if name not in row}
+            fields = {name: value for name, value in fields.items() if name in row} | {embedded: members}
         if not fields.keys() <= row.keys():
             raise InvalidValue(min(fields.keys() - row.keys()), f"is not a column of {table.name}")
         if not needed <= fields.keys():
@@ -101,34 +103,15 @@ class RowEncoder:
         for name in needed:
             if fields[name] is None and name != "value":
                 raise InvalidValue(name, "is missing")
-        for name in _NUMBERS[table.name]:
+        for name in described.numbers:
             if name in fields and not (type(fields[name]) is int and 0 < fields[name] < _TOO_LARGE):
                 _check_number(name, fields[name])
-        for name in _TIMES[table.name]:
+        for name in described.times:
             moment = fields.get(name)
             if moment is not None and not (type(moment) is datetime and moment.tzinfo is UTC):
                 fields[name] = _encode_time(name, moment)
-        if table is SESSION:
-            encoded = self._encode_session(fields)
-        elif table is TURN:
-            encoded = self._encode_turn(fields)
-        elif table is MESSAGE:
-            encoded = self._encode_message(fields)
-        elif table is CHANGE:
-            encoded = self._encode_change(fields)
-        elif table is INBOX:
-            encoded = fields | encode_message(_validated(Message, fields))
-        elif table is DRAFT:
-            encoded = fields | _encode_draft(fields)
-        elif table is CALL:
-            encoded = fields | {"effect_key": encode_id(fields["effect_key"])}
-        elif table is SUSPENSION:
-            encoded = fields | _encode_suspension(fields)
-        elif table is PAYLOAD:
-            encoded = fields | self._encode_payload(fields)
-        else:
-            encoded = _encode_value(fields)
-        return row | encoded
+        encode = _ENCODERS.get(table)
+        return row | (_encode_columns(described, fields) if encode is None else encode(self, fields))
 
     def encode_stored(self, table: sa.Table, row: Row) -> tuple[Row, Fields]:
         """Return a stored row re-encoded and decoded; raise `DamagedMessage` if `Store` could not read it."""
@@ -136,14 +119,14 @@ class RowEncoder:
         try:
             return self.encode(table, fields), fields
         except InvalidValue as error:
-            raise _damaged(row, error) from None
+            raise _damaged(table, row, error) from None
 
     def check_stored(self) -> None:
         """Raise `DamagedMessage` if a counter of a stored session is wrong, or a payload is missing."""
         try:
             self.check()
         except InvalidValue as error:
-            raise _damaged(self._session, error) from None
+            raise _damaged(SESSION, self._session, error) from None
 
     def corrections(self) -> dict[str, Any]:
         """Return the correct values of the counters that contradict the session's rows."""
@@ -219,31 +202,54 @@ class RowEncoder:
         if body is None or digest_of(body) != fields["digest"]:
             raise InvalidValue("body", "does not match its digest")
         self._payloads.add(fields["digest"])
-        return {"body": body}
+        return fields | {"body": body}
 
     def _encode_change(self, fields: Fields) -> Row:
         self._counted["last_seq"] = max(self._counted["last_seq"], fields["seq"])
-        return fields | {name: encode_text(fields.get(name), name) for name in ("kind", "changed_by")}
+        return _encode_columns(TABLES[CHANGE], fields)
+
+    def _encode_inbox_message(self, fields: Fields) -> Row:
+        message = fields["message"]
+        if unknown := message.keys() - {*WAITING_FIELDS}:
+            raise InvalidValue(min(unknown), "is not a field of a waiting message")
+        encoded = encode_message(_validated(Message, fields | message))
+        return fields | {"id": encoded["id"], "message": encode_waiting(encoded)}
+
+    def _encode_value(self, fields: Fields) -> Row:
+        table, owner = (SHARED_VALUE, "scope") if "scope" in fields else (VALUE, "session_key")
+        _check_key(checked_name, fields[owner], fields["name"])
+        return _encode_columns(TABLES[table], fields)
 
 
-def _encode_draft(fields: Fields) -> Row:
-    if not isinstance(fields["piece"], str):
-        raise InvalidValue("piece", f"{quoted(fields['piece'])} is not text")
-    return {"piece": encode_json(fields["piece"], "piece"), "turn_id": encode_id(fields["turn_id"])}
+_ENCODERS: Final = {
+    SESSION: RowEncoder._encode_session,
+    TURN: RowEncoder._encode_turn,
+    MESSAGE: RowEncoder._encode_message,
+    CHANGE: RowEncoder._encode_change,
+    INBOX: RowEncoder._encode_inbox_message,
+    PAYLOAD: RowEncoder._encode_payload,
+    VALUE: RowEncoder._encode_value,
+    SHARED_VALUE: RowEncoder._encode_value,
+}
+"""The encoders of tables whose columns depend on each other, or on other rows."""
 
 
-def _encode_suspension(fields: Fields) -> Row:
-    positions = fields.get("positions")
-    if positions is not None and not (isinstance(positions, list) and {*map(type, positions)} <= {int}):
-        raise InvalidValue("positions", f"{quoted(positions)} is not a list of positions")
-    encoded = {name: encode_json(fields[name], name) for name in _JSON[SUSPENSION.name] if name in fields}
-    return encoded | {"digest": encode_id(fields["digest"]), "reason": encode_text(fields.get("reason"), "reason")}
-
-
-def _encode_value(fields: Fields) -> Row:
-    owner = fields["scope"] if "scope" in fields else fields["session_key"]
-    _check_key(checked_name, owner, fields["name"])
-    return fields | {"value": encode_json(fields["value"], "value")}
+def _encode_columns(described: SessionTable, fields: Fields) -> Row:
+    """Encode each column by its type."""
+    encoded: Row = {}
+    for name, (adapter, description) in described.types.items():
+        try:
+            adapter.validate_python(fields.get(name), strict=True)
+        except ValidationError:
+            if name in fields:
+                raise InvalidValue(name, f"{quoted(fields[name])} is not {description}") from None
+    for name in described.json:
+        if name in fields:
+            encoded[name] = encode_json(fields[name], name)
+    for name in described.texts:
+        if name in fields:
+            encoded[name] = encode_id(fields[name]) if name in described.stored.ids else encode_text(fields[name], name)
+    return fields | encoded
 
 
 def _check_number(name: str, value: Any) -> None:
@@ -278,6 +284,6 @@ def _validated(kind: type[Kind], fields: Mapping[str, Any]) -> Kind:
         raise InvalidValue(".".join(map(str, fault["loc"])), fault["msg"]) from None
 
 
-def _damaged(row: Mapping[str, Any], error: InvalidValue) -> DamagedMessage:
+def _damaged(table: sa.Table, row: Mapping[str, Any], error: InvalidValue) -> DamagedMessage:
     reason = str(error).removeprefix(f"{error.field}: ")
-    return transfer.damaged(row, error.field, f"{reason}{SEE_DOCTOR}")
+    return transfer.damaged(table, row, error.field, f"{reason}{SEE_DOCTOR}")

@@ -6,12 +6,13 @@ that cannot be read.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
-from lango_store._rows.columns import as_stored
+from lango_store._rows.columns import JsonColumn, as_stored
 from lango_store._rows.encoding import (
     NO_CONTENT,
     content_fault,
@@ -124,27 +125,41 @@ def whole_number(key: str, name: str, stored: Any) -> int:
 
 # Messages
 
-MESSAGE_INPUT_FIELDS: Final = (
-    "id",
-    "role",
-    "author",
-    "name",
-    "tool_call_id",
-    "text",
-    "content",
-    "sent",
-    "tool_calls",
-    "tokens",
-    "extra",
-    "created_at",
-    "payloads",
-)
+_ASSIGNED: Final = ("seq", "turn_no")
+_HIDDEN: Final = ("session_key", "logged_at", "taken_by")
+
+MESSAGE_INPUT_FIELDS: Final = tuple(each.name for each in MESSAGE.c if each.name not in (*_ASSIGNED, *_HIDDEN))
 """The columns of a message whose values come from the caller."""
 
-MESSAGE_FIELDS: Final = ("seq", "turn_no", *MESSAGE_INPUT_FIELDS)
+MESSAGE_FIELDS: Final = (*_ASSIGNED, *MESSAGE_INPUT_FIELDS)
 MESSAGE_COLUMNS: Final = [as_stored(MESSAGE.c[name]) for name in MESSAGE_FIELDS]
+LISTING: Final = MESSAGE_FIELDS.index("payloads")
+"""The position of the column `payloads` in a row of `MESSAGE_COLUMNS`."""
 
-_ROLES: Final = {role.value: role for role in MessageRole}
+_JSON: Final = [each.name for each in MESSAGE.c if isinstance(each.type, JsonColumn) and each.name != "payloads"]
+_DECODED: Final = ("seq", "role", "text", "content", "created_at", "payloads")
+_decoded: Final = itemgetter(*map(MESSAGE_FIELDS.index, _DECODED))
+_OTHERS: Final = [(name, position) for position, name in enumerate(MESSAGE_FIELDS) if name not in _DECODED]
+_PLAIN: Final = [each for each in _OTHERS if each[0] not in _JSON]
+_OTHER_JSON: Final = [each for each in _OTHERS if each[0] in _JSON]
+_NO_VALUES: Final = dict.fromkeys(MESSAGE_INPUT_FIELDS)
+_EMPTY_IS_NULL: Final = frozenset(name for name, field in Message.model_fields.items() if field.default_factory)
+_ENCODERS: Final = [
+    (name, encode_json if name in _JSON else encode_text)
+    for name in MESSAGE_INPUT_FIELDS
+    if name not in ("id", "role", "text", "content", "tool_calls", "tokens", "created_at", "payloads")
+]
+WAITING_FIELDS: Final = tuple(
+    dict.fromkeys(
+        name
+        # The first ones in the order that backups have had since revision 0103.
+        for name in ("role", "author", "name", "tool_call_id", "text", "content", "sent", *MESSAGE_INPUT_FIELDS)
+        if name not in ("id", "created_at", "payloads")
+    )
+)
+"""The columns of a message that the inbox stores in one object."""
+
+_ROLES: Final[dict[Any, Any]] = {role.value: role for role in MessageRole}
 _many: Final = TypeAdapter(list[Message])
 
 
@@ -162,25 +177,46 @@ def encode_message(message: Message) -> dict[str, Any]:
     tokens = message.tokens
     if tokens is not None and (not isinstance(tokens, int) or not 0 <= tokens < 2**53):
         raise InvalidMessage("tokens", f"{quoted(tokens)} is not a count: give 0 or more, or None")
+    row: dict[str, Any] = _NO_VALUES.copy()
+    values = message.__dict__
     try:
-        text, content = encode_content(message.content)
-        return {  # most fields are None, and the test is cheaper than the call
-            "id": None if message.id is None else encode_id(message.id),
-            "role": encode_role(message.role),
-            "author": None if message.author is None else encode_text(message.author, "author"),
-            "name": None if message.name is None else encode_text(message.name, "name"),
-            "tool_call_id": None if message.tool_call_id is None else encode_text(message.tool_call_id, "tool_call_id"),
-            "text": text,
-            "content": content,
-            "sent": None if message.sent is None else encode_json(message.sent, "sent"),
-            "tool_calls": _encoded_calls(message.tool_calls) if message.tool_calls else None,
-            "tokens": tokens,
-            "extra": encode_json(message.extra, "extra") if message.extra else None,
-            "created_at": None if created_at is None else _in_range(created_at),
-            "payloads": None,
-        }
+        row["text"], row["content"] = encode_content(message.content)
+        row["role"], row["tokens"] = encode_role(message.role), tokens
+        if message.id is not None:
+            row["id"] = encode_id(message.id)
+        if message.tool_calls:
+            row["tool_calls"] = _encoded_calls(message.tool_calls)
+        if created_at is not None:
+            row["created_at"] = _in_range(created_at)
+        for name, encode in _ENCODERS:
+            value = values[name]
+            if value is not None and (value or name not in _EMPTY_IS_NULL):
+                row[name] = encode(value, name)
     except InvalidValue as error:
         raise InvalidMessage.of(error) from None
+    return row
+
+
+def encode_waiting(row: Mapping[str, Any]) -> str:
+    """Return an encoded message as one JSON object, without its id and its time."""
+    members = {
+        "content" if name == "text" else name: row[name] if name in _JSON else encode_json(row[name], name)
+        for name in WAITING_FIELDS
+        if row[name] is not None
+    }
+    return "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
+
+
+def decode_waiting(key: str, n: int, id: str | None, text: str, created_at: Any) -> Message:
+    """Decode a row of the inbox; `DamagedMessage` names the row and the field that cannot be read."""
+    try:
+        value = stored_json(key, 0, "message", text)
+        if not isinstance(value, dict):
+            raise DamagedMessage(key, 0, "message", "is not an object")
+        value["created_at"] = stored_time(key, "created_at", created_at)
+        return session_value(Message, value if id is None else value | {"id": id}, key)
+    except DamagedMessage as error:
+        raise DamagedMessage(key, 0, f"inbox message {n}, {error.field}", error.reason) from None
 
 
 def _in_range(created_at: datetime) -> datetime:
@@ -224,56 +260,29 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str
     values: list[dict[str, Any]] = []
     if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
         raise DamagedMessage(key, 0, "seq", f"{quoted(rows[-1][0])} is not a number")
-    for (
-        seq,
-        turn_no,
-        id_,
-        role,
-        author,
-        name,
-        call_id,
-        text,
-        content,
-        sent,
-        tool_calls,
-        tokens,
-        extra,
-        created_at,
-        payloads,
-    ) in rows:
-        value = {"role": _ROLES.get(role, role), "seq": seq}
+    for row in rows:
+        seq, role, text, content, created_at, listing = _decoded(row)
+        value: dict[str, Any] = {"seq": seq, "role": _ROLES.get(role, role)}
+        for name, position in _PLAIN:
+            if (stored := row[position]) is not None:
+                value[name] = stored
+        for name, position in _OTHER_JSON:
+            if (stored := row[position]) is not None:
+                value[name] = stored_json(key, seq, name, stored)
         if content is None and type(text) is str:
             value["content"] = text
         elif damaged := content_fault(text, content):
             raise DamagedMessage(key, seq_or_zero(seq), *damaged)
         elif content != NO_CONTENT:
             value["content"] = stored_json(key, seq, "content", content)
-        if sent is not None:
-            value["sent"] = stored_json(key, seq, "sent", sent)
-        if tool_calls is not None:
-            value["tool_calls"] = stored_json(key, seq, "tool_calls", tool_calls)
-        if extra is not None:
-            value["extra"] = stored_json(key, seq, "extra", extra)
-        if turn_no is not None:
-            value["turn_no"] = turn_no
-        if id_ is not None:
-            value["id"] = id_
-        if author is not None:
-            value["author"] = author
-        if name is not None:
-            value["name"] = name
-        if call_id is not None:
-            value["tool_call_id"] = call_id
-        if tokens is not None:
-            value["tokens"] = tokens
         try:
             moment = datetime.fromisoformat(created_at) if type(created_at) is str else created_at
             value["created_at"] = moment if type(moment) is datetime and moment.tzinfo is UTC else decode_time(moment)
         except ValueError as error:
             raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
-        if payloads is not None:
+        if listing is not None:
             try:
-                fill(value, decode_json(payloads), bodies)
+                fill(value, decode_json(listing), bodies)
             except FAULTS as error:
                 reason = f"payload {error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
                 raise DamagedMessage(key, seq_or_zero(seq), "payloads", reason) from None

@@ -15,84 +15,55 @@ from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations import paging, payloads
 from lango_store._operations.binds import (
-    CALL,
-    CHANGE,
-    DRAFT,
-    INBOX,
     MESSAGE,
     PAYLOAD,
     SESSION,
     SHARED_VALUE,
-    SUSPENSION,
-    TURN,
-    VALUE,
     arrays_of,
     column,
+    key_column,
     number,
     of_session,
     of_sessions,
 )
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import next_start
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._operations.sessions import new_incarnation
-from lango_store._rows.columns import TimeColumn, as_stored
+from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import decode_time
-from lango_store.errors import DamagedMessage, DatabaseUnavailable, quoted
+from lango_store.errors import DamagedMessage, DatabaseUnavailable
 
 Row = dict[str, Any]
 """A row as a dict by column name: JSON as text, times as aware datetimes."""
 
-CHILDREN: Final = (TURN, MESSAGE, PAYLOAD, CHANGE, VALUE, DRAFT, INBOX, CALL, SUSPENSION)
-"""The tables with the rows of sessions, in the order in which they are written."""
-
-TABLES: Final = (SESSION, *CHILDREN, SHARED_VALUE)
-_NO_LEASE: Final = dict.fromkeys(("lease_token", "lease_turn", "lease_until"))
-_NO_UNDO: Final = dict.fromkeys(("undo_until", "consolidated"))
-_ASSIGNED: Final = ("incarnation", "revision", *_NO_LEASE, *_NO_UNDO)
-"""Columns that get new values in a copy of a session, which has no turn in progress and no removed messages."""
-
-COLUMNS: Final = {table.name: [each for each in table.c if each.name not in _ASSIGNED] for table in TABLES}
-_NAMES: Final = {table: [each.name for each in columns] for table, columns in COLUMNS.items()}
-_TIMES: Final = {
-    name: [each.name for each in columns if isinstance(each.type, TimeColumn)] for name, columns in COLUMNS.items()
-}
-
-
-def _stored(table: sa.Table) -> list[sa.ColumnElement[Any]]:
-    return [as_stored(each) for each in COLUMNS[table.name]]
-
 
 def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
     """Return a row as a dict; raise `DamagedMessage` for text or a time that cannot be decoded."""
-    row = dict(zip(_NAMES[table.name], values, strict=True))
+    row = dict(zip(TABLES[table].names, values, strict=True))
     if bytes in map(type, values):
-        raise damaged(row, next(name for name, value in row.items() if type(value) is bytes), "is bytes, not text")
-    for name in _TIMES[table.name]:
+        name = next(name for name, value in row.items() if type(value) is bytes)
+        raise damaged(table, row, name, "is bytes, not text")
+    for name in TABLES[table].times:
         if row[name] is not None:
             try:
                 row[name] = decode_time(row[name])
             except ValueError as error:
-                raise damaged(row, name, str(error)) from None
+                raise damaged(table, row, name, str(error)) from None
     return row
 
 
-def damaged(row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
+def damaged(table: sa.Table, row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     """Return the error for a row that cannot be read; it names the session or the shared scope, and the row."""
-    key = str(row.get("session_key") or row.get("key") or row.get("scope") or "")
-    if "value" in row:
-        field = f"value {quoted(row['name'])}, {field}"
-    elif "n" in row:
-        field = f"{'piece' if 'piece' in row else 'inbox message'} {row['n']}, {field}"
-    elif "body" in row:
-        field = f"payload {row['digest']}, {field}"
-    elif "message_seq" in row:
-        field = f"{'suspension' if 'digest' in row else 'call'} of message {row['message_seq']}, {field}"
-    return DamagedMessage(key, row.get("seq", 0), field, reason)
+    name = TABLES[table].stored.name.format_map(row)
+    return DamagedMessage(
+        str(row[key_column(table).name] or ""), row.get("seq", 0), f"{name}, {field}" if name else field, reason
+    )
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
     """Read the session rows with these keys."""
-    query = sa.select(*_stored(SESSION)).where(of_sessions(SESSION, keys))
+    query = sa.select(*TABLES[SESSION].selected).where(of_sessions(SESSION, keys))
     return [stored_row(SESSION, values) for values in connection.execute(query)]
 
 
@@ -125,11 +96,11 @@ def whole_sessions(connection: sa.Connection, keys: Sequence[str]) -> Iterator[t
     with ExitStack() as stack:
 
         def rows_of(table: sa.Table) -> Iterator[Row]:
-            query = sa.select(*_stored(table)).where(of_sessions(table, keys)).order_by(*table.primary_key)
+            query = sa.select(*TABLES[table].selected).where(of_sessions(table, keys)).order_by(*table.primary_key)
             result = stack.enter_context(closing(connection.execute(query, execution_options=_STREAMED)))
             return (stored_row(table, values) for values in result)
 
-        children = [(table, rows_of(table)) for table in CHILDREN]
+        children = [(each.table, rows_of(each.table)) for each in CHILDREN]
         waiting = [next(rows, None) for _, rows in children]
         for session in rows_of(SESSION):
             yield SESSION, session
@@ -152,18 +123,18 @@ def whole_session(connection: sa.Connection, key: str) -> Iterator[tuple[sa.Tabl
     """Yield the rows of a session page by page, the session row first; yield nothing if it does not exist."""
     if rows := sessions(connection, [key]):
         yield SESSION, rows
-        for table in CHILDREN:
-            for page in parts(connection, table, key):
-                yield table, page
+        for each in CHILDREN:
+            for page in parts(connection, each.table, key):
+                yield each.table, page
 
 
-_PAGES: Final = {table.name: Pages(table, _stored(table)) for table in CHILDREN}
+_PAGES: Final = {each.table: Pages(each.table, each.selected) for each in CHILDREN}
 
 
 def parts(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[list[Row]]:
     """Yield pages of a session's rows in one of `CHILDREN`, without payloads that no message uses."""
     referenced = payloads.referenced(connection, key) if table is PAYLOAD else set()
-    for page in _PAGES[table.name].read(connection, key):
+    for page in _PAGES[table].read(connection, key):
         rows = [stored_row(table, values) for values in page]
         yield [row for row in rows if table is not PAYLOAD or row["digest"] in referenced]
 
@@ -174,7 +145,7 @@ _name: Final = sa.tuple_(SHARED_VALUE.c.scope, SHARED_VALUE.c.name)
 _after: Final = sa.tuple_(column(SHARED_VALUE.c.scope), column(SHARED_VALUE.c.name))
 _shared_page: Final = Statement(
     lambda _: (
-        sa.select(*_stored(SHARED_VALUE))
+        sa.select(*TABLES[SHARED_VALUE].selected)
         .where(_name > _after)
         .order_by(*SHARED_VALUE.primary_key)
         .limit(number("limit"))
@@ -200,7 +171,7 @@ def shared_values(connection: sa.Connection) -> Iterator[Row | DamagedMessage]:
 
 def shared_value(connection: sa.Connection, scope: str, name: str) -> Row | None:
     """Read a shared value, or None."""
-    query = sa.select(*_stored(SHARED_VALUE)).where(SHARED_VALUE.c.scope == scope, SHARED_VALUE.c.name == name)
+    query = sa.select(*TABLES[SHARED_VALUE].selected).where(SHARED_VALUE.c.scope == scope, SHARED_VALUE.c.name == name)
     values = connection.execute(query).first()
     return None if values is None else stored_row(SHARED_VALUE, values)
 
@@ -222,7 +193,7 @@ def _insert(table: sa.Table, dialect: Dialect) -> Any:
 
 _NO_TEXTS: Final = (sa.BigInteger, sa.Double, TimeColumn)
 _INSERTS: Final = {
-    table.name: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
+    table: Statement(lambda dialect, table=table: _insert(table, dialect))  # type: ignore[misc]
     for table in TABLES
 }
 _insert_sessions: Final = Statement(
@@ -237,7 +208,7 @@ def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> N
     encoded = [_encoded(connection, table, row) for row in rows]
     if dialect_of(connection).takes_arrays and encoded:
         encoded = [arrays_of(encoded, table.c.keys())]
-    _INSERTS[table.name].run_many(connection, encoded)
+    _INSERTS[table].run_many(connection, encoded)
 
 
 def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
@@ -249,8 +220,8 @@ def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:
-    encoded = new_incarnation() | row | _NO_LEASE if table is SESSION else row | _NO_UNDO
-    time = dialect_of(connection).time
-    for name in _TIMES[table.name]:
+    described, time = TABLES[table], dialect_of(connection).time
+    encoded = dict.fromkeys(described.stored.unset) | (new_incarnation() if table is SESSION else {}) | row
+    for name in described.times:
         encoded[name] = time(row[name])
     return encoded

@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
-from lango_store._operations import messages, removals, sessions
+from lango_store._operations import messages, sessions
 from lango_store._operations.appends import Batch, NewTurn, merge_stored, select_unstored, write
-from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
+from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, TURN, number, of_session
+from lango_store._operations.log_changes import Kind, LogChange, Rows
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.sessions import ANYTHING, Expected, New
 from lango_store._rows.columns import as_stored
@@ -217,21 +218,27 @@ def finish_compaction(
         "original_event_count": pending.session.turn_count,
         "original_message_count": sum(message.role is not MessageRole.RECORD for message in pending.session.messages),
     }
-    change = locked.last_seq + 1
-    added_upto = change + len(select_unstored(summary, {}).rows)
-    kind: removals.Change = "discard" if discard else "compact"
-    removals.insert_change(connection, now, key, change, kind, upto, added_upto=added_upto)
-    usage = None
-    if discard:
-        metadata["discarded"] = True
-        old = read(connection, key)[: pending.session.turn_count]  # not by seq: a turn without messages has none
-        copied = _copied(connection, key)
-        usage = total(turn.usage for turn in old if turn.turn_no not in copied)
-        _discard(connection, now, key, upto, old)
-        if spent_elsewhere := total(turn.usage for turn in old if turn.turn_no in copied):
-            # In a separate turn, so that `usage_report` does not count it again. An undo removes both turns.
-            save(connection, now, key, Batch([]), turn=new_turn(None, spent_elsewhere, None, [*copied.values()][-1]))
-    turn = replace(new_turn(None, usage, metadata), kind="compaction", replaced_upto=upto, skipped=0 if discard else 1)
+    seq = locked.last_seq + 1
+    added_upto = seq + len(select_unstored(summary, {}).rows)
+    kind: Kind = "discard" if discard else "compact"
+    old: list[Turn] = []
+    copied: dict[int, str] = {}
+    with LogChange(connection, now, key, kind, seq, upto, added_upto=added_upto) as change:
+        if discard:
+            metadata["discarded"] = True
+            old = read(connection, key)[: pending.session.turn_count]  # not by seq: a turn without messages has none
+            copied = _copied(connection, key)
+            # Records are kept, because `Conversation.compact` hides them from the summarizer. They no longer belong to
+            # a turn.
+            change.unconsolidated = change.delete(_REPLACED, upto=upto)
+            change.replace(_RECORDS, upto=upto)
+            if old:
+                change.delete(_OLD_TURNS, turn_no=old[-1].turn_no)
+    usage = total(turn.usage for turn in old if turn.turn_no not in copied)
+    if spent_elsewhere := total(turn.usage for turn in old if turn.turn_no in copied):
+        # In a separate turn, so that `usage_report` does not count it again. An undo removes both turns.
+        save(connection, now, key, Batch([]), turn=new_turn(None, spent_elsewhere, None, [*copied.values()][-1]))
+    turn = replace(new_turn(None, usage, metadata), kind="compaction", replaced_upto=upto)
     saved = save(connection, now, key, _with_new_ids(connection, key, summary), turn=turn)
     sessions.change(connection, key, {"summary_turn": saved.turn_no, "summarized_upto": upto})
     return _compaction(saved, saved.messages, 0 if discard else pending.session.summarized_upto)
@@ -243,21 +250,10 @@ def _copied(connection: sa.Connection, key: str) -> dict[int, str]:
     return {row.turn_no: row.copied_from for row in connection.execute(query.order_by(TURN.c.turn_no))}
 
 
-def _discard(connection: sa.Connection, now: datetime, key: str, upto: int, old: list[Turn]) -> None:
-    # Records are kept, because `Conversation.compact` hides them from the summarizer. They no longer belong to a turn.
-    removed = removals.delete_messages(connection, key, sa.and_(MESSAGE.c.seq <= upto, ~IS_RECORD))
-    removals.detach_from_turns(connection, key, MESSAGE.c.seq <= upto)
-    if old:
-        removals.delete_turns(connection, key, TURN.c.turn_no <= old[-1].turn_no)
-    remaining = SESSION.c.last_consolidated - removed.messages
-    removals.decrease_counters(
-        connection,
-        now,
-        key,
-        removed,
-        turn_count=SESSION.c.turn_count - len(old),
-        last_consolidated=sa.case((remaining > 0, remaining), else_=0),
-    )
+_UPTO: Final = MESSAGE.c.seq <= number("upto")
+_REPLACED: Final = Rows(MESSAGE, _UPTO, ~IS_RECORD)
+_RECORDS: Final = Rows(MESSAGE, _UPTO, MESSAGE.c.turn_no.is_not(None), turn_no=sa.null())
+_OLD_TURNS: Final = Rows(TURN, TURN.c.turn_no <= number("turn_no"))
 
 
 def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:

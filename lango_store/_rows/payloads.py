@@ -13,10 +13,13 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from lango_store._rows.encoding import decode_json, encode_json, encode_text
-from lango_store._values.model import Payload
+from lango_store._values.model import CONTAINERS, Payload
 from lango_store.errors import InvalidValue
 
-_JSON: Final = ("content", "tool_calls", "extra")
+_JSON: Final = tuple(name for name in CONTAINERS if name != "sent")  # `drop_sent` removes it without reading it
+COLUMNS: Final = ("text", *_JSON)
+"""The columns of a message whose large strings become payloads."""
+
 _DATA_URI: Final = re.compile(r"data:([\w.+-]{1,99}/[\w.+-]{1,99})[;,]", re.ASCII)
 _STAYS: Final = ("id", "name")  # of a tool call: short, and read by queries
 
@@ -114,7 +117,7 @@ def fill(fields: dict[str, Any], listing: Listing, bodies: Mapping[str, str] | N
     Raises `KeyError` with the digest of a missing payload, and other errors if the listing does not match the message.
     """
     for name, places in listing.items():
-        if name != "text" and name not in _JSON:
+        if name not in COLUMNS:
             raise ValueError(f"{name} has no payloads")
         field = "content" if name == "text" else name
         fields[field] = _filled(fields[field], places, bodies)
@@ -153,7 +156,7 @@ def with_searched(row: dict[str, Any], read: Callable[[set[str]], Mapping[str, s
         return row
     whole = dict(row)
     try:
-        listing = {name: places for name, places in decode_json(row["payloads"]).items() if name != "extra"}
+        listing = {name: places for name, places in decode_json(row["payloads"]).items() if name in row}
         put_back(whole, listing, read({digest for digest, *_ in references(listing)}))
     except FAULTS:
         return row

@@ -8,6 +8,7 @@ its older descendants get a new key, so that the key always belongs to the sessi
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,21 +111,23 @@ def keep(archive: Context, connection: sa.Connection, keys: Sequence[str]) -> It
 
 def _keep(reading: sa.Connection, writing: sa.Connection, key: str, incarnation: int, new: str) -> None:
     """Copy a session to the key `new` of an archive."""
-    (session,) = transfer.sessions(reading, [key])
-    _free_key(writing, new, incarnation, session["created_at"])
-    _insert(writing, transfer.whole_session(reading, key), key=new, incarnation=incarnation, **_NO_TTL)
+    parts = transfer.whole_session(reading, key)
+    head = next(parts)
+    _free_key(writing, new, incarnation, head[1][0]["created_at"])
+    _insert(writing, chain([head], parts), key=new, incarnation=incarnation, **_NO_TTL)
 
 
 def _free_key(connection: sa.Connection, key: str, incarnation: int, created_at: datetime) -> None:
     """Delete the earlier copy of a session; give any other session with its key, and older descendants, a new key."""
     # Without NOWAIT, a purge would wait for itself if the archive is the database of the store under another URL.
-    connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key)).with_for_update(nowait=True))
+    query = _INCARNATIONS.where(of_session(SESSION, key)).with_for_update(nowait=True)
+    existing = connection.execute(query).first()
     connection.execute(sa.delete(SESSION).where(_is_copy(key, incarnation)))
-    if not transfer.exists(connection, key):
+    if existing is None or existing.incarnation == incarnation:
         return
     older = _INCARNATIONS.where(of_session(SESSION, key) | (SESSION.c.created_at < created_at))
     family = {row.key: row.incarnation for row in levels.families(connection, older, [key])}
-    new_key = _earlier_key(key, family[key])
+    new_key = _earlier_key(key, existing.incarnation)
     for old, own in family.items():
         new = new_key + old.removeprefix(key)
         _keep(connection, connection, old, own, new if len(new) <= MAX_KEY_LENGTH else _earlier_key(old, own))

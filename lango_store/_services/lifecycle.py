@@ -1,4 +1,4 @@
-"""Create, fork, delete and purge whole sessions; each function decides on transactions and retries."""
+"""Create, delete and purge whole sessions; each function decides on transactions and retries."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,7 +12,14 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._operations import appends, expiry, forks, levels, lists, messages, sessions
+from lango_store._operations import (
+    appends,
+    expiry,
+    levels,
+    lists,
+    messages,
+    sessions,
+)
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
 from lango_store._operations.expiry import ArchiveBatch, Policy, Purged, Reason
@@ -32,7 +39,7 @@ R = TypeVar("R")
 Find = Callable[[AnyConnection, Moment, str], R]
 
 
-# Create and fork
+# Create
 
 
 def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Session:
@@ -51,29 +58,6 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
         return context.on_primary().read_once(context.single_read, messages.load, new.key)
 
     return context.trying(run)
-
-
-def fork(
-    context: Context,
-    source: str,
-    new: str,
-    *,
-    own_key: bool,
-    upto: int | None,
-    as_of: int | datetime | None,
-    ttl: timedelta | None | Unset,
-) -> None:
-    """Copy a session to the key `new`; if the store generated it (`own_key`), a retry accepts the first try's copy."""
-
-    def run() -> None:
-        try:
-            with context.transaction() as connection:
-                forks.fork(connection, context.now(connection), source, new, upto=upto, as_of=as_of, ttl=ttl)
-        except SessionExists:
-            if not own_key:
-                raise
-
-    context.trying(run)
 
 
 def find_or_create(

@@ -62,7 +62,7 @@ class Piece(_Event):
         n: The number of characters of the draft before this piece: as many as you have received in earlier pieces, or
             0. If it is 0, discard what you have received, because another draft began or the draft ended.
         text: The text; empty if the draft ended, because the answer was stored or the turn failed. The draft of a
-            failed turn stays in `Conversation.drafts`.
+            failed turn stays in `Conversation.drafts.list`.
     """
 
     event: Literal["piece"] = "piece"

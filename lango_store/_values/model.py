@@ -299,14 +299,10 @@ class Message(Value):
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
         values["seq"], values["turn_no"], values["replayed"] = seq, turn_no, False
-        if type(values["content"]) is not str:
-            values["content"] = copied(values["content"])
-        if values["extra"]:
-            values["extra"] = copied(values["extra"])
-        if values["sent"] is not None:
-            values["sent"] = copied(values["sent"])
-        if values["tool_calls"]:
-            values["tool_calls"] = [call.copied() for call in values["tool_calls"]]
+        for name in CONTAINERS:
+            value = values[name]
+            if value and value.__class__ is not str:
+                values[name] = [each.copied() for each in value] if name == "tool_calls" else copied(value)
         if turn_no is not None:
             fields.add("turn_no")
         if values["created_at"] is None:
@@ -372,6 +368,11 @@ class Message(Value):
             )
         answer = {"role": self.role.value, "content": as_text(call.output), "tool_call_id": call.id, "name": call.name}
         return {name: value for name, value in answer.items() if value or name == "content"} | self.extra
+
+
+_SCALARS: Final = ("role", "author", "name", "tool_call_id", "tokens", "id", "created_at", "seq", "turn_no", "replayed")
+CONTAINERS: Final = tuple(name for name in Message.model_fields if name not in _SCALARS)
+"""The fields that may hold lists and dicts."""
 
 
 def as_asked(message: Message) -> dict[str, Any]:
@@ -594,7 +595,7 @@ class Draft(Value):
 
 
 class BegunCall(Value):
-    """A tool call that was begun, as `Conversation.calls` returns it.
+    """A tool call that was begun, as `Conversation.calls.list` returns it.
 
     Attributes:
         key: The key of the session.

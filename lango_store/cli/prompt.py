@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lango_store import window
-from lango_store._operations.prompts import Budget, simulated
+from lango_store._features.prompts import Budget, simulated
 from lango_store.cli.options import UrlOption, open_store
 from lango_store.cli.output import quantity
 

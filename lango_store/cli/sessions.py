@@ -274,11 +274,8 @@ def show(
                     if not expired and earlier is None:  # these reads raise SessionExpired
                         talk = store.conversation(info.key)
                         usage = readable(talk.total_usage) or {}
-                        turn, drafts, inbox = (
-                            readable(talk.turns.in_progress),
-                            readable(talk.drafts.list),
-                            readable(talk.inbox.list),
-                        )
+                        turn = readable(talk.turns.in_progress)
+                        drafts, inbox = readable(talk.drafts.list), readable(talk.inbox.list)
                         state = describe_turn_state(turn, drafts or [], inbox or [])
                     number = info.message_count + info.record_count if earlier is None else len(earlier.messages)
                     omitted = max(number - last, 0) if last else 0

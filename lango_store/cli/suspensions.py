@@ -47,11 +47,9 @@ def suspensions(
     with open_store(url) as store:
 
         def pages() -> Iterator[list[Suspension]]:
-            cursor = None
+            cursor, waiting = None, store.suspensions.list
             while True:
-                page = store.suspensions.list(
-                    user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor
-                )
+                page = waiting(user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor)
                 yield page.items
                 if (cursor := page.next) is None:
                     return

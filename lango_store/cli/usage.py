@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lango_store._operations.usage_report import GROUPS
+from lango_store._features.usage_report import GROUPS
 from lango_store._values.reports import UsageRow
 from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
 from lango_store.cli.output import print_bars, print_json, print_table, printable, say

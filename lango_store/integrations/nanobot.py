@@ -378,9 +378,8 @@ def _write(session: Session, state: _State, base: _Synced, metadata: Line, expec
     }
     private = _private(session)
     tx.conversation(key).values.set(_value(key, raw if private is None else raw | {"provider_state": private}))
-    return _Synced(
-        state, seqs, tx.conversation(key).info().revision if is_current else base.revision, _texts(session.metadata)
-    )
+    revision = tx.conversation(key).info().revision if is_current else base.revision
+    return _Synced(state, seqs, revision, _texts(session.metadata))
 
 
 def _raw(store: Store, key: str) -> Line:

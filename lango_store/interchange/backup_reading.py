@@ -10,26 +10,15 @@ import sqlalchemy as sa
 
 from lango_store._operations.binds import SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._operations.transfer import Row
 from lango_store.errors import InvalidFile, InvalidValue, quoted
-from lango_store.interchange.backup_writing import OPTIONAL, TABLES, VERSION, SessionDigest
+from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
 from lango_store.interchange.pieces import Outcome, Piece, Pieces, SharedValue, Writer
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
-_UNIQUE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    "turn": (("turn_no",), ("id",)),
-    "message": (("id",),),
-    "payload": (("digest",),),
-    "change": (),
-    "value": (("name",),),
-    "draft": (),
-    "inbox_message": (("id",),),
-    "call": (("effect_key",), ("message_seq", "position")),
-    "suspension": (("digest",),),
-    "shared_value": (("scope", "name"),),
-}
-_PARTS: Final = ("turn", "message", *OPTIONAL)
+_PARTS: Final = {each.stored.kind: each for each in CHILDREN}
 _read: Final = json.JSONDecoder(**STRICT).decode
 
 
@@ -85,12 +74,12 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
             return
         if kind not in _PARTS:
             break
-        row = file.encoded(encoder, TABLES[kind], value | {"session_key": key})
+        row = file.encoded(encoder, KINDS[kind], value | {"session_key": key})
         file.check_unique(kind, row, seen)
         for name in row.keys() & {"seq", "n"}:
             file.check_order(kind, name, row[name], last)
         digest.add(kind, file.line)
-        yield from pieces.add(TABLES[kind], row, len(file.line))
+        yield from pieces.add(KINDS[kind], row, len(file.line))
     raise file.fault(f"session {quoted(key)} is cut off")
 
 
@@ -126,7 +115,7 @@ class _File:
         try:
             self.line = next(self._lines).rstrip(b"\r\n")
             ((kind, value),) = _read(self.line.decode()).items()
-            if kind in TABLES and not isinstance(value, dict):
+            if kind in KINDS and not isinstance(value, dict):
                 raise ValueError(f"{kind} is not an object")
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self.fault(str(error)) from None
@@ -163,7 +152,7 @@ class _File:
 
     def check_unique(self, kind: str, row: Row, seen: set[object]) -> None:
         """Raise `InvalidFile` if an earlier row has the same position or id, which the database would refuse."""
-        for names in _UNIQUE[kind]:
+        for names in TABLES[KINDS[kind]].unique:
             unique = (kind, *(row[name] for name in names))
             if unique in seen:
                 raise self.fault(f"{names[-1]}: {quoted(unique[-1])} occurs twice")

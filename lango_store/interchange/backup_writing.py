@@ -1,6 +1,6 @@
 """Writing of backups.
 
-The first line is `{"lango_store":1,"schema":"0108"}`, the last line `{"sessions":N}`. A session has one line for its
+The first line is `{"lango_store":1,"schema":"0109"}`, the last line `{"sessions":N}`. A session has one line for its
 row, one line for each turn, message, payload, change, value, draft, inbox message, call and suspension, and a closing
 line with counts and a digest. A backup of the whole store continues with the shared values, which have a closing line
 too.
@@ -16,20 +16,9 @@ from typing import IO, Any, Final
 import sqlalchemy as sa
 
 from lango_store._operations import transfer
-from lango_store._operations.binds import (
-    CALL,
-    CHANGE,
-    DRAFT,
-    INBOX,
-    MESSAGE,
-    PAYLOAD,
-    SESSION,
-    SHARED_VALUE,
-    SUSPENSION,
-    TURN,
-    VALUE,
-)
+from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.portable_rows import Fields, RowEncoder
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import DamagedMessage, LangoStoreError, SessionNotFound
 from lango_store.tables import SCHEMA_REVISION
@@ -37,30 +26,15 @@ from lango_store.tables import SCHEMA_REVISION
 VERSION: Final = 1
 """The version of the format, as in the first line of every file."""
 
-TABLES: Final = {
-    "session": SESSION,
-    "turn": TURN,
-    "message": MESSAGE,
-    "payload": PAYLOAD,
-    "change": CHANGE,
-    "value": VALUE,
-    "draft": DRAFT,
-    "inbox_message": INBOX,
-    "call": CALL,
-    "suspension": SUSPENSION,
-    "shared_value": SHARED_VALUE,
-}
-OPTIONAL: Final = ("payload", "change", "value", "draft", "inbox_message", "call", "suspension")
-"""The kinds of rows that a closing line counts only if the session has any."""
-
-KINDS: Final = {table.name: kind for kind, table in TABLES.items()}
+KINDS: Final = {described.stored.kind: table for table, described in TABLES.items()}
+"""The tables by the name of their rows in a backup."""
 
 
 class SessionDigest:
     """Counts and SHA-256 digest of the lines of a session, or of the shared values."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(TABLES, 0)
+        self.counts = dict.fromkeys(KINDS, 0)
         self._sha256 = hashlib.sha256()
 
     def add(self, kind: str, line: bytes) -> None:
@@ -71,8 +45,8 @@ class SessionDigest:
 
     def closing(self) -> bytes:
         """Return the line that closes the session."""
-        optional = {f"{kind}s": self.counts[kind] for kind in OPTIONAL if self.counts[kind]}
-        end = {"turns": self.counts["turn"], "messages": self.counts["message"], **optional}
+        counts = {each.stored.kind: self.counts[each.stored.kind] for each in CHILDREN}
+        end = {f"{kind}s": n for kind, n in counts.items() if n or kind in ("turn", "message")}
         return json_line({"end": end | {"sha256": self._sha256.hexdigest()}})
 
     def closing_shared(self) -> bytes:
@@ -146,8 +120,9 @@ def session_lines(connection: sa.Connection, key: str) -> Iterator[bytes]:
     digest, encoder = SessionDigest(), RowEncoder()
     for table, rows in transfer.whole_session(connection, key):
         for row in rows:
-            line = row_line(KINDS[table.name], encoder.encode_stored(table, row)[1])
-            digest.add(KINDS[table.name], line)
+            kind = TABLES[table].stored.kind
+            line = row_line(kind, encoder.encode_stored(table, row)[1])
+            digest.add(kind, line)
             yield line
     if not digest.counts["session"]:
         raise SessionNotFound(key)

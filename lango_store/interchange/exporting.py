@@ -6,7 +6,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect import Moment
-from lango_store._operations import payloads, sessions, suspensions, values
+from lango_store._features.named_values import rows as values
+from lango_store._features.tool_calls import suspensions
+from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import MESSAGE, TURN
 from lango_store._operations.messages import MAX_SEQ
 from lango_store._operations.paging import Pages

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from lango_store._operations import sessions, suspensions, transfer, values
+from lango_store._features.named_values import rows as values
+from lango_store._features.tool_calls import suspensions
+from lango_store._operations import sessions, transfer
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, TURN
 from lango_store._operations.rows import encode_session

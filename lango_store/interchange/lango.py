@@ -13,6 +13,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import sqlite_utils
+
 from lango_store._values.model import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
@@ -54,32 +56,28 @@ class Database:
                 with (folder / f"copy{ending}").open("wb") as to:
                     shutil.copyfileobj(file, to)
         with self._our_errors():
-            self._connection = open_database(folder / "copy")
-            weakref.finalize(self, self._connection.close)
-            self._connection.text_factory = _text
-            self._connection.create_function("instant", 1, _instant, deterministic=True)
+            connection = open_database(folder / "copy")
+            weakref.finalize(self, connection.close)
+            connection.text_factory = _text
+            self._tables = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
+            self._tables.register_function(_instant, name="instant", deterministic=True)
             self._check_tables()
             # The primary key refuses a damaged file whose pages repeat rows.
-            self._connection.execute("CREATE TEMP TABLE place (row INTEGER PRIMARY KEY, session, instant)")
-            self._connection.execute(
-                "INSERT INTO place SELECT rowid, session_messages, instant(timestamp) FROM messages"
-            )
-            self._connection.execute("CREATE INDEX temp.place_order ON place (session, instant, row)")
+            connection.execute("CREATE TEMP TABLE place (row INTEGER PRIMARY KEY, session, instant)")
+            connection.execute("INSERT INTO place SELECT rowid, session_messages, instant(timestamp) FROM messages")
+            connection.execute("CREATE INDEX temp.place_order ON place (session, instant, row)")
 
     def _check_tables(self) -> None:
         for table, needed in _NEEDED.items():
-            existing = {row["name"] for row in self.rows(f"PRAGMA table_info({table})")}
-            if not needed <= existing:
-                missing = ", ".join(sorted(needed - existing))
+            if lacking := needed - self._tables[table].columns_dict.keys():
+                missing = ", ".join(sorted(lacking))
                 raise InvalidFile(self._path, f"is not a database of lango, {table} lacks {missing}: give lango.db")
 
     def rows(self, query: str, *values: Any) -> Iterator[Row]:
         """Yield the rows of a query. Raises `InvalidFile` if the file is damaged."""
         with self._our_errors():
-            cursor = self._connection.execute(query, values)
-            names = [column[0] for column in cursor.description]
-            for row in cursor:
-                yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
+            for row in self._tables.query(query, values):
+                yield {name: _plain(value) for name, value in row.items()}
 
     def messages(self, session: Any) -> Iterator[Row]:
         """Yield the messages of a session in the order of their times, then of their rows."""

@@ -16,16 +16,10 @@ from lango_store._dialect import dialect_of
 from lango_store._operations import transfer
 from lango_store._operations.binds import MESSAGE, SESSION, SHARED_VALUE
 from lango_store._operations.portable_rows import RowEncoder, decode_row
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._operations.transfer import Row
-from lango_store._rows.columns import JsonColumn
 from lango_store.errors import DamagedMessage, InvalidValue
-from lango_store.interchange.backup_writing import KINDS, SessionDigest, row_line
-
-_LARGE: Final = {
-    table: [each.name for each in columns if isinstance(each.type, JsonColumn) or each.name in ("text", "body")]
-    for table, columns in transfer.COLUMNS.items()
-}
-"""The columns of each table that count for the size of a piece."""
+from lango_store.interchange.backup_writing import SessionDigest, row_line
 
 ROWS: Final = 4_000
 BYTES: Final = 2 << 20
@@ -131,9 +125,9 @@ class Writer:
         """
         self._new |= self._insert_sessions(piece.rows.get(SESSION.name, []))
         if self._planned is None:
-            for table in transfer.CHILDREN:
-                rows = piece.rows.get(table.name, ())
-                transfer.insert(self._connection, table, [row for row in rows if row["session_key"] in self._new])
+            for each in CHILDREN:
+                rows = piece.rows.get(each.table.name, ())
+                transfer.insert(self._connection, each.table, [row for row in rows if row["session_key"] in self._new])
         existing = [key for key, _, _ in piece.ended if key not in self._new]
         stored = closing_lines(self._connection, existing)
         expected = {key: line for key, _, line in piece.ended} if closings is None else closings(existing)
@@ -174,7 +168,7 @@ def closing_lines(connection: sa.Connection, keys: Sequence[str]) -> dict[str, b
     digests: dict[str, SessionDigest] = {}
     try:
         for table, row in transfer.whole_sessions(connection, keys):
-            kind, key = KINDS[table.name], row["key" if table is SESSION else "session_key"]
+            kind, key = TABLES[table].stored.kind, row["key" if table is SESSION else "session_key"]
             digests.setdefault(key, SessionDigest()).add(kind, row_line(kind, decode_row(table, row)))
     except DamagedMessage:
         if len(keys) == 1:
@@ -198,7 +192,7 @@ def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[P
                 yield from pieces.end(current, messages)
             current, encoder, messages = row["key"], RowEncoder(), 0
         messages += table is MESSAGE
-        size = sum([len(row[name] or "") for name in _LARGE[table.name]])
+        size = sum([len(row[name] or "") for name in TABLES[table].large])
         yield from pieces.add(table, encoder.encode_stored(table, row)[0], size)
     if current is not None:
         encoder.check_stored()

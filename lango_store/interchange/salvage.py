@@ -12,29 +12,16 @@ import sqlalchemy as sa
 
 from lango_store._engine.untrusted_files import guard, guard_fault
 from lango_store._operations import counters, payloads, removals, transfer
-from lango_store._operations.binds import (
-    CALL,
-    CHANGE,
-    DRAFT,
-    INBOX,
-    IS_COMPACTION,
-    MESSAGE,
-    PAYLOAD,
-    SESSION,
-    SHARED_VALUE,
-    SUSPENSION,
-    TURN,
-    key_column,
-    of_session,
-)
+from lango_store._operations.binds import CHANGE, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store._operations.portable_rows import RowEncoder
+from lango_store._operations.session_tables import TABLES
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
 from lango_store.interchange.files import reading
 from lango_store.store import Store
-from lango_store.tables import BASELINE, KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE
+from lango_store.tables import KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE
 
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
@@ -42,8 +29,6 @@ _MISSES: Final = 1_000_000  # below the highest known row id: stop after this ma
 _MISSES_AT_END: Final = 20_000  # above it: stop after this many
 _INSTRUCTIONS: Final = 1_000_000_000  # for row ids that are tried one by one
 _RANGES: Final = 10
-_ADDED_TABLES: Final = {CHANGE: "0101", DRAFT: "0103", INBOX: "0103", CALL: "0104", SUSPENSION: "0104", PAYLOAD: "0105"}
-_ADDED_COLUMNS: Final = ("sent", "payloads", "added_upto", "logged_at", "taken_by", "copied_from")
 
 
 def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
@@ -112,7 +97,7 @@ class _Salvage:
     def run(self) -> list[Failure]:
         """Copy all tables, correct the sessions, and return the failures."""
         with self._sound.context.transaction() as to:
-            for table in transfer.TABLES:
+            for table in TABLES:
                 batch: list[Row] = []
                 for values in self._read(table):
                     try:
@@ -162,7 +147,7 @@ class _Salvage:
 
     def _report_absent(self) -> None:
         """Report the tables that cannot be found. Raises `InvalidFile` if no table can be found."""
-        if len(self._absent) == len(transfer.TABLES):
+        if len(self._absent) == len(TABLES):
             reason = f"its tables cannot be found ({self._absent[SESSION]})"
             raise InvalidFile(self._path, f"{reason}: restore a backup, or try sqlite3 FILE .recover")
         for table, reason in self._absent.items():
@@ -172,7 +157,7 @@ class _Salvage:
         self._missing.append(Failure(key=str(key), reason=reason))
 
     def _put(self, to: sa.Connection, table: sa.Table, rows: list[Row]) -> None:
-        if table not in (SESSION, SHARED_VALUE):
+        if TABLES[table].is_child:
             for row in rows:
                 if row["session_key"] not in self._sessions:
                     self._recreated.add(row["session_key"])
@@ -197,16 +182,17 @@ class _Salvage:
         The table is read from both ends up to the first damaged page. Then each remaining row id is tried.
         """
         existing = {row[1] for row in self._source.execute(f"PRAGMA table_info({table.name})")}
-        names = [column.name for column in transfer.COLUMNS[table.name]]
-        # With the name of the table, because SQLite reads an unknown quoted name without it as text.
+        # A file of an older release lacks newer columns, which may be NULL. With the name of the table, because SQLite
+        # reads an unknown quoted name without it as text.
         columns = ", ".join(
-            "NULL" if name in _ADDED_COLUMNS and name not in existing else f'{table.name}."{name}"' for name in names
+            "NULL" if each.nullable and each.name not in existing else f'{table.name}."{each.name}"'
+            for each in TABLES[table].columns
         )
         query = f"SELECT rowid, {columns} FROM {table.name} NOT INDEXED"
         try:
             self._source.execute(f"{query} LIMIT 0")
         except sqlite3.Error as error:
-            if self._revision() >= _ADDED_TABLES.get(table, BASELINE):
+            if self._revision() >= TABLES[table].stored.since:
                 self._absent[table] = guard_fault(error) or str(error)
             return
         if "rowid" in {name.lower() for name in existing}:
@@ -252,7 +238,7 @@ class _Salvage:
 
 def _new_session(row: Row) -> Row:
     time = row.get("created_at") or row.get("changed_at") or row.get("updated_at")
-    empty = {column.name: None if column.nullable else 0 for column in transfer.COLUMNS[SESSION.name]}
+    empty = {column.name: None if column.nullable else 0 for column in TABLES[SESSION].columns}
     return empty | {"key": row["session_key"], "created_at": time, "updated_at": time}
 
 

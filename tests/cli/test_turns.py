@@ -164,7 +164,7 @@ def test_show_of_an_expired_session_omits_the_open_turn_and_drafts(url: str) -> 
     assert "open turn" not in done.stdout
 
 
-@pytest.mark.parametrize("damage", ["UPDATE lango_draft SET piece = '5'", "UPDATE lango_inbox SET tool_calls = '5'"])
+@pytest.mark.parametrize("damage", ["UPDATE lango_draft SET piece = '5'", "UPDATE lango_inbox SET message = '5'"])
 def test_show_prints_the_session_despite_a_damaged_draft_or_inbox(url: str, damage: str) -> None:
     with Store(url) as store:
         turn = begin(store, "k", "t1")

@@ -16,8 +16,6 @@ from support.statements_sent import methods_reading_any_session
 from lango_store import Store
 from lango_store._connections import schema_gate
 from lango_store._dialect.citus import Citus
-from lango_store._operations import turns
-from lango_store._operations.appends import Batch, NewTurn
 
 CLUSTER = Citus()
 
@@ -69,16 +67,6 @@ def test_append_that_sends_several_statements_returns_the_stored_messages(make_p
         assert store.conversation("k").messages() == [*made, again, *turn.messages]
         assert store.conversation("k").turns.list() == [turn.model_copy(update={"messages": []})]
         assert store.create("new", messages=messages(2)) == store.get("new")
-
-
-def test_save_of_a_turn_can_leave_a_gap_in_the_seqs_before_the_turn(make_postgres: MakeDatabase) -> None:
-    with Store(make_postgres()) as store:
-        store.create("k", messages=messages(9))
-        new = Batch(messages(2))
-        with store.context.single_write() as connection:
-            turn = turns.save(connection, None, "k", new, turn=NewTurn(skipped=3))
-        assert (turn.first_seq, turn.last_seq, store.conversation("k").info().last_seq) == (13, 14, 14)
-        assert store.conversation("k").messages()[9:] == turn.messages
 
 
 def test_concurrent_appends_get_consecutive_seqs(make_postgres: MakeDatabase) -> None:

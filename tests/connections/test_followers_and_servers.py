@@ -17,6 +17,7 @@ from support.processes import run_program
 from support.relay import Relay
 
 from lango_store import DatabaseUnavailable, SessionNotFound, Store, create_engine, schema
+from lango_store._features.tail.following import watcher_of
 
 
 def test_followers_continue_after_the_server_was_unreachable(make_postgres: MakeDatabase, relay: Relay) -> None:
@@ -219,7 +220,7 @@ def test_follower_is_refused_without_a_thread_and_the_next_one_starts_it(
             patch.setattr(threading.Thread, "start", start_no_thread)
             with pytest.raises(DatabaseUnavailable, match="thread"):
                 next(store.conversation("k").tail())
-        assert store.context.watcher.channels == {}
+        assert watcher_of(store.context).channels == {}
         reader = Follower(store, "k")
         store.append_message("k", message())
         assert len(reader.wait_for_messages(1)) == 1

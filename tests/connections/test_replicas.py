@@ -12,7 +12,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.postgres_server import PostgresServer
 
-from lango_store import DatabaseUnavailable, LangoStoreError, SessionNotFound, Store, interchange, schema
+from lango_store import DatabaseUnavailable, SessionNotFound, Store, StoreClosed, interchange, schema
 from lango_store._connections.replicas import LastWrite
 
 PAIRS: Final = int(os.environ.get("LANGO_STORE_REPLICA_PAIRS", "160"))
@@ -162,7 +162,7 @@ def test_store_at_the_position_of_another_store_reads_what_that_store_wrote(
         seeing = reader.at(position)
         seeing.close()
         assert reader.count(key_prefix="k") == 1
-    with pytest.raises(LangoStoreError, match="closed"):
+    with pytest.raises(StoreClosed, match="closed"):
         seeing.get("k")
 
 

@@ -14,11 +14,14 @@ from support.statements import watched
 
 from lango_store import (
     AsyncStore,
+    CallFinished,
     CallInProgress,
+    CallNotFound,
     CallUnknown,
     Conflict,
     Conversation,
     InvalidMessage,
+    InvalidState,
     LangoStoreError,
     LeaseLost,
     Message,
@@ -171,14 +174,14 @@ def test_begin_call_refuses_a_call_that_no_message_asks_for(store: Store, seq: i
     conversation = store.open("k")
     asks(conversation)
     conversation.append_message(message("no call"))
-    with pytest.raises(LangoStoreError, match="there is no call"):
+    with pytest.raises(CallNotFound, match="there is no call"):
         conversation.calls.begin(seq, position)
     assert conversation.calls.list() == []
 
 
 def test_begin_call_is_refused_in_a_callers_transaction(store: Store) -> None:
     seq = asks(store.open("k")).seq
-    with pytest.raises(LangoStoreError, match="needs its own transaction"):
+    with pytest.raises(InvalidState, match="needs its own transaction"):
         store.transact(lambda tx: tx.conversation("k").calls.begin(seq, 0))
 
 
@@ -240,11 +243,11 @@ def test_stored_result_of_a_call_cannot_be_begun_as_a_call(either_store: Store) 
     effect = conversation.calls.begin(asks(conversation).seq, 0)
     result = conversation.calls.finish(effect, {"paid": 40})
     assert result.tool_calls
-    with pytest.raises(LangoStoreError, match=r"message 2 .* has the role tool and asks for no call"):
+    with pytest.raises(CallNotFound, match=r"message 2 .* has the role tool and asks for no call"):
         conversation.calls.begin(result.seq, 0)
     with (
         conversation.turn("t") as turn,
-        pytest.raises(LangoStoreError, match="asks for no call"),
+        pytest.raises(CallNotFound, match="asks for no call"),
         turn.call(result, 0),
     ):
         pytest.fail("the result was begun as a call")
@@ -265,7 +268,7 @@ def test_call_of_a_message_that_does_not_ask_for_it_is_refused(store: Store, sto
     conversation = store.open("k")
     seq = conversation.append_message(stored).seq
     for call in (conversation.calls.begin, lambda seq, position: conversation.suspensions.create([(seq, position)])):
-        with pytest.raises(LangoStoreError, match=r"asks for no call|already has an output"):
+        with pytest.raises((CallNotFound, CallFinished), match=r"asks for no call|already has an output"):
             call(seq, 0)
     assert (conversation.calls.list(), conversation.suspensions.list()) == ([], [])
 
@@ -769,13 +772,13 @@ def test_finish_call_is_refused_after_the_call_was_resolved(
 def test_resolve_call_refuses_a_call_that_is_not_unknown(store: Store) -> None:
     conversation = store.open("k")
     seq = asks(conversation).seq
-    with pytest.raises(LangoStoreError, match="was never begun"):
+    with pytest.raises(CallNotFound, match="was never begun"):
         conversation.calls.resolve(seq, 0, retry=True)
     effect = conversation.calls.begin(seq, 0)
     with pytest.raises(CallInProgress):
         conversation.calls.resolve(seq, 0, retry=True)
     conversation.calls.finish(effect, "done")
-    with pytest.raises(LangoStoreError, match="already has a result: message 2"):
+    with pytest.raises(CallFinished, match="already has a result: message 2"):
         conversation.calls.resolve(seq, 0, output="other")
     with pytest.raises(TypeError, match="retry=True"):
         conversation.calls.resolve(seq, 0, output="other", retry=True)

@@ -19,6 +19,7 @@ from lango_store import (
     Conflict,
     Conversation,
     Draft,
+    DraftNotFound,
     InvalidMessage,
     LangoStoreError,
     Message,
@@ -346,7 +347,7 @@ def test_keep_draft_refuses_a_draft_that_does_not_exist(either_store: Store) -> 
     with conversation.turn("t"):
         pass
     for id in (saved.id, "0" * 16):
-        with pytest.raises(LangoStoreError, match=r"has no draft .*drafts\.list\(\)"):
+        with pytest.raises(DraftNotFound, match=r"has no draft .*drafts\.list\(\)"):
             conversation.drafts.keep(id)
         assert not conversation.drafts.drop(id)
     assert conversation.messages() == []

@@ -12,6 +12,7 @@ from lango_store import (
     InvalidMessage,
     LeaseLost,
     Message,
+    MessageNotFound,
     SessionExpired,
     SessionNotFound,
     Store,
@@ -126,6 +127,34 @@ def test_enqueue_never_moves_expiry_back(store: Store, clock: Clock) -> None:
     clock.move(minutes=-5)
     conversation.inbox.put(message())
     assert conversation.info().expires_at == before
+
+
+def test_dropped_message_leaves_the_inbox_and_its_id_can_be_used_again(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.inbox.put(message("first", id="m1"))
+    conversation.inbox.put(message("second", id="m2"))
+    assert conversation.inbox.drop("m1")
+    assert not conversation.inbox.drop("m1")
+    assert contents(conversation.inbox.list()) == ["second"]
+    assert not conversation.inbox.put(message("first again", id="m1")).replayed
+
+
+def test_redacted_message_keeps_its_place_in_the_inbox_and_what_identifies_it(store: Store) -> None:
+    conversation = store.open("k")
+    call = ToolCall(id="c", name="f", arguments="secret")
+    conversation.inbox.put(
+        Message.user(
+            ["secret"], id="m1", author="ann", tokens=3, sent="secret", tool_calls=[call], extra={"x": "secret"}
+        )
+    )
+    conversation.inbox.put(message("second", id="m2"))
+    redacted = conversation.inbox.redact("m1", reason="asked to")
+    assert redacted == conversation.inbox.list()[0]
+    expected = Message.user("(redacted)", id="m1", author="ann", tokens=0, extra={"redacted": "asked to"})
+    assert redacted.model_dump(exclude={"created_at"}) == expected.model_dump(exclude={"created_at"})
+    assert contents(conversation.inbox.list()) == ["(redacted)", "second"]
+    with pytest.raises(MessageNotFound):
+        conversation.inbox.redact("m3")
 
 
 def test_enqueue_during_a_turn_does_not_change_the_turn(either_store: Store) -> None:

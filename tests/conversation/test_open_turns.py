@@ -23,7 +23,7 @@ def test_error_for_a_damaged_inbox_message_gives_the_number_of_the_message(store
     conversation.inbox.put(Message.user("fine"))
     conversation.inbox.put(Message.user("damaged"))
     with store.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE lango_inbox SET role = 'nobody' WHERE n = 2")
+        connection.exec_driver_sql("""UPDATE lango_inbox SET message = '{"role":"nobody"}' WHERE n = 2""")
     with pytest.raises(DamagedMessage, match="inbox message 2, role") as raised:
         conversation.inbox.list()
     assert raised.value.seq == 0

@@ -11,10 +11,10 @@ from support.factories import contents, message
 
 from lango_store import (
     AlreadyAnswered,
+    CallNotFound,
     Conversation,
     InvalidCursor,
     InvalidValue,
-    LangoStoreError,
     Message,
     SessionNotFound,
     Store,
@@ -151,7 +151,7 @@ def test_suspend_refuses_a_call_that_no_message_asks_for(store: Store, calls: li
     conversation = store.open("k")
     asks(conversation)
     conversation.append_message(message())
-    with pytest.raises(LangoStoreError, match="there is no call"):
+    with pytest.raises(CallNotFound, match="there is no call"):
         conversation.suspensions.create(calls)
     assert conversation.suspensions.list() == []
 

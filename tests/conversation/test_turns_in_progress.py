@@ -13,6 +13,7 @@ from support.turns import messages_of
 from lango_store import (
     AsyncStore,
     InvalidMessage,
+    InvalidState,
     InvalidValue,
     LangoStoreError,
     RunningTurn,
@@ -173,7 +174,7 @@ def test_replayed_turn_refuses_writes(either_store: Store, method: str) -> None:
     }
     with conversation.turn("t") as turn:
         assert turn.interrupt() is None
-        with pytest.raises(LangoStoreError, match="already stored"):
+        with pytest.raises(InvalidState, match="already stored"):
             getattr(turn, method)(*arguments.get(method, []))
     assert conversation.info().message_count == 1
 
@@ -188,7 +189,7 @@ def test_turn_refuses_writes_outside_of_its_block(either_store: Store, method: s
     }
     turn = conversation.turn("t")
     for _ in range(2):
-        with pytest.raises(LangoStoreError, match="inside of its block"):
+        with pytest.raises(InvalidState, match="inside of its block"):
             getattr(turn, method)(*arguments.get(method, []))
         if not turn.stored:
             with turn:
@@ -217,7 +218,7 @@ def test_exception_in_the_block_keeps_messages_and_draft_but_saves_no_turn(eithe
     assert [(each.content, each.turn_no) for each in conversation.messages()] == [("question", None)]
     assert [(each.turn_id, each.text) for each in conversation.drafts.list()] == [("t", "first second")]
     assert (conversation.turns.list(), conversation.turns.in_progress(), turn.stored) == ([], None, None)
-    with pytest.raises(LangoStoreError, match="inside of its block"):
+    with pytest.raises(InvalidState, match="inside of its block"):
         turn.append(message())
 
 

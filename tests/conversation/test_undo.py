@@ -145,6 +145,19 @@ def test_undo_takes_back_a_discarding_compaction(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "discard")
 
 
+def test_undo_of_a_discarding_compaction_restores_the_summary_that_it_discarded(keeping: Store) -> None:
+    conversation = keeping.open("k", messages=messages(2))
+    conversation.compact(lambda _: summary("first"), discard=True)
+    before = shown(conversation)
+    conversation.compact(lambda _: summary("second"), discard=True)
+    after = shown(conversation)
+    conversation.versions.undo()
+    assert shown(conversation) == before
+    conversation.versions.redo()
+    assert shown(conversation) == after
+    assert_sound(keeping)
+
+
 def test_undo_takes_back_the_deletion_of_the_only_message_of_a_summary(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     compaction = conversation.compact(lambda _: summary())

@@ -109,7 +109,7 @@ def test_seq_that_is_not_an_integer_is_reported_as_damage(damaged_file: Path, tm
     said(f"UPDATE lango_message SET seq = {value} WHERE session_key = 'telegram:16' AND seq = 11", damaged_file)
     with opened(damaged_file) as store:
         conversation = store.conversation("telegram:16")
-        for call in (conversation.history, conversation.all_messages):
+        for call in (conversation.history, lambda: conversation.messages(last=99)):
             with pytest.raises(DamagedMessage) as raised:
                 call()
             assert (raised.value.key, raised.value.seq, raised.value.field) == ("telegram:16", 0, "seq")

@@ -339,10 +339,11 @@ def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> No
         ("lango_draft SET piece = '5'", "piece 2, piece: 5 is not text"),
         ("lango_draft SET turn_id = ''", "piece 2, id: has 0 bytes"),
         ("lango_draft SET token = -1", "piece 2, token: -1 is not a number"),
-        ("lango_inbox SET tool_calls = '[1]'", "inbox message 2, tool_calls"),
-        ("lango_inbox SET role = 'weird'", "inbox message 2, role"),
-        ("lango_inbox SET extra = '[]'", "inbox message 2, extra"),
-        ("lango_inbox SET tokens = -1", "inbox message 2, tokens"),
+        ("lango_inbox SET message = '5'", "inbox message 2, message: is not an object"),
+        ("""lango_inbox SET message = '{"role":"weird"}'""", "inbox message 2, role"),
+        ("""lango_inbox SET message = '{"role":"user","tokens":-1}'""", "inbox message 2, tokens"),
+        ("""lango_inbox SET message = '{"role":"user","extra":[]}'""", "inbox message 2, extra"),
+        ("""lango_inbox SET message = '{"role":"user","seq":1}'""", "inbox message 2, seq"),
     ],
 )
 def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str, fact: str) -> None:

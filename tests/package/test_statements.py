@@ -5,27 +5,23 @@ from pathlib import Path
 
 from support.paths import PACKAGE
 
-PACKAGES = ("_connections", "_operations", "_rows", "_services")
+PACKAGES = ("_connections", "_features", "_operations", "_rows", "_services")
 
 BUILT_PER_CALL = {
-    "_operations/appends.py": 1,  # the condition of a cut
+    "_features/tool_calls/suspensions.py": 1,  # filters
+    "_features/usage_report.py": 1,  # filters and groups, row by row
     "_operations/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
-    "_operations/edits.py": 13,
-    "_operations/examination.py": 6,
+    "_operations/examination.py": 7,
     "_operations/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
-    "_operations/forks.py": 3,
-    "_operations/history.py": 10,
     "_operations/levels.py": 1,  # ranges of keys
     "_operations/messages.py": 1,  # any condition, for `turns`
     "_operations/payloads.py": 2,  # all sessions, row by row
-    "_operations/removals.py": 10,
-    "_operations/removed.py": 6,
+    "_operations/removals.py": 1,
     "_operations/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
     "_operations/sessions.py": 1,  # any columns and expressions
-    "_operations/suspensions.py": 1,  # filters
-    "_operations/transfer.py": 7,
+    "_operations/transfer.py": 6,
     "_operations/turns.py": 4,
-    "_operations/usage_report.py": 1,  # filters and groups, row by row
+    "_services/archiving.py": 3,
 }
 """By file: how many statements SQLAlchemy runs, because they depend on arguments or return too many rows to hold."""
 

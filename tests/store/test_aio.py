@@ -21,13 +21,7 @@ from support.every_method import KINDS, calls_of, methods_of, prepare, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
-from lango_store import (
-    AsyncStore,
-    Conversation,
-    LangoStoreError,
-    PendingCompaction,
-    Store,
-)
+from lango_store import AsyncStore, Conversation, PendingCompaction, Store, StoreClosed
 from lango_store.aio import AsyncPart, StoreOptions
 from lango_store.testing import Clock
 
@@ -114,7 +108,7 @@ def test_closed_async_store_raises(url: str) -> None:
     async def work() -> None:
         store = AsyncStore(url)
         await store.close()
-        with pytest.raises(LangoStoreError, match="closed"):
+        with pytest.raises(StoreClosed, match="closed"):
             await store.ping()
 
     asyncio.run(work())

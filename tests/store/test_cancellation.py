@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.factories import message, messages
 
-from lango_store import AsyncStore, Conflict, LangoStoreError, Message, Store, create_engine
+from lango_store import AsyncStore, Conflict, Message, Store, StoreClosed, create_engine
 from lango_store._connections import cancellation
 from lango_store._values.reports import ExpiryReport
 
@@ -388,6 +388,6 @@ def test_cancelled_close_still_closes_the_store(url: str, begun: threading.Event
         return store
 
     store = asyncio.run(work())  # waits for the thread that closes the store
-    with pytest.raises(LangoStoreError, match="closed"):
+    with pytest.raises(StoreClosed, match="closed"):
         store.store.ping()
     assert contents(url) == ["new"]

@@ -62,7 +62,7 @@ def test_values_are_sorted_by_name_and_filtered_by_prefix(store: Store) -> None:
     values = {name: n for n, name in enumerate(["b.2", "a", "b", "\U0001f600", "b.1", "é", "B"])}
     store.conversation("k").values.set(values)
     store.shared_values("s").set(values)
-    for named in (store.conversation("k").values, store.shared_values("s").get()):
+    for named in (store.conversation("k").values, store.shared_values("s")):
         assert list(named.get()) == list(named.get("")) == ["B", "a", "b", "b.1", "b.2", "é", "\U0001f600"]
         assert list(named.get("b.")) == ["b.1", "b.2"]
         assert list(named.get("b")) == ["b", "b.1", "b.2"]

@@ -9,7 +9,7 @@ import pytest
 from support.databases import MakeDatabase
 from support.factories import contents, message, messages
 
-from lango_store import AsyncStore, Conflict, LangoStoreError, SessionNotFound, Store, create_engine
+from lango_store import AsyncStore, Conflict, InvalidState, LangoStoreError, SessionNotFound, Store, create_engine
 
 
 def test_transaction_commits_all_writes_together(url: str) -> None:
@@ -136,7 +136,7 @@ def test_snapshot_refuses_writes_and_is_unusable_after_its_block(store: Store) -
     store.create("k")
     with store.snapshot() as view:
         for write in (lambda: view.append_message("k", message()), lambda: view.create("l")):
-            with pytest.raises(LangoStoreError, match="a snapshot is for reads"):
+            with pytest.raises(InvalidState, match="a snapshot is for reads"):
                 write()
     with pytest.raises(LangoStoreError, match="has ended"):
         view.get("k")

@@ -19,6 +19,7 @@ from lango_store import (
     SchemaOutOfDate,
     SessionNotFound,
     Store,
+    StoreClosed,
     create_engine,
     schema,
 )
@@ -136,7 +137,7 @@ def test_close_leaves_the_callers_engine_open(host_engine: sa.Engine) -> None:
         lambda: store.conversation("k").append_messages(messages(1), replace_after=0),
         lambda: store.delete("k"),
     ):
-        with pytest.raises(LangoStoreError, match="closed"):
+        with pytest.raises(StoreClosed, match="closed"):
             call()
     with host_engine.connect() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM lango_message")).scalar() == 3
@@ -154,7 +155,7 @@ def test_derived_stores_refuse_calls_after_the_store_is_closed(url: str) -> None
         bound = [store.using(connection), at_last.using(connection), store.using(connection).at(None)]
         store.close()
         for closed in (store, at_store, at_last, *bound):
-            with pytest.raises(LangoStoreError, match="closed"):
+            with pytest.raises(StoreClosed, match="closed"):
                 closed.exists("k")
     engine.dispose()
 

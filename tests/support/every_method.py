@@ -224,6 +224,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         Inbox: {
             "put": [lambda: k.inbox.put(message()), lambda: k.inbox.put(message(id="new"))],
             "list": [k.inbox.list],
+            "drop": [lambda: k.inbox.drop("unknown")],
+            "redact": [lambda: k.inbox.redact("waiting")],
         },
         Versions: {
             "changes": [changed.versions.changes],

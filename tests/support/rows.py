@@ -1,5 +1,6 @@
 """Table rows with default values."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from lango_store import DamagedMessage, Store
 from lango_store._operations import transfer
 from lango_store._operations.binds import DRAFT, INBOX, MESSAGE, SESSION, SHARED_VALUE, TURN, VALUE
 from lango_store._operations.portable_rows import Fields, decode_row
+from lango_store._operations.session_tables import TABLES
 from lango_store._operations.transfer import Row
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 
@@ -56,14 +58,14 @@ TurnRowFactory = _row_factory(
     created_at=TIME,
 )
 MessageRowFactory = _row_factory(
-    transfer.COLUMNS[MESSAGE.name],
+    TABLES[MESSAGE].columns,
     session_key="k",
     seq=factory.Sequence(lambda n: n + 1),
     role="user",
     created_at=TIME,
 )
 InboxRowFactory = _row_factory(
-    INBOX.c, session_key="k", n=factory.Sequence(lambda n: n + 1), role="user", created_at=TIME
+    (), session_key="k", n=factory.Sequence(lambda n: n + 1), id=None, message='{"role":"user"}', created_at=TIME
 )
 DraftRowFactory = _row_factory(
     (), session_key="k", n=factory.Sequence(lambda n: n + 1), token=1, turn_id="t", piece='"x"', written_at=TIME
@@ -82,7 +84,7 @@ def put(store: Store, *rows: Row) -> None:
         for row in rows:
             table = next((each for name, each in _PLACES.items() if name in row), SESSION)
             times = {name: decode_time(row[name]) for name in _TIMES if row.get(name)}
-            columns = _content_columns(row["content"]) if table in (MESSAGE, INBOX) else {}
+            columns = _content_columns(row["content"]) if table is MESSAGE else {}
             transfer.insert(connection, table, [row | columns | times])
 
 
@@ -190,14 +192,16 @@ def fill(store: Store) -> None:
             InboxRowFactory(
                 session_key=full,
                 n=2 * place + 1,
-                content=text,
-                sent="[1]",
-                extra=f'{{"odd" :{text}}}',
-                tokens=place,
+                message=f'{{"role":"user","content":{text},"sent" :[1],"tokens":{place},"extra":{{"odd" :{text}}}}}',
             )
             for place, text in enumerate(ODD_TEXTS)
         ),
-        InboxRowFactory(session_key=full, n=2**53, id=texts, role="tool", author=texts, name="", tool_call_id="c"),
+        InboxRowFactory(
+            session_key=full,
+            n=2**53,
+            id=texts,
+            message=json.dumps({"role": "tool", "author": texts, "name": "", "tool_call_id": "c", "content": None}),
+        ),
         *(
             SharedValueRowFactory(scope="shared" + texts, name=f"{place} {texts}", value=text)
             for place, text in enumerate(ODD_TEXTS)

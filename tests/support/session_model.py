@@ -40,6 +40,8 @@ class ModelLog:
     last_turn_no: int = 0
     last_consolidated: int = 0
     changes: list[int] = field(default_factory=list)
+    copied: frozenset[int] = frozenset()
+    """The numbers of the turns that a fork copied, whose usage was spent in another session."""
     forked_from: str | None = None
 
     def __post_init__(self) -> None:
@@ -284,9 +286,11 @@ class ModelSession(ModelLog):
         upto = begun.last_seq
         said = {"original_event_count": len(begun.turns), "original_message_count": len(begun.window)}
         usage: Usage = {}
+        spent_elsewhere: Usage = {}
         if discard:
             said["discarded"] = True
-            usage = begun.usage
+            usage = summed([turn.usage for turn in begun.turns if turn.turn_no not in self.copied])
+            spent_elsewhere = summed([turn.usage for turn in begun.turns if turn.turn_no in self.copied])
             old = len(begun.log)
             records = [m.model_copy(update={"turn_no": None}) for m in self.log[:old] if m.role is RECORD]
             self.log = records + self.log[old:]
@@ -295,6 +299,8 @@ class ModelSession(ModelLog):
         self.cut()
         once = [m for place, m in enumerate(summary) if m.id is None or m.id not in [s.id for s in summary[:place]]]
         anew = [m.model_copy(update={"id": None}) if self.with_id(m.id) else m for m in once]
+        if spent_elsewhere:
+            self.copied |= {self.put_turn(now, [], spent_elsewhere).turn_no}
         turn = self.put_turn(now, anew, usage, kind="compaction", replaced_upto=upto, metadata=said)
         return next(each for each in self.compactions if each.turn_no == turn.turn_no)
 
@@ -317,6 +323,7 @@ class ModelSession(ModelLog):
             ttl=self.ttl,
             log=[m.model_copy() for m in self.log if m not in gone],
             turns=turns,
+            copied=frozenset(turn.turn_no for turn in turns),
             values=dict(self.values),
             last_seq=last_seq + explained,
             last_turn_no=self.last_turn_no,

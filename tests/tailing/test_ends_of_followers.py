@@ -12,7 +12,7 @@ from support.factories import message, messages
 from support.following import Follower, channel_of, follower, until_waiting
 from support.polling import until
 
-from lango_store import Appended, AsyncStore, DamagedMessage, Ended, LangoStoreError, Store
+from lango_store import Appended, AsyncStore, DamagedMessage, Ended, LangoStoreError, Store, StoreClosed
 from lango_store.testing import Clock
 
 
@@ -105,7 +105,7 @@ def test_closing_the_async_store_ends_followers(url: str, borrowed: bool) -> Non
             while channel_of(following.store) is None:
                 await asyncio.sleep(0.01)
             await following.close()
-            with pytest.raises(LangoStoreError, match="closed"):
+            with pytest.raises(StoreClosed, match="closed"):
                 await asyncio.wait_for(reader, 10)
             assert channel_of(following.store) is None
 

@@ -23,7 +23,8 @@ from lango_store import (
     Store,
     create_engine,
 )
-from lango_store._connections import watcher
+from lango_store._features.tail import watcher
+from lango_store._features.tail.following import watcher_of
 from lango_store.testing import Clock
 
 
@@ -217,7 +218,7 @@ def test_watcher_measures_how_long_readers_take(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
-            watching = store.store.context.watcher
+            watching = watcher_of(store.store.context)
 
             async def follow() -> None:
                 async for _ in store.conversation("k").tail():

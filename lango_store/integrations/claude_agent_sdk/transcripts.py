@@ -100,9 +100,8 @@ def append(
     def write(tx: Store) -> Seen:
         if parent is not None and parent_exists:
             with suppress(SessionExpired):
-                tx.conversation(
-                    parent
-                ).update()  # locks the parent, so that it is not deleted before the child is created
+                # The update locks the parent, so that it is not deleted before the child is created.
+                tx.conversation(parent).update()
         try:
             stored = tx.conversation(key).append_messages(messages, create=create, **fields if create else {})
         except SessionExpired:

@@ -17,7 +17,8 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import drafts, leases, sessions
+from lango_store._features.turns_in_progress import drafts
+from lango_store._operations import leases, sessions
 from lango_store._operations import messages as log
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY, CHANGE, DRAFT, LIVE, SESSION, number, of_session, text
 from lango_store._operations.rows import session_value, whole_number

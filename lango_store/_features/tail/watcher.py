@@ -21,8 +21,8 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._engine.pool import is_listened_to, renew_lock_in_children
-from lango_store._operations import tailing
-from lango_store._operations.tailing import Batch, Cursor, State
+from lango_store._features.tail import reading
+from lango_store._features.tail.reading import Batch, Cursor, State
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 logger = logging.getLogger("lango_store")
@@ -99,7 +99,6 @@ class Watcher:
         renew_lock_in_children(self)
         self._is_closed = False
         self.channels: dict[str, Channel] = {}
-        """The channels by session key."""
         self._start()
 
     def _start(self) -> None:
@@ -218,14 +217,14 @@ class Watcher:
 
     def _states(self, keys: list[str]) -> dict[str, State]:
         with self._reads.single_read() as connection:
-            return tailing.states(connection, self._reads.moment(connection), keys)
+            return reading.states(connection, self._reads.moment(connection), keys)
 
     def _update(self, key: str, channel: Channel, state: State) -> None:
         """Share the new events of a session. After an error, the next poll tries again."""
         more = True
         while more and (head := channel.head) is not None:
             with self._reads.snapshot() as connection:
-                batch = tailing.read(connection, self._reads.moment(connection), key, head)
+                batch = reading.read(connection, self._reads.moment(connection), key, head)
             with self._lock:
                 if channel.head != head:
                     return

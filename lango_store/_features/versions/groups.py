@@ -3,8 +3,9 @@
 from datetime import datetime
 
 from lango_store._connections.context import Context
-from lango_store._groups.base import SessionPart
-from lango_store._operations import history, turns
+from lango_store._features.groups import SessionPart
+from lango_store._features.versions import undo
+from lango_store._operations import turns
 from lango_store._operations.turns import ReadWindow
 from lango_store._services import appending
 from lango_store._values.model import Change, Compaction, Diff, Message, Undone
@@ -24,7 +25,7 @@ class Versions(SessionPart):
         Args:
             after: Only changes with a `seq` above this value. Defaults to 0, all changes.
         """
-        return self._context.read_together(history.changes, self.key, after)
+        return self._context.read_together(undo.changes, self.key, after)
 
     def undo(self) -> Undone | None:
         """Take back the last cut, edit, replacement (`replace_after`) or compaction.
@@ -42,7 +43,7 @@ class Versions(SessionPart):
                 was written.
             Conflict: The id of a removed message or turn was used again; nothing was written.
         """
-        return self._context.transact_once(history.undo, self.key)
+        return self._context.transact_once(undo.undo, self.key)
 
     def redo(self) -> Undone | None:
         """Take back the last undo, unless another change followed it.
@@ -55,7 +56,7 @@ class Versions(SessionPart):
             NotKept: The messages that the undo removed are no longer kept; nothing was written.
             Conflict: The id of a removed message or turn was used again; nothing was written.
         """
-        return self._context.transact_once(history.redo, self.key)
+        return self._context.transact_once(undo.redo, self.key)
 
     def diff(self, a: int | datetime, b: int | datetime) -> Diff:
         """Compare the logs of two moments.
@@ -68,7 +69,7 @@ class Versions(SessionPart):
             NotKept: There was a cut, edit or compaction since the earlier moment, and what it removed or replaced is
                 not kept.
         """
-        return self._context.read_together(history.diff, self.key, a, b)
+        return self._context.read_together(undo.diff, self.key, a, b)
 
 
 class PendingCompaction:

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lango_store._groups.base import SessionPart, StorePart
-from lango_store._operations import calls, suspensions
+from lango_store._features.groups import SessionPart, StorePart
+from lango_store._features.tool_calls import calls, effects, suspensions
+from lango_store._features.tool_calls.calls import Place
+from lango_store._features.tool_calls.effects import Effect
 from lango_store._operations.appends import Batch
-from lango_store._operations.calls import Place
 from lango_store._rows.encoding import encode_id, encode_json
-from lango_store._services import effects
-from lango_store._services.effects import Effect
 from lango_store._values.model import UNSET, BegunCall, Message, Suspension, ToolCall
 from lango_store._values.reports import SuspensionPage
 

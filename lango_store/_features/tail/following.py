@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
-from lango_store._connections.watcher import Channel
-from lango_store._operations import tailing
-from lango_store._operations.tailing import Batch, Cursor
+from lango_store._features.tail import reading
+from lango_store._features.tail.reading import Batch, Cursor
+from lango_store._features.tail.watcher import Channel, Watcher
 from lango_store._rows.encoding import checked_key
 from lango_store._values.events import Event
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, InvalidState
 
 _RETRY: Final = 1.0
 """Seconds until a reader that could not read tries again."""
+
+
+def watcher_of(context: Context) -> Watcher:
+    """Return the watcher of a store."""
+    return cast(Watcher, context.watcher)
 
 
 class Reader:
@@ -28,6 +33,7 @@ class Reader:
                 "a transaction cannot follow other writers: call tail() on the store, or with follow=False"
             )
         self._context = context.on_primary()
+        self._watcher = watcher_of(context)
         self._key = checked_key(key)
         self._cursor = Cursor.of(after)
         self._channel: Channel | None = None
@@ -40,12 +46,12 @@ class Reader:
         """
         if self._channel is None:
             return None, None
-        return self._context.watcher.next(self._channel, self._cursor, loop)
+        return self._watcher.next(self._channel, self._cursor, loop)
 
     def read(self) -> Batch:
         """Read the next batch from the database; do not move the cursor, because the caller may be cancelled."""
         try:
-            return self._context.read_together(tailing.read, self._key, self._cursor)
+            return self._context.read_together(reading.read, self._key, self._cursor)
         except (DatabaseBusy, DatabaseUnavailable):
             if self._channel is None:
                 raise
@@ -57,13 +63,13 @@ class Reader:
         if batch.is_over or not (batch.events or self._follows):
             return False
         if self._follows and (batch.state is not None or not batch.events):
-            self._channel = self._context.watcher.join(self._key, batch, self._channel)
+            self._channel = self._watcher.join(self._key, batch, self._channel)
         return True
 
     def leave(self) -> None:
         """Leave the watcher."""
         if self._channel is not None:
-            self._context.watcher.leave(self._key, self._channel)
+            self._watcher.leave(self._key, self._channel)
 
 
 def follow(reader: Reader) -> Generator[Event, None, None]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from lango_store._dialect import Moment
-from lango_store._operations import counters, payloads, removals, removed, sessions
+from lango_store._dialect import Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import payloads, removed, sessions
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -17,11 +18,13 @@ from lango_store._operations.binds import (
     MESSAGE,
     REMOVED_MESSAGE,
     REMOVED_TURN,
-    SESSION,
     SUSPENSION,
     TURN,
+    number,
     of_session,
+    time,
 )
+from lango_store._operations.log_changes import PERMANENT, LogChange, Rows
 from lango_store._operations.messages import check_seq
 from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_time
 from lango_store._rows.columns import as_stored
@@ -33,8 +36,9 @@ from lango_store.errors import Conflict, NotKept, quoted
 _FIELDS: Final = tuple(Change.model_fields)
 _COLUMNS: Final = [as_stored(CHANGE.c[name]) for name in _FIELDS]
 _TIMES: Final = ("changed_at", "undo_until")
-_PERMANENT: Final = ("redact", "drop_sent", "fork")
-"""The kinds of changes that are never taken back."""
+_select_changes: Final = Statement(
+    sa.select(*_COLUMNS).where(of_session(CHANGE), CHANGE.c.seq > number("after")).order_by(CHANGE.c.seq)
+)
 
 
 def changes(connection: sa.Connection, now: Moment, key: str, after: int = 0) -> list[Change]:
@@ -45,8 +49,8 @@ def changes(connection: sa.Connection, now: Moment, key: str, after: int = 0) ->
 
 
 def _changes(connection: sa.Connection, key: str, after: int = 0) -> list[Change]:
-    query = sa.select(*_COLUMNS).where(of_session(CHANGE, key), CHANGE.c.seq > after).order_by(CHANGE.c.seq)
-    rows = [dict(zip(_FIELDS, row, strict=True)) for row in connection.execute(query)]
+    stored = _select_changes.run(connection, {"key": key, "after": after})
+    rows = [dict(zip(_FIELDS, row, strict=True)) for row in stored]
     for row in rows:
         row |= {name: stored_time(key, name, row[name]) for name in _TIMES if row[name] is not None}
     return [session_value(Change, row, key) for row in rows]
@@ -72,7 +76,7 @@ def load(
     info = sessions.info(connection, now, key)
     at = seq_at(connection, clock(connection), key, as_of, info.last_seq)
     log = read(connection, key, at)
-    turns = [row for part in (TURN, REMOVED_TURN) for row in connection.execute(_turns(part, key, at))]
+    turns = [row for statement in _turns for row in statement.run(connection, {"key": key, "at": at})]
     compactions = [(turn_no, upto) for turn_no, kind, upto in turns if kind == "compaction"]
     summary_turn, upto = max(compactions, default=(None, 0))
     messages = [each for each in log if each.role is not MessageRole.RECORD]
@@ -92,43 +96,60 @@ def load(
     return Session.model_validate(dict(info) | counted | {"messages": window})
 
 
-def _turns(turns: sa.Table, key: str, at: int) -> sa.Select[Any]:
-    columns = (turns.c.turn_no, turns.c.kind, turns.c.replaced_upto)
-    return sa.select(*columns).where(removed.valid(turns, key, at))
+_turns: Final = [
+    Statement(sa.select(turns.c.turn_no, turns.c.kind, turns.c.replaced_upto).where(removed.valid(turns)))
+    for turns in (TURN, REMOVED_TURN)
+]
+
+
+def _messages_where(*of_messages: sa.ColumnElement[bool], of_copies: sa.ColumnElement[bool]) -> sa.CompoundSelect[Any]:
+    """Build a query of messages and of copies of messages that meet the conditions."""
+    parts = [
+        sa.select(*(as_stored(rows.c[name]).label(name) for name in MESSAGE_FIELDS)).where(of_session(rows), condition)
+        for rows, condition in ((MESSAGE, sa.and_(*of_messages)), (REMOVED_MESSAGE, of_copies))
+    ]
+    return sa.union_all(*parts)
+
+
+_log: Final = Statement(
+    _messages_where(removed.valid(MESSAGE), of_copies=removed.valid(REMOVED_MESSAGE)).order_by("seq")
+)
 
 
 def read(connection: sa.Connection, key: str, at: int) -> list[Message]:
     """Read the log that a session had when `at` was its last seq."""
-    parts = [_messages_of(part, key).where(removed.valid(part, key, at)) for part in (MESSAGE, REMOVED_MESSAGE)]
-    query = sa.union_all(*parts).order_by("seq")
-    return payloads.decode_rows(connection, key, connection.execute(query).all())
+    return payloads.decode_rows(connection, key, _log.run(connection, {"key": key, "at": at}))
 
 
-def _messages_of(rows: sa.Table, key: str) -> sa.Select[Any]:
-    columns = [as_stored(rows.c[name]).label(name) for name in MESSAGE_FIELDS]
-    return sa.select(*columns).where(of_session(rows, key))
+_later_than: Final = [
+    Statement(sa.select(sa.func.min(rows.c.seq)).where(of_session(rows), moment > time("moment")))
+    for rows, moment in (
+        *((rows, sa.func.coalesce(rows.c.logged_at, rows.c.created_at)) for rows in (MESSAGE, REMOVED_MESSAGE)),
+        (CHANGE, CHANGE.c.changed_at),
+    )
+]
+_adding: Final = Statement(
+    sa.select(CHANGE.c.added_upto).where(
+        of_session(CHANGE), CHANGE.c.seq <= number("at"), CHANGE.c.added_upto > number("at")
+    )
+)
 
 
 def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
     """Return the last seq of the log at `as_of`; raise `NotKept` if rows removed since then are not kept."""
     if isinstance(as_of, datetime):
-        moment = aware(as_of)
-        times = [(rows, sa.func.coalesce(rows.c.logged_at, rows.c.created_at)) for rows in (MESSAGE, REMOVED_MESSAGE)]
-        later = [
-            sa.select(sa.func.min(rows.c.seq)).where(of_session(rows, key), time > moment)
-            for rows, time in (*times, (CHANGE, CHANGE.c.changed_at))
-        ]
-        seqs = [seq for query in later if (seq := connection.execute(query).scalar()) is not None]
-        at = min(seqs, default=last_seq + 1) - 1
+        bound = {"key": key, "moment": dialect_of(connection).time(aware(as_of))}
+        later = [each.run(connection, bound)[0][0] for each in _later_than]
+        at = min([seq for seq in later if seq is not None], default=last_seq + 1) - 1
     else:
         check_seq("as_of", as_of)
         at = min(as_of, last_seq)
     # A change and the messages that it added are one step: the session had no state between them.
-    within = (of_session(CHANGE, key), CHANGE.c.seq <= at, CHANGE.c.added_upto > at)
-    at = connection.execute(sa.select(CHANGE.c.added_upto).where(*within)).scalar() or at
+    for (added_upto,) in _adding.run(connection, {"key": key, "at": at}):
+        at = added_upto
     now = now or sessions.server_time(connection)
     for change in _changes(connection, key, at):
-        if change.kind not in _PERMANENT and not _is_kept(change, now):
+        if change.kind not in PERMANENT and not _is_kept(change, now):
             raise NotKept(key, change.seq, change.undo_until)
     return at
 
@@ -192,8 +213,8 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
     keep = None if removed.is_on(connection) else change.undo_until - now
     try:
         with removed.keeping(connection, keep), connection.begin_nested():
-            return _invert(connection, now, key, change, kind)
-    except sa.exc.IntegrityError as error:
+            return _invert(connection, now, key, change, kind, locked.last_seq)
+    except connection.dialect.loaded_dbapi.IntegrityError as error:
         raise Conflict(
             key,
             expected=change.seq,
@@ -214,72 +235,79 @@ def _stacks(log: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         elif change.kind == "redo":
             del redoable[-1:]
             undoable.append(change)
-        elif change.kind not in _PERMANENT:
+        elif change.kind not in PERMANENT:
             undoable.append(change)
             redoable.clear()
     return undoable, redoable
 
 
 def _invert(
-    connection: sa.Connection, now: datetime, key: str, change: Change, kind: Literal["undo", "redo"]
+    connection: sa.Connection, now: datetime, key: str, change: Change, kind: Literal["undo", "redo"], last_seq: int
 ) -> Undone:
     """Remove the rows that a change added, and restore those that it removed or replaced.
 
     A load detects a change because the difference between `last_seq` and the numbers of rows grows. A restored message
     would decrease the difference, so an undo uses up one seq for each restored message, and one more.
     """
-    copies = sa.select(sa.func.count()).select_from(_copied_at(MESSAGE, key, change.seq).subquery())
-    sessions.change(connection, key, {"last_seq": SESSION.c.last_seq + copies.scalar_subquery()})
-    (seq,) = connection.execute(sa.select(SESSION.c.last_seq + 1).where(of_session(SESSION, key))).one()
-    is_consolidated = change.consolidated is not None
-    removals.insert_change(connection, now, key, seq, kind, change.seq, moves_consolidated=is_consolidated)
-    _delete_calls_of_other_versions(connection, key, change.seq)
-    restored = deleted = 0
-    for rows in (TURN, MESSAGE):
-        replaced = rows.c[removed.NUMBER[rows]].in_(_copied_at(rows, key, change.seq))
-        added = sa.and_(_added_by(rows, key, change), ~replaced)
-        deleted = 0
-        for condition, is_replaced in ((added, False), (replaced, True)):
-            removed.keep(connection, key, rows, condition, replaced=is_replaced)
-            deleted += connection.execute(sa.delete(rows).where(of_session(rows, key), condition)).rowcount
-        restored = removed.restore(connection, key, rows, change.seq, seq)
-    removals.delete_unasked(connection, key)
-    payloads.release(connection, key)
-    consolidated = {"last_consolidated": change.consolidated} if is_consolidated else {}
-    sessions.change(connection, key, {"last_seq": seq, "updated_at": now} | consolidated)
-    counters.correct(connection, key)  # also limits `last_consolidated` to the number of messages
+    bound: dict[str, Any] = {"change": change.seq, "added_upto": change.added_upto}
+    ((copies,),) = _count_copies.run(connection, bound | {"key": key})
+    seq = last_seq + copies + 1
+    _delete_calls_of_other_versions(connection, bound | {"key": key})
+    with LogChange(connection, now, key, kind, seq, change.seq) as undo:
+        for rows in (TURN, MESSAGE):
+            deleted = undo.delete(_ADDED[rows], **bound) + undo.delete(_REPLACED[rows], replaced=True, **bound)
+            restored = undo.restore(rows, change.seq)
+        undo.consolidated = change.consolidated
+        undo.moves_consolidated = change.consolidated is not None
     return Undone(change=change, seq=seq, restored=restored, removed=deleted)
 
 
-def _delete_calls_of_other_versions(connection: sa.Connection, key: str, seq: int) -> None:
-    """Delete the calls and suspensions of a message if its restored version asks for different calls."""
-    for table in (CALL, SUSPENSION):
-        begun = sa.select(table.c.message_seq).where(
-            of_session(table, key), table.c.message_seq.in_(_copied_at(MESSAGE, key, seq))
-        )
-        for message_seq in set(connection.execute(begun).scalars()):
-            stored = _messages_of(MESSAGE, key).where(MESSAGE.c.seq == message_seq)
-            is_copy = (REMOVED_MESSAGE.c.seq == message_seq, REMOVED_MESSAGE.c.removed_at == seq)
-            rows = [*connection.execute(sa.union_all(stored, _messages_of(REMOVED_MESSAGE, key).where(*is_copy)))]
-            before, after = payloads.decode_rows(connection, key, rows)
-            if before.tool_calls != after.tool_calls:
-                connection.execute(sa.delete(table).where(of_session(table, key), table.c.message_seq == message_seq))
-
-
-def _copied_at(rows: sa.Table, key: str, seq: int) -> sa.Select[Any]:
+def _copied_at(rows: sa.Table) -> sa.Select[Any]:
     copies = removed.COPY_OF[rows]
-    return sa.select(copies.c[removed.NUMBER[rows]]).where(of_session(copies, key), copies.c.removed_at == seq)
+    of_change = (of_session(copies), copies.c.removed_at == number("change"))
+    return sa.select(copies.c[removed.NUMBER[rows]]).where(*of_change)
 
 
-def _added_by(rows: sa.Table, key: str, change: Change) -> sa.ColumnElement[bool]:
+def _added(rows: sa.Table) -> sa.ColumnElement[bool]:
     """Match the rows that a change added: its own messages, its compaction, and rows that it restored."""
-    copies, number = removed.COPY_OF[rows], removed.NUMBER[rows]
-    is_restored = (copies.c.next_at == change.seq, copies.c.removed_at < change.seq)
-    restored = rows.c[number].in_(sa.select(copies.c[number]).where(of_session(copies, key), *is_restored))
-    if change.added_upto is None:
-        return restored
+    change, upto = number("change"), number("added_upto")
+    copies, name = removed.COPY_OF[rows], removed.NUMBER[rows]
+    is_restored = (of_session(copies), copies.c.next_at == change, copies.c.removed_at < change)
     if rows is MESSAGE:
-        return sa.or_(restored, sa.and_(rows.c.seq > change.seq, rows.c.seq <= change.added_upto))
-    # A discarding compaction also adds a turn without messages, for the usage of copied turns.
-    is_added = sa.or_(IS_COMPACTION, TURN.c.last_seq == change.seq)
-    return sa.or_(restored, sa.and_(is_added, TURN.c.first_seq == change.seq + 1))
+        added = sa.and_(rows.c.seq > change, rows.c.seq <= upto)
+    else:  # A discarding compaction also adds a turn without messages, for the usage of copied turns.
+        is_added = sa.or_(IS_COMPACTION, TURN.c.last_seq == change)
+        added = sa.and_(is_added, TURN.c.first_seq == change + sa.literal_column("1"), upto.is_not(None))
+    return sa.or_(rows.c[name].in_(sa.select(copies.c[name]).where(*is_restored)), added)
+
+
+_IS_REPLACED: Final = {rows: rows.c[removed.NUMBER[rows]].in_(_copied_at(rows)) for rows in removed.COPY_OF}
+_REPLACED: Final = {rows: Rows(rows, is_replaced) for rows, is_replaced in _IS_REPLACED.items()}
+_ADDED: Final = {rows: Rows(rows, _added(rows), ~is_replaced) for rows, is_replaced in _IS_REPLACED.items()}
+_count_copies: Final = Statement(sa.select(sa.func.count()).select_from(_copied_at(MESSAGE).subquery()))
+_versions: Final = Statement(
+    _messages_where(
+        MESSAGE.c.seq == number("seq"),
+        of_copies=sa.and_(REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.removed_at == number("change")),
+    )
+)
+_begun: Final = {
+    rows: Statement(
+        sa.select(rows.c.message_seq).where(of_session(rows), rows.c.message_seq.in_(_copied_at(MESSAGE))).distinct()
+    )
+    for rows in (CALL, SUSPENSION)
+}
+_delete_begun: Final = {
+    rows: Statement(sa.delete(rows).where(of_session(rows), rows.c.message_seq == number("seq")))
+    for rows in (CALL, SUSPENSION)
+}
+
+
+def _delete_calls_of_other_versions(connection: sa.Connection, bound: Mapping[str, Any]) -> None:
+    """Delete the calls and suspensions of a message if its restored version asks for different calls."""
+    for rows, begun in _begun.items():
+        for (seq,) in begun.run(connection, bound):
+            of_message = {**bound, "seq": seq}
+            before, after = payloads.decode_rows(connection, bound["key"], _versions.run(connection, of_message))
+            if before.tool_calls != after.tool_calls:
+                _delete_begun[rows].run_many(connection, [of_message])

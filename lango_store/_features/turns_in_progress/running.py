@@ -13,7 +13,15 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import append_statements, appends, drafts, leases, messages, payloads, sessions
+from lango_store._features.turns_in_progress import drafts
+from lango_store._operations import (
+    append_statements,
+    appends,
+    leases,
+    messages,
+    payloads,
+    sessions,
+)
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import (
     DRAFT,

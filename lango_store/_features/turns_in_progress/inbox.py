@@ -9,37 +9,27 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import appends, messages, sessions
+from lango_store._operations import appends, edits, messages, sessions
 from lango_store._operations.appends import Batch
 from lango_store._operations.binds import (
     INBOX,
     MESSAGE,
     NOW,
     SESSION,
+    column,
     numbered_insert,
     numbers_of_list,
     of_session,
     text,
 )
-from lango_store._operations.rows import MESSAGE_INPUT_FIELDS, decode_messages
+from lango_store._operations.rows import decode_waiting, encode_message, encode_waiting
 from lango_store._operations.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import checked_key
+from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message
-from lango_store.errors import DamagedMessage
+from lango_store.errors import MessageNotFound
 
-_FIELDS: Final = MESSAGE_INPUT_FIELDS[:-1]  # large strings stay in the row until the message is in the log
-
-ROWS: Final = [
-    INBOX.c.n.label("seq"),
-    sa.null().label("turn_no"),
-    *(as_stored(INBOX.c[name]) for name in _FIELDS),
-    sa.null().label("payloads"),
-]
-"""The columns of a message in the order that `decode_messages` expects."""
-
-
-_insert: Final = Statement(lambda _: numbered_insert(INBOX, *_FIELDS))
+_insert: Final = Statement(numbered_insert(INBOX, "id", "message", "created_at"))
 
 
 def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> Message:
@@ -54,7 +44,8 @@ def enqueue(connection: sa.Connection, now: datetime, key: str, new: Batch) -> M
             if stored.id in new.ids:
                 return stored.model_copy(update={"replayed": True})
     created_at = dialect_of(connection).time(row["created_at"] or now)
-    _insert.run_many(connection, [row | {"key": key, "created_at": created_at}])
+    waiting = {"key": key, "id": row["id"], "message": encode_waiting(row), "created_at": created_at}
+    _insert.run_many(connection, [waiting])
     _note_activity.run_many(connection, [{"key": key, "now": dialect_of(connection).time(now)}])
     return message.stored_as(0, now, None)
 
@@ -66,17 +57,40 @@ _note_activity: Final = Statement(
         .values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c))
     )
 )
-_select: Final = Statement(lambda _: sa.select(*ROWS).where(of_session(INBOX)).order_by(INBOX.c.n))
+_select: Final = Statement(
+    sa.select(INBOX.c.n, INBOX.c.id, as_stored(INBOX.c.message), as_stored(INBOX.c.created_at))
+    .where(of_session(INBOX))
+    .order_by(INBOX.c.n)
+)
 
 
 def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
     """Return the messages in the inbox of a live session, in the order of their arrival; their `seq` is 0."""
     sessions.row_of(connection, now, key)
-    try:
-        waiting = decode_messages(key, _select.run(connection, {"key": checked_key(key)}))
-    except DamagedMessage as error:
-        raise DamagedMessage(key, 0, f"inbox message {error.seq}, {error.field}", error.reason) from None
-    return [each.model_copy(update={"seq": 0}) for each in waiting]
+    return [decode_waiting(key, *row) for row in _select.run(connection, {"key": checked_key(key)})]
+
+
+_WITH_ID: Final = (of_session(INBOX), INBOX.c.id == column(INBOX.c.id))
+_drop: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
+_redact: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
+
+
+def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
+    """Delete a message from the inbox of a live session; return False if the inbox has no message with this id."""
+    sessions.lock(connection, now, key)
+    return bool(_drop.run(connection, {"key": key, "id": encode_id(id)}))
+
+
+def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
+    """Redact a message in the inbox of a live session, as `edits.redact` redacts one in the log."""
+    sessions.lock(connection, now, key)
+    for message in read(connection, now, key):
+        if message.id == id:
+            row = encode_message(message)
+            row |= edits.redacted(reason, row["role"]) | {"tokens": None if row["tokens"] is None else 0}
+            _redact.run_many(connection, [{"key": key, "id": encode_id(id), "message": encode_waiting(row)}])
+            return next(each for each in read(connection, now, key) if each.id == id)
+    raise MessageNotFound(key, id)
 
 
 _mark_taken: Final = Statement(

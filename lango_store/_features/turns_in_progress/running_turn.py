@@ -13,14 +13,16 @@ from typing import Any, Final, Self
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._operations import appends, drafts, inbox, leases, turns_in_progress
-from lango_store._operations.calls import Place
-from lango_store._operations.drafts import INTERRUPTED
+from lango_store._features.tool_calls import effects
+from lango_store._features.tool_calls.calls import Place
+from lango_store._features.tool_calls.effects import Effect
+from lango_store._features.turns_in_progress import drafts, inbox, running
+from lango_store._features.turns_in_progress.drafts import INTERRUPTED
+from lango_store._operations import appends, leases
 from lango_store._operations.rows import encode_object
 from lango_store._operations.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
-from lango_store._services import appending, effects
-from lango_store._services.effects import Effect
+from lango_store._services import appending
 from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn
 from lango_store.errors import InvalidState, LangoStoreError, TurnInProgress, UniqueViolation, quoted
 
@@ -71,7 +73,7 @@ class RunningTurn:
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
         self._expected: Final = Expected(lease=self.lease)
-        prefix = f"{turns_in_progress.id_prefix(self.id)}{self.lease.token:016x}"
+        prefix = f"{running.id_prefix(self.id)}{self.lease.token:016x}"
         self._ids: Final = map(f"{prefix}{{:x}}".format, count())
         self._earlier: list[Message] = []
         self._appended: dict[int, Message] = {}
@@ -106,7 +108,7 @@ class RunningTurn:
                     if pause:  # one statement, while a try needs a transaction of several
                         self._context.on_primary().read(leases.check_free, self.key, self.id)
                     self.stored, earlier = self._context.write(
-                        turns_in_progress.begin, self.key, self.id, self.lease, is_new=self._is_new
+                        running.begin, self.key, self.id, self.lease, is_new=self._is_new
                     )
                     break
                 except TurnInProgress:
@@ -172,11 +174,11 @@ class RunningTurn:
         self._check_running()
         if self._context.token_counter is not None:
             messages = [self._context.counted(message) for message in messages]
-        new = turns_in_progress.with_ids(messages, self._ids, self._earlier, self._context.least_payload)
+        new = running.with_ids(messages, self._ids, self._earlier, self._context.least_payload)
         ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
             if ends_draft:
-                stored = self._context.transact(turns_in_progress.append_answer, self.key, new, self.lease)
+                stored = self._context.transact(running.append_answer, self.key, new, self.lease)
             else:
                 stored = appending.append_with_retry(
                     self._context, self.key, new, self._expected, None, appends.append, appends.append_new_ids
@@ -358,7 +360,7 @@ class RunningTurn:
         for is_retry in (False, True):
             try:
                 self.stored = self._context.write(
-                    turns_in_progress.finish,
+                    running.finish,
                     self.key,
                     self.id,
                     (usage, metadata),
@@ -381,7 +383,7 @@ class RunningTurn:
             return
         try:
             arguments = (self.key, self.id, self.lease.token, *self._piece())
-            self._context.transact(turns_in_progress.abandon, *arguments)
+            self._context.transact(running.abandon, *arguments)
         except LangoStoreError as error:  # the block's exception matters more, and the lease ends on its own
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)
         self._is_running = False

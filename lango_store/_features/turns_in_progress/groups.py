@@ -1,7 +1,8 @@
 """Turns, the drafts of their answers, and the messages that wait for them: `turns`, `drafts` and `inbox`."""
 
-from lango_store._groups.base import SessionPart, StorePart
-from lango_store._operations import drafts, inbox, leases, turns
+from lango_store._features.groups import SessionPart, StorePart
+from lango_store._features.turns_in_progress import drafts, inbox
+from lango_store._operations import leases, turns
 from lango_store._operations.appends import Batch
 from lango_store._values.model import Draft, Message, OpenTurn, Turn
 
@@ -140,3 +141,29 @@ class Inbox(SessionPart):
     def list(self) -> list[Message]:
         """List the messages in the order of their arrival. Their `seq` is 0."""
         return self._context.on_primary().read_together(inbox.read, self.key)
+
+    def drop(self, id: str) -> bool:
+        """Delete a message that waits in the inbox.
+
+        Args:
+            id: The id of the message.
+
+        Returns:
+            True if the inbox had the message, otherwise False.
+        """
+        return self._context.transact(inbox.drop, self.key, id)
+
+    def redact(self, id: str, *, reason: str | None = None) -> Message:
+        """Remove the content of a message that waits in the inbox, as `redact_message` does in the log.
+
+        Args:
+            id: The id of the message, which stays in the inbox.
+            reason: A reason to store in its `extra`. Default: None.
+
+        Returns:
+            The redacted message.
+
+        Raises:
+            MessageNotFound: The inbox has no message with this id.
+        """
+        return self._context.transact(inbox.redact, self.key, id, reason)

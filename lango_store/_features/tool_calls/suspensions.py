@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import calls, lists, sessions
-from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, number, of_session, text
-from lango_store._operations.calls import Place
+from lango_store._features.tool_calls import calls
+from lango_store._features.tool_calls.calls import Place
+from lango_store._operations import lists, sessions
+from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, of_session, text
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
@@ -147,24 +148,12 @@ def _not_found(fact: str) -> SuspensionNotFound:
 
 
 _delete: Final = Statement(lambda _: sa.delete(SUSPENSION).where(_OF_TOKEN).returning(SUSPENSION.c.digest))
-_redact: Final = Statement(
-    lambda _: (
-        sa.update(SUSPENSION)
-        .where(of_session(SUSPENSION), SUSPENSION.c.message_seq == number("seq"))
-        .values(state=sa.null(), reason=sa.null(), answer=sa.null())
-    )
-)
 
 
 def delete(connection: sa.Connection, now: datetime, key: str, digest: str) -> bool:
     """Delete a suspension of a live session, answered or not; return True if there was one."""
     sessions.lock(connection, now, key)
     return bool(_delete.run(connection, {"key": key, "digest": digest}))
-
-
-def redact(connection: sa.Connection, key: str, seq: int) -> None:
-    """Remove the state, the reason and the answer of the suspensions that name calls of a message."""
-    _redact.run_many(connection, [{"key": key, "seq": seq}])
 
 
 _select: Final = Statement(lambda _: sa.select(*_ROW).where(_OF_TOKEN))

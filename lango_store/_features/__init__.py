@@ -1,0 +1,14 @@
+"""The features of sessions beyond their log, a room for each: its values, its SQL, and its group of methods.
+
+A group is a small class with one subject, such as `conversation.drafts`. It holds the context and, for one session, the
+session's key.
+"""
+
+from lango_store._features.groups import SessionPart, of_session, of_store
+from lango_store._features.named_values.groups import Values
+from lango_store._features.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
+from lango_store._features.turns_in_progress.groups import Drafts, Inbox, StoreTurns, Turns
+from lango_store._features.versions.groups import PendingCompaction, Versions
+
+__all__ = ["Calls", "Drafts", "Inbox", "PendingCompaction", "SessionPart", "StoreCalls", "StoreSuspensions"]
+__all__ += ["StoreTurns", "Suspensions", "Turns", "Values", "Versions", "of_session", "of_store"]

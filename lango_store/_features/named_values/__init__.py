@@ -1,0 +1,1 @@
+"""Named JSON of a session, or shared by the sessions of a scope."""

@@ -1,0 +1,1 @@
+"""The ledger of tool calls, and suspensions that wait for an answer."""

@@ -1,0 +1,1 @@
+"""Turns with a lease, drafts of their answers, and the inbox."""

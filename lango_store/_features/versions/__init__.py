@@ -1,0 +1,1 @@
+"""Changes of a log: list, compare, undo and redo them."""

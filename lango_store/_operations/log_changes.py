@@ -1,0 +1,253 @@
+"""Changes of the log: units of work that delete, replace or restore messages and turns of a locked session.
+
+Each change uses up one `seq` of the session, by which a concurrent load or compaction detects it; see
+`messages.load_with_incarnation`. No message has this `seq`; a row of `lango_change` explains it.
+
+When a change ends, it has copied the rows that an undo needs, stored its row, corrected the session's counters, and
+deleted calls, suspensions and payloads of messages that no longer exist.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, Self
+
+import sqlalchemy as sa
+
+from lango_store._dialect import dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._operations import payloads, removed, sessions
+from lango_store._operations.binds import (
+    CALL,
+    CHANGE,
+    IS_COMPACTION,
+    KEY,
+    MESSAGE,
+    NOW,
+    RECORD,
+    SESSION,
+    SUSPENSION,
+    TURN,
+    column,
+    number,
+    of_session,
+)
+
+Edit = Literal["pop", "delete", "update", "redact", "drop_sent"]
+Kind = Edit | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
+
+PERMANENT: Final = ("redact", "drop_sent", "fork")
+"""The kinds of changes that are never taken back."""
+
+_ZERO: Final = sa.literal_column("0", sa.BigInteger())
+_ONE: Final = sa.literal_column("1", sa.BigInteger())
+_VERSION: Final = {"removed_at": number("removed_at"), "next_at": number("next_at")}
+
+
+def _counted(rows: sa.Table) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the columns from which the counters of the session are computed."""
+    if "role" not in rows.c:
+        return (rows.c.turn_no,)
+    return sa.case((rows.c.role == RECORD, _ONE), else_=_ZERO), rows.c.tokens
+
+
+class Rows:
+    """Messages or turns of the session bound as `key` that meet conditions, with statements to change them.
+
+    `values` are the new values of columns, for a change that replaces the rows.
+    """
+
+    def __init__(self, table: sa.Table, *conditions: sa.ColumnElement[bool], **values: sa.ColumnElement[Any]) -> None:
+        self.table = table
+        self.changes_counters = bool(values.keys() & {"role", "tokens"})
+        rows = (of_session(table), *conditions)
+        counted = _counted(table)
+        self.copy = Statement(removed.copying(table, removed.COPY_OF[table], _VERSION, *rows))
+        self.count = Statement(sa.select(*counted).where(*rows))
+        self.delete = Statement(sa.delete(table).where(*rows).returning(*counted))
+        self.update = Statement(sa.update(table).where(*rows).values(values).returning(*counted))
+
+
+class _Copies:
+    """The copies that the change bound as `change` made of messages or turns, with statements to restore the rows."""
+
+    def __init__(self, table: sa.Table, copies: sa.Table) -> None:
+        chosen = (of_session(copies), copies.c.removed_at == number("change"))
+        self.count = Statement(sa.select(*_counted(copies)).where(*chosen))
+        self.restore = Statement(removed.copying(copies, table, {}, *chosen))
+        end = sa.update(copies).where(*chosen, copies.c.next_at.is_(None)).values(next_at=number("next_at"))
+        self.end = Statement(end)
+
+
+_COPIES: Final = {table: _Copies(table, copies) for table, copies in removed.COPY_OF.items()}
+
+
+@dataclass
+class LogChange:
+    """A change of a locked session's log: make it in a `with` block, at whose end it is completed.
+
+    Attributes:
+        connection: A connection in a transaction.
+        now: The time of the change.
+        key: The session, which must be locked.
+        kind: The kind of the change.
+        seq: The seq that the change uses up: usually the session's next one.
+        after_seq: The seq that the change refers to. Its meaning depends on `kind`.
+        added_upto: The last seq of the messages that the caller adds after the block.
+        unless_empty: Do nothing if the block changes no row.
+        messages: The number of messages that the change removed, less those that it restored.
+        records: The same for records, `tokens` for the tokens of the messages, and `turns` for turns.
+        unconsolidated: The number by which the change decreases `last_consolidated`.
+        consolidated: The new `last_consolidated`; None to decrease it instead.
+        moves_consolidated: False if an undo of the change does not restore `last_consolidated`.
+    """
+
+    connection: sa.Connection
+    now: datetime
+    key: str
+    kind: Kind
+    seq: int
+    after_seq: int
+    added_upto: int | None = None
+    unless_empty: bool = False
+    messages: int = 0
+    records: int = 0
+    tokens: int = 0
+    turns: int = 0
+    unconsolidated: int = 0
+    consolidated: int | None = None
+    moves_consolidated: bool = True
+    _rows: int = 0
+    _removes_messages: bool = False
+    _changes_turns: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and not (self.unless_empty and self.is_empty):
+            self._complete()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no row was changed yet."""
+        return not self._rows
+
+    def delete(self, rows: Rows, *, replaced: bool = False, **bound: Any) -> int:
+        """Delete rows; return how many. With `replaced`, the change restores other versions of them afterwards."""
+        self._copy(rows, bound, self.seq if replaced else None)
+        deleted = rows.delete.run(self.connection, bound | {"key": self.key})
+        self._removes_messages |= bool(deleted) and rows.table is MESSAGE
+        return self._count(rows.table, deleted, 1)
+
+    def replace(self, rows: Rows, **bound: Any) -> int:
+        """Replace rows by versions with the new values; return how many."""
+        self._copy(rows, bound, self.seq)
+        bound |= {"key": self.key}
+        before = rows.count.run(self.connection, bound) if rows.changes_counters else ()
+        after = rows.update.run(self.connection, bound)
+        if rows.changes_counters:
+            self._count(rows.table, before, 1)
+            self._count(rows.table, after, -1)
+        self._rows += len(after)
+        return len(after)
+
+    def restore(self, table: sa.Table, removed_at: int) -> int:
+        """Restore the messages or turns that the change `removed_at` removed or replaced; return how many."""
+        copies, bound = _COPIES[table], {"key": self.key, "change": removed_at, "next_at": self.seq}
+        restored = self._count(table, copies.count.run(self.connection, bound), -1)
+        copies.restore.run_many(self.connection, [bound])
+        copies.end.run_many(self.connection, [bound])
+        return restored
+
+    def _copy(self, rows: Rows, bound: dict[str, Any], next_at: int | None) -> None:
+        if removed.is_on(self.connection) and self.kind not in PERMANENT:
+            version = {"key": self.key, "removed_at": self.seq, "next_at": next_at}
+            rows.copy.run_many(self.connection, [bound | version])
+
+    def _count(self, table: sa.Table, rows: Sequence[Any], sign: int) -> int:
+        self._rows += len(rows)
+        if table is TURN:
+            self._changes_turns |= bool(rows)
+            self.turns += sign * len(rows)
+        else:
+            records = sum(is_record for is_record, _ in rows)
+            self.records += sign * records
+            self.messages += sign * (len(rows) - records)
+            counts = [tokens for is_record, tokens in rows if not is_record and isinstance(tokens, int)]
+            self.tokens += sign * sum(counts)
+        return len(rows)
+
+    def _complete(self) -> None:
+        until, encoded = removed.keep_until(self.connection, self.now), dialect_of(self.connection).time
+        bound = vars(self) | {"now": encoded(self.now), "undo_until": encoded(until)}
+        bound |= {"noted": int(self.moves_consolidated)} if until is not None else {"noted": 0, "added_upto": None}
+        _explain.run_many(self.connection, [bound])
+        for statement in _delete_unasked if self._removes_messages else ():
+            statement.run_many(self.connection, [bound])
+        payloads.release(self.connection, self.key)
+        if not _decrease[self._changes_turns].run(self.connection, bound):
+            raise sessions.not_permitted(self.key)
+
+
+_EXPLAINED: Final[dict[str, sa.ColumnElement[Any]]] = {
+    "session_key": KEY,
+    "changed_at": NOW,
+    "consolidated": sa.case((number("noted") == _ONE, SESSION.c.last_consolidated)),
+    **{name: column(CHANGE.c[name]) for name in ("seq", "kind", "after_seq", "undo_until", "added_upto")},
+}
+_explain: Final = Statement(
+    sa.insert(CHANGE).from_select([*_EXPLAINED], sa.select(*_EXPLAINED.values()).where(of_session(SESSION)))
+)
+
+
+def _decreasing(with_turns: bool) -> sa.Update:
+    remaining = SESSION.c.message_count - number("messages")
+    decreased = SESSION.c.last_consolidated - number("unconsolidated")
+    consolidated = sa.func.coalesce(number("consolidated"), decreased)
+    values: dict[str, Any] = {
+        "last_seq": number("seq"),
+        "message_count": remaining,
+        "record_count": SESSION.c.record_count - number("records"),
+        "token_count": SESSION.c.token_count - number("tokens"),
+        "last_consolidated": sa.case(
+            (consolidated > remaining, remaining), (consolidated < _ZERO, _ZERO), else_=consolidated
+        ),
+        "updated_at": NOW,
+        **sessions.REVISED,
+    }
+    if with_turns:
+        compactions = sa.select(TURN.c.turn_no, TURN.c.replaced_upto).where(of_session(TURN), IS_COMPACTION)
+        last = compactions.order_by(TURN.c.turn_no.desc()).limit(1).subquery()
+        values |= {
+            "turn_count": SESSION.c.turn_count - number("turns"),
+            "summary_turn": sa.select(last.c.turn_no).scalar_subquery(),
+            "summarized_upto": sa.func.coalesce(sa.select(last.c.replaced_upto).scalar_subquery(), _ZERO),
+        }
+    return sa.update(SESSION).where(of_session(SESSION)).values(values).returning(SESSION.c.last_seq)
+
+
+_decrease: Final = {each: Statement(_decreasing(each)) for each in (False, True)}
+
+
+_note_added: Final = Statement(
+    sa.update(CHANGE).where(of_session(CHANGE), CHANGE.c.seq == number("seq")).values(added_upto=number("upto"))
+)
+
+
+def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
+    """Note in the row of the change `seq` that it added the messages up to `upto`, if the store keeps removed rows."""
+    if removed.is_on(connection):
+        _note_added.run_many(connection, [{"key": key, "seq": seq, "upto": upto}])
+
+
+_delete_unasked: Final = [
+    Statement(
+        sa.delete(rows).where(
+            of_session(rows),
+            rows.c.message_seq.is_not(None),
+            ~sa.exists().where(of_session(MESSAGE), MESSAGE.c.seq == rows.c.message_seq),
+        )
+    )
+    for rows in (CALL, SUSPENSION)
+]
