@@ -77,12 +77,15 @@ def is_list_of_dicts(content: Any) -> bool:
 
 
 def text_of_block(block: dict[str, Any]) -> str | None:
-    """Return the text of a text block, of a refusal and of Gemini's text part; None for any other block."""
-    kind = block.get("type")
-    text = block.get("refusal") if kind == "refusal" else block.get("text")
-    if not isinstance(text, str) or block.get("thought") is True:
-        return None
-    return text if kind in _TEXTS or kind == "refusal" or (kind is None and _is_bare(block)) else None
+    """Return the text of a text block, a refusal, a text document and Gemini's text part; None for any other block."""
+    kind, source = block.get("type"), block.get("source")
+    if kind == "refusal":
+        text = block.get("refusal")
+    elif kind == "document" and isinstance(source, dict) and source.get("type") == "text":
+        text = source.get("data")
+    else:
+        text = block.get("text") if kind in _TEXTS or (kind is None and _is_bare(block)) else None
+    return text if isinstance(text, str) else None
 
 
 def _is_bare(block: dict[str, Any]) -> bool:
@@ -194,13 +197,13 @@ def media_of(block: dict[str, Any]) -> Media | None:
             mime_type = str(part.get("mime_type") or part.get("mimeType") or "")
             return Media(mime_type, part.get("data"), part.get("file_uri") or part.get("fileUri"))
     source, kind = block.get("source"), block.get("type")
-    if kind in ("image", "document") and isinstance(source, dict) and (source.get("data") or source.get("url")):
+    if kind in ("image", "document") and isinstance(source, dict):
         return Media(source.get("media_type") or f"{kind}/", source.get("data"), source.get("url"), block.get("title"))
     audio = block.get("input_audio")
     if isinstance(audio, dict):
         return Media(f"audio/{audio.get('format', '')}", audio.get("data"))
     image = block.get("image_url")
-    if image is not None:
+    if image is not None or kind == "input_image":
         return _from_url(image.get("url") if isinstance(image, dict) else image, "image/")
     file = block.get("file") if kind == "file" else block if kind == "input_file" else None
     if isinstance(file, dict):

@@ -26,7 +26,7 @@ _RULES: Final = {
     "openai": Rules(re.compile(r".{1,40}", re.DOTALL), _NAME),
     "openai-responses": Rules(re.compile(r".{1,64}", re.DOTALL), _NAME),
     "anthropic": Rules(re.compile(r"[a-zA-Z0-9_-]{1,64}"), _NAME),
-    "gemini": Rules(re.compile(r".+", re.DOTALL), re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")),
+    "gemini": Rules(None, re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")),
 }
 _TEXT_ROLES: Final = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SYSTEM, MessageRole.DEVELOPER)
 _PARTICIPANT: Final = re.compile(r"[^\s<|\\/>]{1,64}")
@@ -79,19 +79,16 @@ def prompt(
         return Prompt({"role": message.role.value, "content": sent(message)} for message in messages)
     repairer = Repairer(_RULES[format] if nested else None, recorded, close=unanswered == "close")
     repaired = repairer.repaired(messages)
-    added = repairer.needs_message(messages, repaired)
-    if added is not None:
-        repaired.append(added)
     result = Prompt()
     if format in ("anthropic", "gemini"):
         leading = list(takewhile(_instructs, repaired))
         result.system = "\n\n".join(plain(sent(message), repairer.noting(message)) for message in leading) or None
-        repaired = repaired[len(leading) :]
+        repaired = [_as_user(each, repairer) if _instructs(each) else each for each in repaired[len(leading) :]]
         if repaired and repaired[0].role is not MessageRole.USER:
             repairer.note(repaired[0], "first message", "a user message was added, since the format starts with one")
             repaired.insert(0, Message.user(_FIRST))
     result += copied(_RENDERERS[format if nested else "flat"](repaired, repairer))
-    result.repairs = repairer.repairs
+    result.repairs = sorted(repairer.repairs, key=lambda repair: repair.seq)
     return result
 
 
@@ -109,6 +106,13 @@ def _is_text(message: Message) -> bool:
 
 def _instructs(message: Message) -> bool:
     return message.role in INSTRUCTIONS
+
+
+def _as_user(message: Message, repairer: Repairer) -> Message:
+    """Return instructions after the start of a prompt as a user's text that a model recognizes as instructions."""
+    text = plain(sent(message), repairer.noting(message))
+    changes = {"role": MessageRole.USER, "content": f"<system>\n{text}\n</system>", "sent": None}
+    return message.model_copy(update=changes)
 
 
 def _kind(role: MessageRole) -> str:
@@ -142,6 +146,8 @@ def _openai_message(message: Message, repairer: Repairer) -> dict[str, Any]:
         entry["tool_call_id"] = message.tool_call_id
     if message.name:
         entry["name"] = message.name if _PARTICIPANT.fullmatch(message.name) else valid_name(message.name)
+        if entry["name"] != message.name:
+            repairer.note(message, "name", f"name {message.name!r} is {entry['name']!r}")
     return entry
 
 
@@ -190,13 +196,8 @@ def _anthropic(messages: Sequence[Message], repairer: Repairer) -> list[dict[str
         elif message.role.canonical is MessageRole.ASSISTANT:
             entries.append({"role": "assistant", "content": _anthropic_answer(message, note)})
         else:
-            convert = _later_instructions if _instructs(message) else _user_content
-            entries.append({"role": "user", "content": convert(message, note)})
+            entries.append({"role": "user", "content": converted(sent(message), "anthropic", "user", note)})
     return entries
-
-
-def _user_content(message: Message, note: Note) -> Any:
-    return converted(sent(message), "anthropic", "user", note)
 
 
 def _tool_result(message: Message, note: Note) -> dict[str, Any]:
@@ -221,10 +222,6 @@ def _anthropic_answer(message: Message, note: Note) -> Any:
     return [*(block for block in blocks if block.get("text") != ""), *calls]
 
 
-def _later_instructions(message: Message, note: Note) -> str:
-    return f"<system>\n{plain(sent(message), note)}\n</system>"
-
-
 # Gemini
 
 
@@ -246,8 +243,6 @@ def _gemini(messages: Sequence[Message], repairer: Repairer) -> list[dict[str, A
 
 
 def _gemini_parts(message: Message, note: Note) -> list[dict[str, Any]]:
-    if _instructs(message):
-        return [{"text": _later_instructions(message, note)}]
     content = converted(sent(message), "gemini", _kind(message.role.canonical), note)
     parts = ([{"text": content}] if content.strip() else []) if isinstance(content, str) else list(content)
     for call in message.tool_calls:

@@ -24,6 +24,7 @@ of the call in that message. See `recorded_calls`."""
 NOTHING_RECORDED: Final[Recorded] = {}
 INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 UNFINISHED: Final = "The tool did not finish: its result is unknown."
+_ANY: Final = re.compile(r".+", re.DOTALL)
 _INTERRUPTED: Final = "(The answer was interrupted.)"
 _EMPTY: Final = "(The message was empty.)"
 
@@ -56,7 +57,8 @@ class Repair(Value):
 class Rules:
     """What a format admits as the id and the name of a call."""
 
-    ids: re.Pattern[str]
+    ids: re.Pattern[str] | None
+    """None if calls have no ids."""
     names: re.Pattern[str]
 
 
@@ -131,7 +133,13 @@ class Repairer:
     def repaired(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages that a provider accepts, without records."""
         paired = self.paired(filter(self._is_sendable, self.simple(messages)))
-        return list(self._with_notes(paired)) if self._close else paired
+        prompt = list(self._with_notes(paired)) if self._close else paired
+        if all(message.role in INSTRUCTIONS for message in prompt):
+            talk = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
+            if talk:
+                self.note(talk[-1], "first message", "no other message can be sent, so a user message says so")
+                prompt.append(Message.user(_EMPTY))
+        return prompt
 
     def paired(self, messages: Iterable[Message]) -> list[Message]:
         """Return the messages with each result behind its call; calls without a result get one if `close` is set."""
@@ -139,16 +147,6 @@ class Repairer:
         for entry in self._exchanges(messages):
             prompt += self._flat(entry) if isinstance(entry, _Exchange) else [entry]
         return prompt
-
-    def needs_message(self, messages: Sequence[Message], prompt: Sequence[Message]) -> Message | None:
-        """Return a user message to add if the prompt has only instructions, although the log has other messages."""
-        if any(message.role not in INSTRUCTIONS for message in prompt):
-            return None
-        talk = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
-        if not talk:
-            return None
-        self.note(talk[-1], "first message", "no other message can be sent, so a user message says that it was empty")
-        return Message.user(_EMPTY)
 
     # Messages without the forms that only one provider knows
 
@@ -264,16 +262,17 @@ class Repairer:
         calls: list[ToolCall] = []
         for position, call in enumerate(message.tool_calls):
             changes: dict[str, Any] = {}
-            if call.id in self._ids or not rules.ids.fullmatch(call.id):
+            if call.id in self._ids or not (rules.ids or _ANY).fullmatch(call.id):
                 changes["id"] = self._new_id(f"call_{message.seq}_{position}")
-                self.note(message, "id", f"id {call.id!r} of a call is {changes['id']!r}")
+                if rules.ids is not None:
+                    self.note(message, "id", f"id {call.id!r} of a call is {changes['id']!r}")
             if not rules.names.fullmatch(call.name):
                 changes["name"] = valid_name(call.name)
                 self.note(message, "name", f"name {call.name!r} of a tool is {changes['name']!r}")
             if call.extra.get("type") != "custom" and not _is_object(call.arguments):
                 changes["arguments"] = as_object(call.arguments)
                 if call.arguments is not None:
-                    self.note(message, "arguments", "arguments that are no JSON object are the field of one")
+                    self.note(message, "arguments", "arguments that are no JSON object are replaced by one")
             calls.append(call.model_copy(update=changes) if changes else call)
             self._ids.add(calls[-1].id)
         return calls

@@ -277,6 +277,7 @@ def test_names_of_tools_and_participants_become_valid() -> None:
     log = [Message.user("hi", name="Ann Lee"), asks(call("x", "get weather")), Message.tool("1", name="get weather")]
     prompt = repaired(*log)
     assert prompt[0]["name"] == "Ann_Lee"
+    assert kinds(prompt) == [(1, "name"), (2, "name")]
     assert prompt[1]["tool_calls"][0]["function"]["name"] == prompt[2]["name"] == "get_weather"
     gemini = repaired(HI, asks(call("x", "")), Message.tool("1"), format="gemini")
     assert gemini[1]["parts"][0]["function_call"]["name"] == gemini[2]["parts"][0]["function_response"]["name"]
@@ -380,6 +381,22 @@ def test_attachment_that_a_format_cannot_express_is_named() -> None:
     prompt = repaired(Message.user([audio]), format="anthropic")
     assert prompt[0]["content"] == [{"type": "text", "text": "[audio/wav attachment]"}]
     assert kinds(prompt) == [(1, "content")]
+
+
+def test_text_document_is_text_and_a_file_that_only_one_provider_has_is_named() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "page 1"}
+    document = {"type": "document", "source": source}
+    image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+    assert repaired(Message.user([document, image]), format="anthropic")[0]["content"] == [document, image]
+    assert repaired(Message.user([document, image]), format="gemini")[0]["parts"] == [
+        {"text": "page 1"},
+        {"text": "[image attachment]"},
+    ]
+
+
+def test_repeated_ids_are_no_repair_for_gemini_which_has_none() -> None:
+    turn = [asks(call("call_0")), Message.tool("1", tool_call_id="call_0")]
+    assert kinds(repaired(HI, *turn, *turn, format="gemini")) == []
 
 
 def test_history_with_unanswered_keep_leaves_calls_open_and_removes_orphans(store: Store) -> None:
