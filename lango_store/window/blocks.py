@@ -119,7 +119,7 @@ def converted(content: Any, format: Format, role: str, note: Note) -> Any:
         role: The role of the message: user, assistant, tool or system.
         note: Called with a description of each part that the format cannot express.
     """
-    if isinstance(content, str) or content is None:
+    if content is None or isinstance(content, str) or (content in ([], {}) and role != "tool"):
         return content or ""
     if not is_list_of_dicts(content):
         if role != "tool":

@@ -172,14 +172,14 @@ class Repairer:
         is_assistant = message.role.canonical is MessageRole.ASSISTANT
         is_result = message.role.canonical is MessageRole.TOOL
         if is_list_of_dicts(content):
-            content, calls = calls_in(content, message.tool_calls)
-            content, results = results_in(content)
-            if calls or results:
-                changes = {"content": content, "sent": None, "tool_calls": [*message.tool_calls, *calls]}
+            rest, calls = calls_in(content, message.tool_calls)
+            rest, results = results_in(rest)
+            if len(rest) < len(content):
+                changes = {"content": rest, "sent": None, "tool_calls": [*message.tool_calls, *calls]}
                 message = message.model_copy(update=changes)
                 for result in results:
                     yield result.model_copy(update={"seq": message.seq, "created_at": message.created_at})
-                if results and is_blank(content) and not calls:
+                if is_blank(rest) and not message.tool_calls:
                     return
         outputs = [call for call in message.tool_calls if call.answered]
         if message.tool_calls and not is_assistant:

@@ -229,6 +229,7 @@ def test_empty_messages_are_left_out_unless_they_have_calls(empty: Any) -> None:
         assert kinds(prompt) == [(seq, "empty message") for seq in (2, 3, 4)]
         with_call = repaired(HI, Message.assistant(empty, tool_calls=[call("x")]), Message.tool(empty), format=format)
         assert "search" in json.dumps(with_call)
+        assert "[]" not in json.dumps(with_call[:-1])
 
 
 def test_user_message_with_only_an_attachment_is_kept() -> None:
@@ -350,6 +351,36 @@ def test_calls_and_results_in_content_blocks_are_found() -> None:
     prompt = repaired(*log)
     assert [each["role"] for each in prompt] == ["user", "assistant", "tool"]
     assert prompt[1]["tool_calls"][0]["id"] == prompt[2]["tool_call_id"] == "toolu_1"
+
+
+def test_call_that_is_in_the_content_and_in_tool_calls_is_sent_once() -> None:
+    use = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {}}
+    prompt = repaired(HI, Message.assistant([use], tool_calls=[call("toolu_1")]), format="anthropic")
+    assert prompt[1]["content"] == [use]
+
+
+def test_all_results_of_a_message_are_one_message_for_anthropic_and_gemini() -> None:
+    log = [HI, asks(call("a"), call("b")), Message.tool("1", tool_call_id="a"), Message.tool("2", tool_call_id="b")]
+    assert [len(each["content"]) for each in repaired(*log, format="anthropic")][1:] == [2, 2]
+    assert [len(each["parts"]) for each in repaired(*log, format="gemini")] == [1, 2, 2]
+
+
+def test_thinking_is_not_the_last_block_of_an_answer() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    text = {"type": "text", "text": "done"}
+    assert repaired(HI, Message.assistant([text, thinking]), format="anthropic")[1]["content"] == [text]
+
+
+def test_interrupted_answer_is_followed_by_a_user_message() -> None:
+    half = Message.assistant("half", extra={"interrupted": True})
+    assert contents(repaired(HI, half)) == ["hi", "half", "(The answer was interrupted.)"]
+    assert contents(repaired(HI, half, Message.user("go"))) == ["hi", "half", "go"]
+    assert kinds(repaired(HI, half)) == [(2, "interrupted answer")]
+
+
+def test_second_recorded_result_of_a_call_is_left_out() -> None:
+    log = numbered([HI, asks(call("a")), Message.tool("first"), Message.tool("second")])
+    assert contents(window.prompt(log, recorded={3: (2, 0), 4: (2, 0)})) == ["hi", None, "first"]
 
 
 PNG: Final = "iVBORw0K"
