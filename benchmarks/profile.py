@@ -15,8 +15,9 @@ from benchmarks.strict import StrictPostgres, StrictSqlite, strict_floor
 from benchmarks.turns import databases
 from lango_store import Message, Store
 from lango_store._dialect import dialect_of
-from lango_store._operations import appends, messages, sessions
-from lango_store._operations.appends import Batch
+from lango_store._operations.log import appends, messages
+from lango_store._operations.log.appends import Batch
+from lango_store._operations.session import sessions
 
 Steps = dict[str, Callable[[], object]]
 """The steps of a measurement by name. Each step does the same as the previous one and one thing more."""

@@ -17,20 +17,13 @@ from lango_store._features import forks, prompts
 from lango_store._features.tail import following
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.versions import undo
-from lango_store._operations import (
-    edits,
-    levels,
-    lists,
-    payloads,
-    removals,
-    sessions,
-    turns,
-)
-from lango_store._operations import messages as log
-from lango_store._operations.lists import Filter
-from lango_store._operations.messages import Damaged, PayloadMode, Range
-from lango_store._operations.search import SearchFilters
-from lango_store._operations.sessions import Expected
+from lango_store._operations.log import edits, payloads, removals, turns
+from lango_store._operations.log import messages as log
+from lango_store._operations.log.messages import Damaged, PayloadMode, Range
+from lango_store._operations.maintenance.search import SearchFilters
+from lango_store._operations.session import levels, lists, sessions
+from lango_store._operations.session.lists import Filter
+from lango_store._operations.session.sessions import Expected
 from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.events import Event
 from lango_store._values.model import (

@@ -19,12 +19,14 @@ from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Valu
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.usage_report import Prices
-from lango_store._operations import lists, removed, sessions, stats
 from lango_store._operations.binds import SHARED_VALUE
-from lango_store._operations.expiry import Policy
-from lango_store._operations.lists import Filter, Filters, Order
-from lango_store._operations.search import SearchFilters
-from lango_store._operations.sessions import Expected
+from lango_store._operations.log import kept_copies
+from lango_store._operations.maintenance import stats
+from lango_store._operations.maintenance.search import SearchFilters
+from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.expiry import Policy
+from lango_store._operations.session.lists import Filter, Filters, Order
+from lango_store._operations.session.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, maintenance, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
@@ -468,7 +470,7 @@ class Store:
         if not dry_run:
             after: str | None = ""
             while after is not None:
-                after = self._context.transact(removed.purge, after, moment)
+                after = self._context.transact(kept_copies.purge, after, moment)
             searching.drain(self._context)
         return report
 

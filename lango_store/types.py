@@ -9,7 +9,7 @@
 from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
-from lango_store._operations.messages import Damaged
+from lango_store._operations.log.messages import Damaged
 from lango_store._values.model import MessageFields, OwnFields
 from lango_store._values.summarizer import Summarizer, Summary
 from lango_store.aio import StoreOptions

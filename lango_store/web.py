@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
-from lango_store._operations import turns
 from lango_store._operations.binds import TURN
-from lango_store._operations.lists import Filters, Order
+from lango_store._operations.log import turns
+from lango_store._operations.session.lists import Filters, Order
 from lango_store._values.document import END, POLICY, escape_line, render_header, render_log, render_time, start_page
 from lango_store._values.model import Message, SessionInfo
 from lango_store._values.reports import SearchHit

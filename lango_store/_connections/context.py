@@ -23,11 +23,11 @@ from lango_store._connections.schema_gate import SchemaGate
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
-from lango_store._operations import sessions
-from lango_store._operations.appends import Batch
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
-from lango_store._operations.removed import keeping
-from lango_store._operations.sessions import ANYTHING, Expected, Lease
+from lango_store._operations.log.appends import Batch
+from lango_store._operations.log.kept_copies import keeping
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._dialect.statement import Statement
 from lango_store._features.versions import undo
-from lango_store._operations import counters, payloads, removals, removed, sessions
 from lango_store._operations.binds import (
     BEFORE_ANY_EXPIRY,
     CHANGE,
@@ -20,9 +19,11 @@ from lango_store._operations.binds import (
     of_session,
     session_key,
 )
-from lango_store._operations.log_changes import LogChange
-from lango_store._operations.messages import check_seq
-from lango_store._operations.session_tables import CHILDREN
+from lango_store._operations.log import counters, kept_copies, payloads, removals
+from lango_store._operations.log.changes import LogChange
+from lango_store._operations.log.messages import check_seq
+from lango_store._operations.maintenance.session_tables import CHILDREN
+from lango_store._operations.session import sessions
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store.errors import SessionExists
 
@@ -96,7 +97,10 @@ _PARTS: Final[dict[str, dict[sa.Table, list[Any]]]] = {
         CHANGE: _EARLIER_CHANGES,
     },
     "as_of": {
-        **{rows: [(part, removed.valid(part)) for part in (rows, copies)] for rows, copies in removed.COPY_OF.items()},
+        **{
+            rows: [(part, kept_copies.valid(part)) for part in (rows, copies)]
+            for rows, copies in kept_copies.COPY_OF.items()
+        },
         CHANGE: _EARLIER_CHANGES,
     },
 }
@@ -109,7 +113,7 @@ def _copying(table: sa.Table, part: sa.Table, *conditions: sa.ColumnElement[bool
         values["undo_until"] = sa.null()
     if table is TURN:  # the copy of a copy still names the session that spent the usage
         values["copied_from"] = sa.func.coalesce(part.c.copied_from, column(TURN.c.copied_from, "source"))
-    return Statement(removed.copying(part, table, values, of_session(part), *conditions))
+    return Statement(kept_copies.copying(part, table, values, of_session(part), *conditions))
 
 
 _TABLES: Final = [each.table for each in CHILDREN if each.stored.in_forks]

@@ -8,8 +8,8 @@ from typing import Final
 from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._features.tool_calls import calls
-from lango_store._operations import sessions
-from lango_store._operations.messages import ALL, Tail, check_count, tail_of_prompt
+from lango_store._operations.log.messages import ALL, Tail, check_count, tail_of_prompt
+from lango_store._operations.session import sessions
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import quoted
 from lango_store.window.repair import INSTRUCTIONS

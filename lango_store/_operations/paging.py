@@ -1,7 +1,7 @@
 """Paging: read a session's rows of one table in pages with a limited number of rows and bytes."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -9,6 +9,8 @@ from lango_store._dialect import AnyConnection, Dialect
 from lango_store._dialect.statement import Statement, size_of
 from lango_store._operations.binds import column, number, of_session
 from lango_store._operations.rows import next_start
+
+T = TypeVar("T")
 
 ROWS: Final = 500
 BYTES: Final = 1 << 20
@@ -57,3 +59,8 @@ class Pages:
             yield page.pop()
             if complete:
                 return
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Split a sequence into parts of at most this size."""
+    return (items[start : start + size] for start in range(0, len(items), size))

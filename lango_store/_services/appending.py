@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import TypeVar
 
 from lango_store._connections.context import Context
-from lango_store._operations import appends, sessions
-from lango_store._operations.appends import Batch
-from lango_store._operations.sessions import ANYTHING, Expected, New
+from lango_store._operations.log import appends
+from lango_store._operations.log.appends import Batch
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import ANYTHING, Expected, New
 from lango_store._values.model import UNSET, Message, SessionFields, Unset
 from lango_store.errors import (
     Conflict,

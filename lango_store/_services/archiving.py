@@ -18,10 +18,14 @@ from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine, database_file
-from lango_store._operations import edits, levels, messages, revision, sessions, transfer
+from lango_store._operations import revision
 from lango_store._operations.binds import SESSION, of_session, of_sessions
-from lango_store._operations.expiry import MAX_BATCH
-from lango_store._operations.portable_rows import RowEncoder
+from lango_store._operations.log import edits, messages
+from lango_store._operations.maintenance import transfer
+from lango_store._operations.maintenance.portable_rows import RowEncoder
+from lango_store._operations.paging import chunks
+from lango_store._operations.session import levels, sessions
+from lango_store._operations.session.expiry import MAX_BATCH
 from lango_store._rows.encoding import MAX_KEY_LENGTH, checked_key
 from lango_store._services import searching
 from lango_store._values.model import Message
@@ -102,7 +106,7 @@ def _needs_migration(engine: sa.Engine, file: Path, *, create: bool) -> bool:
 def keep(archive: Context, connection: sa.Connection, keys: Sequence[str]) -> Iterator[None]:
     """Copy sessions to an archive. Leaving the block commits the copies; an error in the block undoes them."""
     with archive.transaction() as writing:
-        for part in levels.chunks(sorted(keys), MAX_BATCH):  # a session comes before its descendants
+        for part in chunks(sorted(keys), MAX_BATCH):  # a session comes before its descendants
             incarnations = transfer.incarnations(connection, part)
             for key in part:
                 _keep(connection, writing, key, incarnations[key], key)

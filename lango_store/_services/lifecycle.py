@@ -12,20 +12,14 @@ import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
-from lango_store._operations import (
-    appends,
-    expiry,
-    levels,
-    lists,
-    messages,
-    sessions,
-)
-from lango_store._operations.appends import Batch
 from lango_store._operations.binds import SESSION, of_session, of_sessions
-from lango_store._operations.expiry import ArchiveBatch, Policy, Purged, Reason
-from lango_store._operations.lists import Filter
+from lango_store._operations.log import appends, messages
+from lango_store._operations.log.appends import Batch
 from lango_store._operations.pace import Pace
-from lango_store._operations.sessions import Expected, New
+from lango_store._operations.session import expiry, levels, lists, sessions
+from lango_store._operations.session.expiry import ArchiveBatch, Policy, Purged, Reason
+from lango_store._operations.session.lists import Filter
+from lango_store._operations.session.sessions import Expected, New
 from lango_store._services import appending, archiving
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
-from lango_store._operations import examination, payloads, revision
+from lango_store._operations import revision
+from lango_store._operations.log import payloads
+from lango_store._operations.maintenance import examination
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import Finding
 from lango_store.errors import LangoStoreError, SchemaOutOfDate

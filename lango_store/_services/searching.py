@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from lango_store._connections.context import Context
 from lango_store._dialect import dialect_of
 from lango_store._dialect.search import REBUILD, SearchIndex
-from lango_store._operations import search, sessions
 from lango_store._operations.binds import MESSAGE
-from lango_store._operations.lists import MAX_PAGE, check_limit
+from lango_store._operations.maintenance import search
+from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.pace import Pace
-from lango_store._operations.search import SearchFilters
+from lango_store._operations.session import sessions
+from lango_store._operations.session.lists import MAX_PAGE, check_limit
 from lango_store._values.reports import SearchPage
 from lango_store._values.search_query import parse_query
 from lango_store.errors import DatabaseUnavailable, LangoStoreError, NotPermitted, SearchUnavailable, quoted

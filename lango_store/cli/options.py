@@ -12,7 +12,7 @@ import typer
 from lango_store import schema
 from lango_store._engine.engine import create_engine, database_file
 from lango_store._engine.url import URL_VARIABLES, url_from_environment
-from lango_store._operations.sessions import MAX_TTL
+from lango_store._operations.session.sessions import MAX_TTL
 from lango_store.cli.output import say
 from lango_store.errors import quoted
 from lango_store.store import Store

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Capture
 
-from lango_store._operations.levels import below
-from lango_store._operations.lists import Order
+from lango_store._operations.session.levels import below
+from lango_store._operations.session.lists import Order
 from lango_store._values import document
 from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.cli.changes import point

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, get_args
 
-from lango_store._operations import levels, lists
-from lango_store._operations.lists import Filter
+from lango_store._operations.session import levels, lists
+from lango_store._operations.session.lists import Filter
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
 from lango_store.interchange.backups import Backups

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.driver_errors import translated
-from lango_store._operations import transfer
+from lango_store._operations.maintenance import transfer
 from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.interchange.backup_reading import load

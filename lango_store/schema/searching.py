@@ -10,7 +10,8 @@ from functools import partial
 import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
-from lango_store._operations import revision, search
+from lango_store._operations import revision
+from lango_store._operations.maintenance import search
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import MigrationRefused, SchemaOutOfDate, UnsupportedDatabase

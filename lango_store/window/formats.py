@@ -7,7 +7,16 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
 from lango_store._values.value import copied
-from lango_store.window.blocks import Format, Note, converted, is_list_of_dicts, is_thought, plain, signature_of
+from lango_store.window.blocks import (
+    Format,
+    Note,
+    converted,
+    is_blank,
+    is_list_of_dicts,
+    is_thought,
+    plain,
+    signature_of,
+)
 from lango_store.window.entries import as_prompt
 from lango_store.window.repair import (
     INSTRUCTIONS,
@@ -170,9 +179,8 @@ def _responses(messages: Sequence[Message], repairer: Repairer) -> list[dict[str
             if is_list_of_dicts(content):
                 items += [block for block in content if block.get("type") == "reasoning"]
                 content = [block for block in content if block.get("type") != "reasoning"]
-            text = plain(content, note)
-            if text.strip():
-                items.append({"role": "assistant", "content": text})
+            if not is_blank(content):
+                items.append({"role": "assistant", "content": plain(content, note)})
             for call in message.tool_calls:
                 entry = call.to_openai()
                 body = entry.get("function") or entry["custom"]

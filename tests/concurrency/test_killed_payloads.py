@@ -15,7 +15,7 @@ from support.polling import until
 from support.processes import Program
 
 from lango_store import Message, Store
-from lango_store._operations import examination
+from lango_store._operations.maintenance import examination
 
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "10"))
 

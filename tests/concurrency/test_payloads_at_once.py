@@ -11,7 +11,7 @@ from support.payloads import bodies, large_message
 from support.session_checks import assert_sound
 
 from lango_store import Conversation, PayloadNotFound, Store
-from lango_store._operations import payloads
+from lango_store._operations.log import payloads
 
 ROUNDS = 30
 

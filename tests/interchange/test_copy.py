@@ -104,7 +104,7 @@ import os, signal, sys
 import sqlalchemy as sa
 from lango_store import Store
 from lango_store.interchange import copying
-from lango_store._operations import transfer
+from lango_store._operations.maintenance import transfer
 
 copying.BATCH = 5
 written = 0

@@ -18,7 +18,7 @@ from support.paths import DATA
 from support.session_checks import assert_sound
 
 from lango_store import SessionExpired, Store
-from lango_store._operations.sessions import MAX_TTL
+from lango_store._operations.session.sessions import MAX_TTL
 from lango_store.interchange import export, import_path
 from lango_store.interchange.backup_reading import load
 from lango_store.interchange.backup_writing import first_line, last_line, session_lines

@@ -15,7 +15,7 @@ from support.rows import all_fields, shared_fields
 from support.session_checks import assert_sound
 
 from lango_store import DatabaseUnavailable, InvalidFile, Message, Store, UnknownFeature, schema
-from lango_store._operations import counters
+from lango_store._operations.log import counters
 from lango_store.interchange.copying import copy
 from lango_store.interchange.salvage import salvage
 

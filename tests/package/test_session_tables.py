@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from lango_store._operations.session_tables import CHILDREN, TABLES, describe
+from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES, describe
 from lango_store.tables import BASELINE, SCHEMA_REVISION, Base
 
 

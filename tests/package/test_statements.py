@@ -10,17 +10,17 @@ PACKAGES = ("_connections", "_features", "_operations", "_rows", "_services")
 BUILT_PER_CALL = {
     "_features/tool_calls/suspensions.py": 1,  # filters
     "_features/usage_report.py": 1,  # filters and groups, row by row
-    "_operations/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
-    "_operations/examination.py": 7,
-    "_operations/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
-    "_operations/levels.py": 1,  # ranges of keys
-    "_operations/messages.py": 1,  # any condition, for `turns`
-    "_operations/payloads.py": 2,  # all sessions, row by row
-    "_operations/removals.py": 1,
-    "_operations/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
-    "_operations/sessions.py": 1,  # any columns and expressions
-    "_operations/transfer.py": 6,
-    "_operations/turns.py": 4,
+    "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
+    "_operations/maintenance/examination.py": 7,
+    "_operations/session/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
+    "_operations/session/levels.py": 1,  # ranges of keys
+    "_operations/log/messages.py": 1,  # any condition, for `turns`
+    "_operations/log/payloads.py": 2,  # all sessions, row by row
+    "_operations/log/removals.py": 1,
+    "_operations/maintenance/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
+    "_operations/session/sessions.py": 1,  # any columns and expressions
+    "_operations/maintenance/transfer.py": 6,
+    "_operations/log/turns.py": 4,
     "_services/archiving.py": 3,
 }
 """By file: how many statements SQLAlchemy runs, because they depend on arguments or return too many rows to hold."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.factories import message, messages
 
 from lango_store import SessionExpired, Store
-from lango_store._operations.sessions import MAX_TTL
+from lango_store._operations.session.sessions import MAX_TTL
 from lango_store.testing import Clock
 
 MICROSECOND = timedelta(microseconds=1)

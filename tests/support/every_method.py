@@ -27,7 +27,7 @@ from lango_store import (
     Versions,
     aio,
 )
-from lango_store._operations.lists import cursor_after
+from lango_store._operations.session.lists import cursor_after
 
 FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
 

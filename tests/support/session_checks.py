@@ -8,8 +8,8 @@ from support.prompt_rules import faults
 from support.session_model import ModelSession
 
 from lango_store import Conversation, Message, Store
-from lango_store._operations import examination
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, of_session
+from lango_store._operations.maintenance import examination
 from lango_store.window.repair import INSTRUCTIONS
 
 

@@ -10,7 +10,6 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
 from lango_store._operations.binds import (
     KEY,
     LIVE_SESSION,
@@ -25,6 +24,7 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.rows import stored_json
+from lango_store._operations.session import sessions
 from lango_store._rows.columns import KEY_TEXT, as_stored
 from lango_store._rows.encoding import checked_key, checked_name, encode_json, encode_text, end_of_prefix
 

@@ -18,10 +18,11 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._features.turns_in_progress import drafts
-from lango_store._operations import leases, sessions
-from lango_store._operations import messages as log
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY, CHANGE, DRAFT, LIVE, SESSION, number, of_session, text
+from lango_store._operations.log import leases
+from lango_store._operations.log import messages as log
 from lango_store._operations.rows import session_value, whole_number
+from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
 from lango_store._values.model import Message

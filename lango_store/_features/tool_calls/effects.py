@@ -13,7 +13,7 @@ from lango_store._connections import cancellation
 from lango_store._connections.context import Context
 from lango_store._features.tool_calls import calls
 from lango_store._features.tool_calls.calls import Attempt, Place
-from lango_store._operations.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
+from lango_store._operations.session.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
 from lango_store.errors import CallInProgress, InvalidState, LangoStoreError
 

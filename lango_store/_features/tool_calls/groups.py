@@ -8,7 +8,7 @@ from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.tool_calls import calls, effects, suspensions
 from lango_store._features.tool_calls.calls import Place
 from lango_store._features.tool_calls.effects import Effect
-from lango_store._operations.appends import Batch
+from lango_store._operations.log.appends import Batch
 from lango_store._rows.encoding import encode_id, encode_json
 from lango_store._values.model import UNSET, BegunCall, Message, Suspension, ToolCall
 from lango_store._values.reports import SuspensionPage

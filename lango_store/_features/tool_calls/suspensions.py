@@ -15,9 +15,9 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._features.tool_calls import calls
 from lango_store._features.tool_calls.calls import Place
-from lango_store._operations import lists, sessions
 from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, of_session, text
 from lango_store._operations.rows import session_value, stored_json, stored_time
+from lango_store._operations.session import lists, sessions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
 from lango_store._values.model import Suspension

@@ -2,8 +2,8 @@
 
 from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.turns_in_progress import drafts, inbox
-from lango_store._operations import leases, turns
-from lango_store._operations.appends import Batch
+from lango_store._operations.log import leases, turns
+from lango_store._operations.log.appends import Batch
 from lango_store._values.model import Draft, Message, OpenTurn, Turn
 
 

@@ -9,8 +9,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import appends, edits, messages, sessions
-from lango_store._operations.appends import Batch
 from lango_store._operations.binds import (
     INBOX,
     MESSAGE,
@@ -22,8 +20,11 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
+from lango_store._operations.log import appends, edits, messages
+from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import decode_waiting, encode_message, encode_waiting
-from lango_store._operations.sessions import Expected, Lease
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message

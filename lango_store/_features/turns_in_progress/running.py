@@ -14,15 +14,6 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._features.turns_in_progress import drafts
-from lango_store._operations import (
-    append_statements,
-    appends,
-    leases,
-    messages,
-    payloads,
-    sessions,
-)
-from lango_store._operations.appends import Batch
 from lango_store._operations.binds import (
     DRAFT,
     MESSAGE,
@@ -34,6 +25,8 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
+from lango_store._operations.log import append_statements, appends, leases, messages, payloads
+from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_INPUT_FIELDS,
@@ -43,7 +36,8 @@ from lango_store._operations.rows import (
     stored_time,
     whole_number,
 )
-from lango_store._operations.sessions import Expected, Lease
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.encoding import decode_json
 from lango_store._values.model import Message, Turn
 

@@ -18,9 +18,9 @@ from lango_store._features.tool_calls.calls import Place
 from lango_store._features.tool_calls.effects import Effect
 from lango_store._features.turns_in_progress import drafts, inbox, running
 from lango_store._features.turns_in_progress.drafts import INTERRUPTED
-from lango_store._operations import appends, leases
+from lango_store._operations.log import appends, leases
 from lango_store._operations.rows import encode_object
-from lango_store._operations.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
+from lango_store._operations.session.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
 from lango_store._services import appending
 from lango_store._values.model import UNSET, Message, MessageRole, ToolCall, Turn

@@ -5,8 +5,8 @@ from datetime import datetime
 from lango_store._connections.context import Context
 from lango_store._features.groups import SessionPart
 from lango_store._features.versions import undo
-from lango_store._operations import turns
-from lango_store._operations.turns import ReadWindow
+from lango_store._operations.log import turns
+from lango_store._operations.log.turns import ReadWindow
 from lango_store._services import appending
 from lango_store._values.model import Change, Compaction, Diff, Message, Undone
 from lango_store._values.summarizer import Summary

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removed, sessions
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -24,9 +23,11 @@ from lango_store._operations.binds import (
     of_session,
     time,
 )
-from lango_store._operations.log_changes import PERMANENT, LogChange, Rows
-from lango_store._operations.messages import check_seq
+from lango_store._operations.log import kept_copies, payloads
+from lango_store._operations.log.changes import PERMANENT, LogChange, Rows
+from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import MESSAGE_FIELDS, session_value, stored_time
+from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware
 from lango_store._values.model import Change, Diff, Message, MessageRole, Undone
@@ -97,7 +98,7 @@ def load(
 
 
 _turns: Final = [
-    Statement(sa.select(turns.c.turn_no, turns.c.kind, turns.c.replaced_upto).where(removed.valid(turns)))
+    Statement(sa.select(turns.c.turn_no, turns.c.kind, turns.c.replaced_upto).where(kept_copies.valid(turns)))
     for turns in (TURN, REMOVED_TURN)
 ]
 
@@ -112,7 +113,7 @@ def _messages_where(*of_messages: sa.ColumnElement[bool], of_copies: sa.ColumnEl
 
 
 _log: Final = Statement(
-    _messages_where(removed.valid(MESSAGE), of_copies=removed.valid(REMOVED_MESSAGE)).order_by("seq")
+    _messages_where(kept_copies.valid(MESSAGE), of_copies=kept_copies.valid(REMOVED_MESSAGE)).order_by("seq")
 )
 
 
@@ -210,9 +211,9 @@ def _take_back(connection: sa.Connection, now: datetime, key: str, kind: Literal
     if change.undo_until is None or not _is_kept(change, now):
         raise NotKept(key, change.seq, change.undo_until)
     # Even if the store keeps no removed rows, keep those of an undo, so that it can be taken back.
-    keep = None if removed.is_on(connection) else change.undo_until - now
+    keep = None if kept_copies.is_on(connection) else change.undo_until - now
     try:
-        with removed.keeping(connection, keep), connection.begin_nested():
+        with kept_copies.keeping(connection, keep), connection.begin_nested():
             return _invert(connection, now, key, change, kind, locked.last_seq)
     except connection.dialect.loaded_dbapi.IntegrityError as error:
         raise Conflict(
@@ -263,15 +264,15 @@ def _invert(
 
 
 def _copied_at(rows: sa.Table) -> sa.Select[Any]:
-    copies = removed.COPY_OF[rows]
+    copies = kept_copies.COPY_OF[rows]
     of_change = (of_session(copies), copies.c.removed_at == number("change"))
-    return sa.select(copies.c[removed.NUMBER[rows]]).where(*of_change)
+    return sa.select(copies.c[kept_copies.NUMBER[rows]]).where(*of_change)
 
 
 def _added(rows: sa.Table) -> sa.ColumnElement[bool]:
     """Match the rows that a change added: its own messages, its compaction, and rows that it restored."""
     change, upto = number("change"), number("added_upto")
-    copies, name = removed.COPY_OF[rows], removed.NUMBER[rows]
+    copies, name = kept_copies.COPY_OF[rows], kept_copies.NUMBER[rows]
     is_restored = (of_session(copies), copies.c.next_at == change, copies.c.removed_at < change)
     if rows is MESSAGE:
         added = sa.and_(rows.c.seq > change, rows.c.seq <= upto)
@@ -281,7 +282,7 @@ def _added(rows: sa.Table) -> sa.ColumnElement[bool]:
     return sa.or_(rows.c[name].in_(sa.select(copies.c[name]).where(*is_restored)), added)
 
 
-_IS_REPLACED: Final = {rows: rows.c[removed.NUMBER[rows]].in_(_copied_at(rows)) for rows in removed.COPY_OF}
+_IS_REPLACED: Final = {rows: rows.c[kept_copies.NUMBER[rows]].in_(_copied_at(rows)) for rows in kept_copies.COPY_OF}
 _REPLACED: Final = {rows: Rows(rows, is_replaced) for rows, is_replaced in _IS_REPLACED.items()}
 _ADDED: Final = {rows: Rows(rows, _added(rows), ~is_replaced) for rows, is_replaced in _IS_REPLACED.items()}
 _count_copies: Final = Statement(sa.select(sa.func.count()).select_from(_copied_at(MESSAGE).subquery()))

@@ -11,17 +11,18 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, AppendMethod, Moment, dialect_of
 from lango_store._dialect.statement import Statement, is_single_operation, run_in_order, run_together
-from lango_store._operations import append_statements as statements
-from lango_store._operations import leases, log_changes, messages, payloads, removals, sessions
 from lango_store._operations.binds import MESSAGE, arrays_of, number, of_session
-from lango_store._operations.messages import check_seq
+from lango_store._operations.log import append_statements as statements
+from lango_store._operations.log import changes, leases, messages, payloads, removals
+from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import (
     MESSAGE_INPUT_FIELDS,
     encode_message,
     stored_time,
     whole_number,
 )
-from lango_store._operations.sessions import ANYTHING, Expected, New
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import ANYTHING, Expected, New
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import move
 from lango_store._values.model import Message, MessageRole
@@ -353,7 +354,7 @@ def replace(
     removals.cut(connection, now, key, after, session.last_seq)
     appended = append_new_ids(connection, now, key, new, Expected(lease=expected.lease))
     if appended:
-        log_changes.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
+        changes.note_added(connection, key, session.last_seq + 1, max(each.seq for each in appended))
     return appended
 
 

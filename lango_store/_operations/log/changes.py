@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removed, sessions
 from lango_store._operations.binds import (
     CALL,
     CHANGE,
@@ -32,6 +31,8 @@ from lango_store._operations.binds import (
     number,
     of_session,
 )
+from lango_store._operations.log import kept_copies, payloads
+from lango_store._operations.session import sessions
 
 Edit = Literal["pop", "delete", "update", "redact", "drop_sent"]
 Kind = Edit | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
@@ -62,7 +63,7 @@ class Rows:
         self.changes_counters = bool(values.keys() & {"role", "tokens"})
         rows = (of_session(table), *conditions)
         counted = _counted(table)
-        self.copy = Statement(removed.copying(table, removed.COPY_OF[table], _VERSION, *rows))
+        self.copy = Statement(kept_copies.copying(table, kept_copies.COPY_OF[table], _VERSION, *rows))
         self.count = Statement(sa.select(*counted).where(*rows))
         self.delete = Statement(sa.delete(table).where(*rows).returning(*counted))
         self.update = Statement(sa.update(table).where(*rows).values(values).returning(*counted))
@@ -74,12 +75,12 @@ class _Copies:
     def __init__(self, table: sa.Table, copies: sa.Table) -> None:
         chosen = (of_session(copies), copies.c.removed_at == number("change"))
         self.count = Statement(sa.select(*_counted(copies)).where(*chosen))
-        self.restore = Statement(removed.copying(copies, table, {}, *chosen))
+        self.restore = Statement(kept_copies.copying(copies, table, {}, *chosen))
         end = sa.update(copies).where(*chosen, copies.c.next_at.is_(None)).values(next_at=number("next_at"))
         self.end = Statement(end)
 
 
-_COPIES: Final = {table: _Copies(table, copies) for table, copies in removed.COPY_OF.items()}
+_COPIES: Final = {table: _Copies(table, copies) for table, copies in kept_copies.COPY_OF.items()}
 
 
 @dataclass
@@ -161,7 +162,7 @@ class LogChange:
         return restored
 
     def _copy(self, rows: Rows, bound: dict[str, Any], next_at: int | None) -> None:
-        if removed.is_on(self.connection) and self.kind not in PERMANENT:
+        if kept_copies.is_on(self.connection) and self.kind not in PERMANENT:
             version = {"key": self.key, "removed_at": self.seq, "next_at": next_at}
             rows.copy.run_many(self.connection, [bound | version])
 
@@ -179,7 +180,7 @@ class LogChange:
         return len(rows)
 
     def _complete(self) -> None:
-        until, encoded = removed.keep_until(self.connection, self.now), dialect_of(self.connection).time
+        until, encoded = kept_copies.keep_until(self.connection, self.now), dialect_of(self.connection).time
         bound = vars(self) | {"now": encoded(self.now), "undo_until": encoded(until)}
         bound |= {"noted": int(self.moves_consolidated)} if until is not None else {"noted": 0, "added_upto": None}
         _explain.run_many(self.connection, [bound])
@@ -237,7 +238,7 @@ _note_added: Final = Statement(
 
 def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None:
     """Note in the row of the change `seq` that it added the messages up to `upto`, if the store keeps removed rows."""
-    if removed.is_on(connection):
+    if kept_copies.is_on(connection):
         _note_added.run_many(connection, [{"key": key, "seq": seq, "upto": upto}])
 
 

@@ -1,11 +1,12 @@
 """A slash in a session key separates levels, so all descendants of a session form one range of keys."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from lango_store._operations.binds import SESSION, of_sessions
+from lango_store._operations.paging import chunks
 from lango_store._rows.encoding import checked_key, end_of_prefix
 from lango_store.errors import InvalidKey, quoted
 
@@ -24,11 +25,6 @@ def child_key(key: str, name: str) -> str:
 def below(key: str) -> str:
     """Return the key prefix that only the descendants of a session have."""
     return f"{key}/"
-
-
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Split a sequence into parts of at most this size."""
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def families(connection: sa.Connection, query: sa.Select[Any], keys: Sequence[str]) -> list[sa.Row[Any]]:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import paging, payloads
+from lango_store._operations import paging
 from lango_store._operations.binds import (
     MESSAGE,
     PAYLOAD,
@@ -26,10 +26,11 @@ from lango_store._operations.binds import (
     of_session,
     of_sessions,
 )
+from lango_store._operations.log import payloads
+from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.paging import Pages
 from lango_store._operations.rows import next_start
-from lango_store._operations.session_tables import CHILDREN, TABLES
-from lango_store._operations.sessions import new_incarnation
+from lango_store._operations.session.sessions import new_incarnation
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import decode_time
 from lango_store.errors import DamagedMessage, DatabaseUnavailable

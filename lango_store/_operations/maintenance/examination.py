@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of, reflected
 from lango_store._dialect.search import TRIGGERS as SEARCH_TRIGGERS
-from lango_store._operations import counters, payloads, removals, search, transfer
 from lango_store._operations.binds import (
     INBOX,
     MESSAGE,
@@ -20,7 +19,10 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
-from lango_store._operations.portable_rows import SEE_DOCTOR, RowEncoder
+from lango_store._operations.log import counters, payloads, removals
+from lango_store._operations.maintenance import search, transfer
+from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
+from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -31,7 +33,6 @@ from lango_store._operations.rows import (
     seq_or_zero,
     session_value,
 )
-from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_name, decode_json, decode_time
 from lango_store._values.model import SessionInfo

@@ -15,11 +15,11 @@ from typing import Final
 import sqlalchemy as sa
 
 from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, MESSAGE, OF_ITS_TURN, TURN, number, of_session
-from lango_store._operations.log_changes import LogChange, Rows
-from lango_store._operations.messages import check_seq
+from lango_store._operations.log.changes import LogChange, Rows
+from lango_store._operations.log.messages import check_seq
 from lango_store._operations.rows import turn_json
+from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
 from lango_store._values.model import MessageRole
 from lango_store.errors import InvalidCut

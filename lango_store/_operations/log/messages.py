@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Decode, Statement
-from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
     IS_RECORD,
     LIVE_SESSION,
@@ -22,7 +21,9 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
+from lango_store._operations.log import payloads
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
+from lango_store._operations.session import sessions
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message
 from lango_store._values.session import Session

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, removals, sessions
 from lango_store._operations.binds import (
     CALL,
     IS_RECORD,
@@ -24,15 +23,17 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log_changes import Edit, LogChange, Rows
-from lango_store._operations.messages import MAX_SEQ, check_seq
+from lango_store._operations.log import payloads, removals
+from lango_store._operations.log.changes import Edit, LogChange, Rows
+from lango_store._operations.log.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
     MESSAGE_INPUT_FIELDS,
     encode_message,
     whole_number,
 )
-from lango_store._operations.sessions import ANYTHING, Expected
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
 from lango_store._rows.payloads import move

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from lango_store._dialect import Dialect, Moment, dialect_of
-from lango_store._operations import levels
 from lango_store._operations.binds import SESSION, of_session, of_sessions, session_key
+from lango_store._operations.paging import chunks
 from lango_store._operations.rows import SESSION_COLUMNS, decode_session, session_value
-from lango_store._operations.sessions import MAX_TTL
+from lango_store._operations.session import levels
+from lango_store._operations.session.sessions import MAX_TTL
 from lango_store._rows.encoding import aware, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
 from lango_store.tables import expired_at
@@ -118,7 +119,7 @@ def purge(
         keys = _locked_families(connection, keys)
     counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
-        for part in levels.chunks(keys, MAX_BATCH):
+        for part in chunks(keys, MAX_BATCH):
             batch = sa.delete(SESSION).where(of_sessions(SESSION, part))
             counts += connection.execute(batch.returning(SESSION.c.message_count)).scalars()
     return Purged(len(counts), sum(counts), counted)

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads, sessions
 from lango_store._operations.binds import (
     CHANGE,
     MESSAGE,
@@ -26,6 +25,8 @@ from lango_store._operations.binds import (
     of_session,
     session_key,
 )
+from lango_store._operations.log import payloads
+from lango_store._operations.session import sessions
 
 _KEEP: Final = "lango_store_keep_removed"
 """The execution option that holds how long the store keeps removed rows; missing or None if it does not."""

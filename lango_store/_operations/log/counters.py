@@ -6,8 +6,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
 from lango_store._operations.binds import CHANGE, IS_COMPACTION, IS_RECORD, MESSAGE, SESSION, TURN, of_session
+from lango_store._operations.session import sessions
 from lango_store.errors import DamagedMessage, SessionNotFound, quoted
 
 NAMES: Final = (

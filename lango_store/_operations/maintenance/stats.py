@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import payloads
 from lango_store._operations.binds import NOW, SESSION, time
+from lango_store._operations.log import payloads
 from lango_store._values.reports import AgentStats, Stats
 from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
-from lango_store._operations.append_statements import lease_end
 from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, number, of_session, text
+from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
-from lango_store._operations.sessions import Expected, Lease
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
 from lango_store._values.model import OpenTurn

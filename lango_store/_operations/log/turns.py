@@ -12,12 +12,13 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Statement
-from lango_store._operations import messages, sessions
-from lango_store._operations.appends import Batch, NewTurn, merge_stored, select_unstored, write
 from lango_store._operations.binds import IN_SUMMARY, IS_COMPACTION, IS_RECORD, MESSAGE, TURN, number, of_session
-from lango_store._operations.log_changes import Kind, LogChange, Rows
+from lango_store._operations.log import messages
+from lango_store._operations.log.appends import Batch, NewTurn, merge_stored, select_unstored, write
+from lango_store._operations.log.changes import Kind, LogChange, Rows
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
-from lango_store._operations.sessions import ANYTHING, Expected, New
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import ANYTHING, Expected, New
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id, encode_text
 from lango_store._values.model import Compaction, Message, MessageRole, Turn

@@ -17,7 +17,6 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._dialect.statement import Decode, Statement
-from lango_store._operations import sessions
 from lango_store._operations.binds import (
     KEY,
     MESSAGE,
@@ -29,6 +28,7 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.rows import LISTING, decode_messages
+from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
 from lango_store._rows.payloads import COLUMNS as STRINGS

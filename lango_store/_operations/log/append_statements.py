@@ -13,7 +13,6 @@ from sqlalchemy.dialects import postgresql
 
 from lango_store._dialect import Dialect, IfTimeBound
 from lango_store._dialect.statement import Statement
-from lango_store._operations import sessions
 from lango_store._operations.binds import (
     IS_STORED_TURN,
     KEY,
@@ -30,6 +29,7 @@ from lango_store._operations.binds import (
     of_session,
 )
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS
+from lango_store._operations.session import sessions
 from lango_store._rows.columns import TimeColumn
 from lango_store.tables import live_at
 

@@ -1,0 +1,1 @@
+"""Whole stores: transfers, checks, statistics and the search index."""

@@ -1,0 +1,1 @@
+"""The rows of sessions: their state, lists, descendants and expiry."""
