@@ -1,5 +1,7 @@
 """`python -m benchmarks.prompts [FILE ...]`: how much of each prompt a provider's cache recognizes, and at what cost.
 
+It also prints the time of `history` in the format of each provider, compared with reading the messages.
+
 The sessions are one of 600 messages, and each JSON file given: a list of messages with a role and a content.
 """
 
@@ -10,17 +12,18 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import payload
 from benchmarks.turns import databases
-from lango_store import Conversation, Message, Store
+from lango_store import Conversation, Message, Store, window
 
 CACHE_SECONDS = 300
 CACHED_PRICE = 0.1
@@ -81,6 +84,20 @@ def read_ratio(conversation: Conversation, rounds: int = 201) -> float:
     return statistics.median(ratios)
 
 
+def format_times(conversation: Conversation, rounds: int = 51) -> dict[str, float]:
+    """Return the median seconds to read the messages only, and of `history` in each format."""
+    reads: dict[str, Callable[[], Any]] = {"messages()": conversation.messages}
+    for format in get_args(window.Format):
+        reads[f"history(format={format!r})"] = partial(conversation.history, format=format)
+    times: dict[str, list[float]] = {name: [] for name in reads}
+    for _ in range(rounds):
+        for name, read in reads.items():
+            start = time.perf_counter()
+            read()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
 def main() -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prompts", description=__doc__)
@@ -114,6 +131,9 @@ def main() -> None:
                 console.print(
                     f"{database}: history(last=120, step=32) takes {read_ratio(conversation):.2f} of last=120"
                 )
+                thousand = store.open(messages=list(map(Message.model_validate, payload.messages(1_000))))
+                for read, seconds in format_times(thousand).items():
+                    console.print(f"{database}: {read} of 1,000 messages takes {seconds * 1000:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ class Conversation(_features.SessionPart):
         if last is None:
             return self._context.read(log.load, self.key, records=records, mode=payloads).messages
         log.check_count("last", last)
-        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)[0]
+        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)
 
     def payload(self, digest: str) -> str:
         """Load a large string of a message; see `messages(payloads="reference")`.
@@ -803,6 +803,7 @@ class Conversation(_features.SessionPart):
     def history(
         self,
         *,
+        format: window.Format = "openai",
         last: int | None = None,
         max_tokens: int | None = None,
         step: int | None = None,
@@ -810,18 +811,21 @@ class Conversation(_features.SessionPart):
         from_consolidated: bool = False,
         nested: bool = True,
         unanswered: Literal["close", "keep"] = "close",
-    ) -> list[dict[str, Any]]:
-        """Return the end of the window as a prompt: dicts in the form that chat APIs take.
+    ) -> window.Prompt:
+        """Return the end of the window as a prompt in the format of a provider.
 
-        After any leading system messages, a prompt without a summary starts with a user message, if it has one. No
-        prompt has a tool result whose call is missing. The result of a call that was begun follows the message that
-        asks for the call, even if ids of calls are not unique. `window.as_prompt` lists what a chat API may still
-        refuse.
+        The provider accepts the prompt, whatever the log contains: for example, each call has one result, which
+        directly follows the call. `Prompt.repairs` lists what differs from the log. The log does not change. If a limit
+        cuts the window, the prompt starts with a user message, if it has one, or with a summary.
+
+        System and developer messages at the start of the window are part of every prompt, except with
+        `from_consolidated`.
 
         Args:
-            last: The maximum number of messages. Defaults to no limit.
-            max_tokens: The maximum number of tokens. Needs messages with `tokens`, or a store with a `token_counter`.
-                Defaults to no limit.
+            format: "openai" (chat completions, the default), "openai-responses", "anthropic" or "gemini".
+            last: The maximum number of messages, not counting instructions at the start. Defaults to no limit.
+            max_tokens: The maximum number of tokens, including instructions at the start; if they have more, the prompt
+                has nothing else. Needs messages with `tokens`, or a store with a `token_counter`. Defaults to no limit.
             step: With `last`: if the window is longer, start the prompt after a `seq` that is a multiple of this
                 number. The start then moves rarely, so that a provider's cache recognizes the prompt. The prompt has up
                 to `last + step - 1` messages.
@@ -829,22 +833,21 @@ class Conversation(_features.SessionPart):
                 exceed `max_tokens`. Needs messages with `tokens`.
             from_consolidated: Leave out the first `last_consolidated` messages of the session. Your application sets
                 this number with `update` when a memory outside the store has processed these messages.
-            nested: True (default) returns tool calls in OpenAI's nested form, and contents unchanged. With False, tool
-                calls are flat, and contents that consist only of text blocks become text.
+            nested: True (default) returns tool calls in OpenAI's nested form. With False, only with the format
+                "openai", tool calls are flat and as they are stored, and contents that consist only of text blocks
+                become text.
             unanswered: "close" (default) adds two kinds of messages: for each tool call without a result, a result
                 which says that the tool did not finish; and after an interrupted answer, a user message, if none
                 follows. The added messages are not stored, and no limit counts them. "keep" adds none.
 
         Returns:
-            One dict for each message, or for each output of a tool, with `role`, `content`, and, if set, `tool_calls`,
-            `tool_call_id` and `name`. If a message has a `sent`, it is the content.
+            A list of dicts, with the attributes `system` and `repairs`. In the format "openai", each dict has `role`,
+            `content`, and, if set, `tool_calls`, `tool_call_id` and `name`. If a message has `sent`, it is the content.
 
         Raises:
-            ValueError: A limit or a step is invalid, or a message has no token count.
+            ValueError: A format, a limit or a step is invalid, or a message has no token count.
         """
         budget = prompts.Budget(last, max_tokens, step, step_tokens)
-        if unanswered not in ("close", "keep"):
-            raise ValueError(f'unanswered={unanswered!r}: give "close" or "keep"')
         several = from_consolidated or max_tokens is not None
         read = self._context.read_together if several else self._context.read
         chosen, recorded = read(
@@ -854,9 +857,7 @@ class Conversation(_features.SessionPart):
             from_consolidated=from_consolidated,
             count=self._context.token_counter,
         )
-        if unanswered == "close":
-            chosen = window.close_answers(window.close_calls(chosen, recorded=recorded))
-        return window.as_prompt(chosen, nested=nested)
+        return window.prompt(chosen, format, nested=nested, unanswered=unanswered, recorded=recorded)
 
     # Helpers
 

@@ -8,13 +8,13 @@ from typing import Final
 from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._features.tool_calls import calls
-from lango_store._operations.log.messages import ALL, check_count, tail
+from lango_store._operations.log.messages import ALL, Tail, check_count, tail_of_prompt
 from lango_store._operations.session import sessions
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import quoted
+from lango_store.window.repair import INSTRUCTIONS
 
 _FIRST_PAGE: Final = 64
-_INSTRUCTIONS: Final = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
 
 
 @dataclass(frozen=True)
@@ -62,53 +62,70 @@ def history(
 ) -> tuple[list[Message], window.Recorded]:
     """Read the prompt of a live session, the end of its window that fits the budget, and the calls of its results.
 
-    One statement if the prompt has no results; with `max_tokens`, `step_tokens` or `from_consolidated`, several.
+    One statement if the prompt has no results and is not cut; with `max_tokens`, `step_tokens` or `from_consolidated`,
+    several. Instructions at the start of the window are read if the budget would cut them.
     """
     newest, stored_tokens = None, 0
     if from_consolidated or budget.step_tokens is not None:
         info = sessions.info(connection, now, key)
         stored_tokens = info.token_count
         newest = info.message_count - info.last_consolidated if from_consolidated else None
-    max_tokens = budget.max_tokens
-    size = budget.most if max_tokens is None else min(_FIRST_PAGE, budget.most)
+    size = budget.most if budget.max_tokens is None else min(_FIRST_PAGE, budget.most)
     while True:
-        messages, summary_turn = tail(connection, now, key, size, newest=newest)
-        fitting = messages if max_tokens is None else window.tail_within(messages, max_tokens, count=count)
-        if len(fitting) < len(messages) or len(messages) < size or size == budget.most:
+        read = tail_of_prompt(connection, now, key, size, newest=newest)
+        if read.is_whole or size == budget.most or len(_fitting(read.messages, budget, count)) < len(read.messages):
             break
         size = min(4 * size, budget.most)
-    results = [message.seq for message in messages if message.role.canonical is MessageRole.TOOL]
-    recorded = calls.read_of_results(connection, key, results)
-    return _legal(_chosen(messages, fitting, summary_turn, budget, stored_tokens), summary_turn, recorded), recorded
+    chosen = _chosen(read, budget, stored_tokens, count)
+    results = [message.seq for message in chosen if message.role.canonical is MessageRole.TOOL]
+    return chosen, calls.read_of_results(connection, key, results)
 
 
-def simulated(
-    messages: Sequence[Message], summary_turn: int | None, budget: Budget, recorded: window.Recorded
-) -> Iterator[list[Message]]:
+def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Iterator[list[Message]]:
     """Yield the prompts that a model would have got for a window: before each assistant message, and at its end.
 
     Token budgets are not supported.
     """
+    leading = [] if summary_turn is not None else list(takewhile(_instructs, messages))
     for position, message in enumerate([*messages, None]):
         if message is None or message.role.canonical is MessageRole.ASSISTANT:
-            read = messages[max(position - budget.most, 0) : position]
-            yield _legal(_last_messages(read, summary_turn, budget), summary_turn, recorded)
+            start = max(position - budget.most, 0)
+            read = Tail(messages[start:position], summary_turn, is_whole=start == 0, leading=leading[:position])
+            yield _chosen(read, budget, 0, None)
 
 
-def _chosen(
-    messages: Sequence[Message],
-    fitting: Sequence[Message],
-    summary_turn: int | None,
-    budget: Budget,
-    stored_tokens: int,
+def _chosen(read: Tail, budget: Budget, stored_tokens: int, count: window.Count | None) -> list[Message]:
+    """Return the last messages that fit the budget, after the instructions at the start of the window.
+
+    If the budget leaves out other messages, the rest begins with a user message if it has one, or with a summary.
+    """
+    leading = {message.seq for message in read.leading}
+    rest = [message for message in read.messages if message.seq not in leading]
+    limited = _last_messages(rest, read.summary_turn, budget)
+    if budget.max_tokens is not None:
+        tokens = sum(window.tokens_of(message, count) for message in read.leading)
+        fitting = _fitting(rest, budget, count, leading=tokens)
+        if len(fitting) < len(limited) and budget.step_tokens is not None:
+            fitting = _from_token_step(_without_summary(fitting, read.summary_turn), stored_tokens, budget.step_tokens)
+        limited = min(limited, fitting, key=len)
+    has_summary = read.summary_turn is not None and limited[:1] and limited[0].turn_no == read.summary_turn
+    if not has_summary and (len(limited) < len(rest) or not read.is_whole):
+        users = (position for position, message in enumerate(limited) if message.role is MessageRole.USER)
+        limited = limited[next(users, 0) :]
+    return [*read.leading, *limited]
+
+
+def _fitting(
+    messages: Sequence[Message], budget: Budget, count: window.Count | None, *, leading: int = 0
 ) -> Sequence[Message]:
-    """Return the last messages that fit the budget; `fitting` are the last ones that fit `max_tokens`."""
-    limited = _last_messages(messages, summary_turn, budget)
-    if len(fitting) >= len(limited):
-        return limited
-    if budget.step_tokens is not None:
-        fitting = _from_token_step(_without_summary(fitting, summary_turn), stored_tokens, budget.step_tokens)
-    return fitting
+    """Return the last messages that have at most `max_tokens` tokens together with the `leading` tokens."""
+    if budget.max_tokens is None:
+        return messages
+    return window.tail_within(messages, max(budget.max_tokens - leading, 0), count=count)
+
+
+def _instructs(message: Message) -> bool:
+    return message.role in INSTRUCTIONS
 
 
 def _last_messages(messages: Sequence[Message], summary_turn: int | None, budget: Budget) -> Sequence[Message]:
@@ -152,15 +169,3 @@ def _stored_count(message: Message) -> int:
             "append with Store(token_counter=…), or use step instead"
         )
     return message.tokens
-
-
-def _legal(messages: Sequence[Message], summary_turn: int | None, recorded: window.Recorded) -> list[Message]:
-    """Remove messages that a model would refuse or misunderstand, such as results without their tool calls."""
-    messages = window.without_orphans(messages, recorded=recorded)
-    if messages and summary_turn is not None and messages[0].turn_no == summary_turn:
-        return messages  # the summary covers all messages before the others
-    system = list(takewhile(lambda message: message.role in _INSTRUCTIONS, messages))
-    suffix = window.legal_suffix(messages[len(system) :])
-    if len(system) + len(suffix) < len(messages):  # a call was cut, and another one may have its id
-        suffix = window.without_orphans(suffix, recorded=recorded)
-    return [*system, *suffix]

@@ -24,9 +24,15 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: start the prompt after a seq that is a multiple of this number."
         ),
     ] = None,
+    format: Annotated[window.Format, typer.Option(help="The format of the provider's API.")] = "openai",
+    check: Annotated[bool, typer.Option("--check", help="Print what differs from the log, and why.")] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
+
+    A provider accepts the prompt even if the log is damaged. With `--check`,
+    print each repair with the seq of its message instead. Exit code 1 if
+    there are any.
 
     With `--reuse`, simulate the prompts that led to the session's window:
     one before each assistant message, and one at the end. Print which share
@@ -39,15 +45,21 @@ def prompt(
         raise typer.BadParameter(str(error)) from None
     with open_store(url) as store:
         if not reuse:
-            for message in store.conversation(key).history(last=last, step=step):
-                print(json.dumps(message))
-            return
+            messages = store.conversation(key).history(last=last, step=step, format=format)
+            for line in map(_line, messages.repairs) if check else map(json.dumps, messages):
+                print(line)
+            raise typer.Exit(1 if check and messages.repairs else 0)
         session, begun = store.get(key), store.conversation(key).calls.list()
     recorded = window.recorded_calls(begun)
-    prompts = simulated(session.messages, session.summary_turn, budget, recorded)
+    prompts = (
+        window.prompt(each, recorded=recorded) for each in simulated(session.messages, session.summary_turn, budget)
+    )
     # Without the closing bracket, so that a longer prompt starts with a shorter one.
-    closed = (window.close_answers(window.close_calls(messages, recorded=recorded)) for messages in prompts)
-    texts = [json.dumps(window.as_prompt(messages))[:-1] for messages in closed]
+    texts = [json.dumps(each)[:-1] for each in prompts]
     reused = sum(len(before) for before, after in pairwise(texts) if after.startswith(before))
     total = sum(map(len, texts))
     print(f"{reused / total:.1%} of {total:,} characters reused in {quantity(len(texts), 'prompt')}")
+
+
+def _line(repair: window.Repair) -> str:
+    return f"message {repair.seq}: {repair.kind}: {repair.text}"

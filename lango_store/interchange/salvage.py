@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +11,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from lango_store._engine.untrusted_files import guard, guard_fault
-from lango_store._operations.binds import CHANGE, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
+from lango_store._operations.binds import CHANGE, INBOX, IS_COMPACTION, MESSAGE, SESSION, TURN, key_column, of_session
 from lango_store._operations.log import counters, payloads, removals
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.maintenance.portable_rows import RowEncoder
 from lango_store._operations.maintenance.session_tables import TABLES
 from lango_store._operations.maintenance.transfer import Row
+from lango_store._operations.rows import WAITING_FIELDS
+from lango_store._rows.columns import RoleColumn
 from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
@@ -189,6 +191,8 @@ class _Salvage:
             "NULL" if each.nullable and each.name not in existing else f'{table.name}."{each.name}"'
             for each in TABLES[table].columns
         )
+        if table is INBOX and "message" not in existing:
+            columns = columns.replace(f'{table.name}."message"', _waiting_message(existing))
         query = f"SELECT rowid, {columns} FROM {table.name} NOT INDEXED"
         try:
             self._source.execute(f"{query} LIMIT 0")
@@ -235,6 +239,17 @@ class _Salvage:
         """Raise `InvalidFile` if the guard interrupted the statement, as it would interrupt all later statements."""
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             raise InvalidFile(self._path, str(guard_fault(error))) from error
+
+
+def _waiting_message(columns: Container[str]) -> str:
+    """Return SQL for `lango_inbox.message` in a file of a revision before 0109, which has a column for each field."""
+    parts = []
+    for name in WAITING_FIELDS:
+        if name in columns:
+            is_text = isinstance(MESSAGE.c[name].type, sa.Text | RoleColumn)
+            value = f"nullif(json_quote({name}), 'null')" if is_text else f"CAST({name} AS TEXT)"
+            parts.append(f"""coalesce(',"{"content" if name == "text" else name}":' || {value}, '')""")
+    return f"'{{' || substr({' || '.join(parts)}, 2) || '}}'"
 
 
 def _new_session(row: Row) -> Row:

@@ -162,7 +162,7 @@ child = os.fork()
 if child == 0:
     for each in (store, Store(sys.argv[1])):
         try:
-            each.info("k")
+            each.get("k")
         except DatabaseUnavailable as error:
             assert "was forked while its parent used" in str(error), error
         else:

@@ -234,7 +234,8 @@ def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any
     result = conversation.calls.begin(1, 0).result
     assert result is not None
     assert (result.content if isinstance(output, str) else result.tool_calls[0].output) == output
-    assert window.close_calls(conversation.messages()) == conversation.messages()
+    closed = window.close_calls(conversation.messages())
+    assert window.as_prompt(closed) == window.as_prompt(conversation.messages())
 
 
 def test_stored_result_of_a_call_cannot_be_begun_as_a_call(either_store: Store) -> None:
@@ -376,7 +377,7 @@ def test_result_is_shown_under_the_call_that_was_begun_if_two_messages_ask_with_
     assert results_by_call(conversation) == [["paid the first"], ["paid the second"]]
     recorded = window.recorded_calls(conversation.calls.list())
     closed = window.close_calls(conversation.messages(), recorded=recorded)
-    assert window.as_prompt(closed) == conversation.history()
+    assert window.as_prompt(closed, nested=False) == conversation.history(nested=False)
 
 
 def test_results_of_calls_that_share_an_id_have_the_order_of_the_calls(either_store: Store) -> None:

@@ -94,7 +94,10 @@ def test_history_returns_text_blocks_as_blocks_or_with_nested_false_as_text(stor
     log = [message(blocks), message(WITH_IMAGE), request, Message.tool(tool_calls=outputs)]
     conversation = store.open("k", messages=log)
     nested, flat = conversation.history(), conversation.history(nested=False)
-    assert [each["content"] for each in nested[:2]] == [blocks, WITH_IMAGE]
+    assert [block["text"] for block in nested[0]["content"]] == ["What is", "this?"]
+    assert {block["type"] for block in nested[0]["content"]} == {"text"}
+    assert nested[1]["content"] == WITH_IMAGE
     assert nested[3]["content"] == "What is\n\nthis?"
-    assert nested[4]["content"].startswith('[{"type": "text"')
+    assert [block["type"] for block in nested[4]["content"]] == ["text", "text"]
+    assert nested[4]["content"][1]["text"] == "[image attachment]"
     assert [each["content"] for each in flat] == [text_of(blocks), WITH_IMAGE, None, text_of(blocks), WITH_IMAGE]

@@ -1,28 +1,37 @@
 """Prompts that a provider's cache recognizes: each one starts with the one before it."""
 
 import json
+import os
 from itertools import pairwise
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.databases import MakeDatabase
 from support.factories import message, messages, summary
 from support.json_values import json_values
+from support.prompt_rules import FORMATS, damaged_logs
 from support.statements import watched
 
-from lango_store import Message, Store, ToolCall, create_engine
+from lango_store import Message, Store, ToolCall, create_engine, window
 from lango_store.interchange.copying import copy
+from lango_store.window.blocks import is_blank
 
 LONGEST_TURN: Final = 8
+EMPTY: Final = "(The message was empty.)"
+LOGS: Final = int(os.environ.get("LANGO_STORE_DAMAGED_LOGS", "300"))
+
+
+texts: Final = json_values().filter(lambda content: not is_blank(content))
+"""Contents that are not left out, and other values than text, which a prompt has as JSON."""
 
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Message]:
     """A user's message, tool calls with their results, an answer, and records in between."""
-    sent = draw(st.none() | json_values())
-    turn = [Message.user(draw(json_values()), sent=sent, tokens=draw(st.integers(1, 9)))]
+    sent = draw(st.none() | texts)
+    turn = [Message.user(draw(texts), sent=sent, tokens=draw(st.integers(1, 9)))]
     for number in range(draw(st.integers(0, 2))):
         ids = [f"{number}{letter}" for letter in draw(st.sampled_from(["", "a", "ab"]))]
         calls = [ToolCall(id=each, name="search", arguments=draw(json_values())) for each in ids]
@@ -61,6 +70,24 @@ def test_history_begins_with_the_previous_history_unless_a_step_moved_the_start(
     assert moves <= seq // budget.get("step", seq + 1) + tokens // budget.get("step_tokens", tokens + 1)
 
 
+def parts_of(prompt: window.Prompt) -> list[Any]:
+    """Return the parts of Gemini's contents, since an answer that follows an answer adds parts to its content."""
+    return [(content["role"], part) for content in prompt for part in content["parts"]]
+
+
+@settings(max_examples=LOGS)
+@given(log=damaged_logs(), format=st.sampled_from(FORMATS))
+def test_prompt_of_a_damaged_log_begins_with_the_previous_one_unless_a_repair_was_taken_back(
+    log: list[Message], format: Any
+) -> None:
+    numbered = [message.model_copy(update={"seq": seq}) for seq, message in enumerate(log, 1)]
+    prompts = [window.prompt(numbered[:end], format) for end in range(len(log) + 1)]
+    for before, after in pairwise(prompts):
+        is_stable = EMPTY not in json.dumps(before) and all(repair in after.repairs for repair in before.repairs)
+        as_sent = parts_of if format == "gemini" else list
+        assert not is_stable or is_prefix(as_sent(before), as_sent(after))
+
+
 @given(session=st.lists(turns(), min_size=1, max_size=4), budget=budgets)
 def test_history_of_a_copied_session_is_equal_in_another_database(
     store: Store, make_sqlite: MakeDatabase, session: list[list[Message]], budget: dict[str, Any]
@@ -81,8 +108,8 @@ def test_start_of_the_history_moves_only_at_multiples_of_step(store: Store) -> N
     conversation = store.open()
     starts: list[int] = []
     for number in range(20):
-        conversation.append_message(message(number))
-        starts.append(contents(conversation.history(last=6, step=4))[0])
+        conversation.append_message(message(str(number)))
+        starts.append(int(contents(conversation.history(last=6, step=4))[0]))
     assert starts == [0] * 9 + [4] * 4 + [8] * 4 + [12] * 3
 
 
@@ -90,8 +117,8 @@ def test_start_of_the_history_moves_only_at_multiples_of_step_tokens(store: Stor
     conversation = store.open()
     starts: list[int] = []
     for number in range(20):
-        conversation.append_message(message(number, tokens=10))
-        starts.append(contents(conversation.history(max_tokens=65, step_tokens=40))[0])
+        conversation.append_message(message(str(number), tokens=10))
+        starts.append(int(contents(conversation.history(max_tokens=65, step_tokens=40))[0]))
     assert starts == [0] * 6 + [4] * 4 + [8] * 4 + [12] * 4 + [16] * 2
 
 

@@ -158,6 +158,7 @@ def test_backup_with_a_changed_field_is_refused_or_readable_by_every_method(
             {"created_at": "2026-11-21T12:00:00"},
             "is not a time with a time zone",
         ),
+        ("message", {"turn_no": 99}, "turn_no: message 1 names a turn that does not contain it"),
         ("turn", {"kind": "song"}, "kind"),
         ("turn", {"turn_no": 0}, "turn_no: 0 is not a number"),
         ("turn", {"first_seq": 0}, "first_seq: is 0"),

@@ -170,10 +170,15 @@ def test_file_of_an_earlier_migration_revision_is_salvaged(make_sqlite: MakeData
     file = Path(make_sqlite().removeprefix("sqlite:///"))
     with Store(f"sqlite:///{file}") as source:
         source.create("k", messages=[Message.user("hello"), Message.user([1])])
+        for content in ("waiting", [1]):
+            source.conversation("k").inbox.put(Message.user(content, author="ann", extra={"x": None}))
     schema.downgrade(f"sqlite:///{file}", revision)
     with Store(url) as target:
         assert salvage(file, target).complete
         assert [each.content for each in target.conversation("k").messages()] == ["hello", [1]]
+        waiting = [(each.content, each.author, each.extra) for each in target.conversation("k").inbox.list()]
+        expected = [("waiting", "ann", {"x": None}), ([1], "ann", {"x": None})]
+        assert waiting == (expected if revision >= "0103" else [])
 
 
 def test_messages_in_the_wal_file_are_salvaged(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:

@@ -218,7 +218,7 @@ def test_upgrade_ignores_tables_in_other_schemas_of_search_path(make_postgres: M
         store.create("k", title="tenant_b")
         assert wrong(store) == []
         with store.engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE host")
+            connection.exec_driver_sql("DROP TABLE lango_turn")
     assert any("lango_turn" in difference for difference in schema.check(tenant))
     with Store(tenant) as store:
         assert "lango_turn" in wrong(store)[0]

@@ -11,6 +11,9 @@ from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store.schema.running import script_directory
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
+SAME_NAMES = {"0108": "0107"}
+"""Revisions that change neither columns nor indexes, with the revision before them; the upgrade can run them again."""
+
 REVISIONS = [script.revision for script in script_directory().walk_revisions()]
 
 
@@ -25,9 +28,10 @@ def forget_revision(url: str) -> None:
 def test_upgrade_without_a_recorded_revision_names_the_revision_to_stamp(empty_url: str, revision: str) -> None:
     schema.upgrade(empty_url, revision)
     forget_revision(empty_url)
-    with pytest.raises(LangoStoreError, match=f"db stamp {revision}`.*db upgrade`"):
+    named = SAME_NAMES.get(revision, revision)
+    with pytest.raises(LangoStoreError, match=f"db stamp {named}`.*db upgrade`"):
         schema.upgrade(empty_url)
-    schema.stamp(empty_url, revision)
+    schema.stamp(empty_url, named)
     schema.upgrade(empty_url)
     assert schema.check(empty_url) == []
 

@@ -32,7 +32,8 @@ MESSAGES = [each for each in LOG if each.role is not MessageRole.RECORD]
 
 def test_functions_of_the_window_module_leave_out_records() -> None:
     assert window.as_prompt(LOG) == window.as_prompt(MESSAGES)
-    assert window.without_orphans(LOG) == MESSAGES
+    assert window.close_calls(LOG) == MESSAGES
+    assert window.prompt(LOG) == window.prompt(MESSAGES)
     assert window.tail_within(LOG, 11) == MESSAGES[-2:]
     for number in range(len(LOG)):
         assert window.legal_suffix(LOG, number) == window.legal_suffix(MESSAGES, number)

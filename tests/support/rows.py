@@ -157,7 +157,7 @@ def fill(store: Store) -> None:
             metadata='{"a":"\\ud800"}',
             extra="[]",
         ),
-        TurnRowFactory(session_key=full, turn_no=7, kind="compaction", first_seq=4, last_seq=4, replaced_upto=3),
+        TurnRowFactory(session_key=full, turn_no=7, kind="compaction", first_seq=4, last_seq=2**53, replaced_upto=3),
         *(
             MessageRowFactory(
                 session_key=full,

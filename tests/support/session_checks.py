@@ -1,13 +1,16 @@
 """Checks of sessions against their models, and of a store's consistency."""
 
+from itertools import takewhile
+
 import sqlalchemy as sa
 from support.factories import seqs
+from support.prompt_rules import faults
 from support.session_model import ModelSession
 
 from lango_store import Conversation, Message, Store
 from lango_store._operations.binds import CHANGE, MESSAGE, SESSION, of_session
 from lango_store._operations.maintenance import examination
-from lango_store.window import as_prompt, without_orphans
+from lango_store.window.repair import INSTRUCTIONS
 
 
 def assert_alike(found: Conversation, session: ModelSession) -> None:
@@ -56,18 +59,11 @@ def turns_and_summaries(found: Conversation, session: ModelSession) -> None:
 
 def what_a_model_sees(found: Conversation, session: ModelSession) -> None:
     window = session.window
+    leading = 0 if session.summary else len(list(takewhile(lambda message: message.role in INSTRUCTIONS, window)))
     for last in (None, *ends_of(window)):
         prompt = found.history(last=last, unanswered="keep")
-        assert last is None or len(prompt) <= last
-        assert not prompt or prompt[0]["role"] != "tool"
-        newest = window if last is None else window[max(len(window) - last, 0) :]
-        summary = without_orphans([message for message in newest if message in session.summary])
-        summed_up = prompt[: len(as_prompt(summary))]
-        called = {call["id"] for entry in summed_up for call in entry.get("tool_calls", [])}
-        for entry in prompt[len(summed_up) :]:
-            if entry["role"] in ("user", "assistant"):
-                break
-            assert entry["role"] != "tool" or entry.get("tool_call_id") in called, (prompt, window)
+        assert last is None or len(prompt) <= leading + last
+        assert faults(found.history(last=last), "openai") == []
     if all(m.tokens is not None for m in window):
         assert len(found.history(max_tokens=10**6)) == len(found.history())
 

@@ -52,7 +52,7 @@ def test_fit_drops_whole_turns_and_keeps_system_message(store: Store) -> None:
 
 def test_history_fits_token_budget(store: Store) -> None:
     session = store.open("s", messages=TALK)
-    assert [m["content"] for m in session.history(max_tokens=11)] == ["more"]
+    assert [m["content"] for m in session.history(max_tokens=11)] == ["be kind"]
     assert [m["content"] for m in session.history(max_tokens=21)] == ["be kind", "hello", "hi", "more"]
 
 

@@ -2,8 +2,9 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -27,6 +28,7 @@ from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import DatabaseBusy, quoted
+from lango_store.window.repair import INSTRUCTIONS
 
 MAX_SEQ: Final = 2**63 - 1
 _TRIES: Final = 10
@@ -276,7 +278,14 @@ def _of_live_session(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return sa.select(column).where(LIVE_SESSION).scalar_subquery()
 
 
-def _build_tail(_: Dialect, *, records: bool) -> sa.Executable:
+def _of_first(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+    """Select a column of the first message of a window without a summary."""
+    in_window = (of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), ~IS_RECORD)
+    return sa.select(column).where(*in_window).order_by(MESSAGE.c.seq).limit(1).scalar_subquery()
+
+
+def _build_tail(_: Dialect, *, records: bool = False, start: bool = False) -> sa.Executable:
+    first = (_of_first(MESSAGE.c.seq), _of_first(MESSAGE.c.role)) if start else ()
     summary_turn = _of_live_session(SESSION.c.summary_turn)
     in_summary = sa.select(TURN.c.last_seq - TURN.c.first_seq + sa.literal_column("1", sa.BigInteger())).where(
         of_session(TURN), TURN.c.turn_no == summary_turn
@@ -285,7 +294,7 @@ def _build_tail(_: Dialect, *, records: bool) -> sa.Executable:
     # with the highest seqs include the last messages of the window.
     limit = number("limit") + sa.func.coalesce(in_summary.scalar_subquery(), sa.literal_column("0", sa.BigInteger()))
     return (
-        sa.select(*MESSAGE_COLUMNS, summary_turn)
+        sa.select(*MESSAGE_COLUMNS, *first, summary_turn)
         .where(of_session(MESSAGE), MESSAGE.c.seq > _of_live_session(SESSION.c.summarized_upto), _in_window(records))
         .order_by(MESSAGE.c.seq.desc())
         .limit(limit)
@@ -293,6 +302,7 @@ def _build_tail(_: Dialect, *, records: bool) -> sa.Executable:
 
 
 _tail = {records: Statement(functools.partial(_build_tail, records=records)) for records in (False, True)}
+_tail_and_start = Statement(functools.partial(_build_tail, start=True))
 
 
 def tail(
@@ -301,17 +311,79 @@ def tail(
     key: str,
     last: int,
     *,
-    newest: int | None = None,
     records: bool = False,
     mode: PayloadMode = "load",
-) -> tuple[list[Message], int | None]:
-    """Read the last messages of a live session's window, and the turn number of the window's summary.
+) -> list[Message]:
+    """Read the last messages of a live session's window."""
+    return _read_tail(connection, now, key, last, _tail[records], mode=mode)[0]
 
-    With `newest`, only the `newest` messages with the highest seqs are considered.
+
+@dataclass(frozen=True)
+class Tail:
+    """The last messages of a window, and what is known about the window.
+
+    Attributes:
+        messages: The messages.
+        summary_turn: The turn number of the window's summary.
+        is_whole: If the window has no other messages.
+        leading: The instructions at the start of the window, if it has no summary.
     """
+
+    messages: Sequence[Message]
+    summary_turn: int | None
+    is_whole: bool
+    leading: Sequence[Message]
+
+
+def tail_of_prompt(connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None) -> Tail:
+    """Read the last messages of a live session's window, and the instructions at its start, for a prompt.
+
+    With `newest`, only the `newest` messages with the highest seqs are considered, and no instructions. Instructions
+    that are not among the last messages take one more statement.
+    """
+    last = max(last, 1)  # no row shows nothing about the start of the window
+    messages, row = _read_tail(connection, now, key, last, _tail_and_start, newest=newest)
+    if row is None:
+        return Tail([], None, is_whole=True, leading=[])
+    first_seq, first_role, summary_turn = row[-3:]
+    if summary_turn is not None or newest is not None:
+        return Tail(messages, summary_turn, is_whole=len(messages) < last, leading=[])
+    is_whole = bool(messages) and messages[0].seq == first_seq
+    if first_role not in INSTRUCTIONS:
+        return Tail(messages, None, is_whole, [])
+    if is_whole:
+        return Tail(messages, None, is_whole, list(takewhile(lambda message: message.role in INSTRUCTIONS, messages)))
+    rows = _instructions.run(connection, {"key": checked_key(key), "first": first_seq})
+    return Tail(messages, None, is_whole, _decoder(connection, key, "load")(rows))
+
+
+def _build_instructions(_: Dialect) -> sa.Executable:
+    of_window = (of_session(MESSAGE), MESSAGE.c.seq >= number("first"), ~IS_RECORD)
+    roles = (sa.literal_column(f"'{role.value}'", sa.Text()) for role in sorted(INSTRUCTIONS))
+    talk = (
+        sa.select(MESSAGE.c.seq).where(*of_window, *(MESSAGE.c.role != role for role in roles)).order_by(MESSAGE.c.seq)
+    )
+    end = sa.func.coalesce(talk.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
+    return sa.select(*MESSAGE_COLUMNS).where(*of_window, MESSAGE.c.seq < end).order_by(MESSAGE.c.seq)
+
+
+_instructions = Statement(_build_instructions)
+
+
+def _read_tail(
+    connection: AnyConnection,
+    now: Moment,
+    key: str,
+    last: int,
+    statement: Statement,
+    *,
+    newest: int | None = None,
+    mode: PayloadMode = "load",
+) -> tuple[list[Message], Sequence[Any] | None]:
+    """Return the messages, and a row with what is known about the window, None if it is empty."""
     values = {"key": checked_key(key), "now": dialect_of(connection).time(now), "limit": min(last, ALL)}
     decode = _decoder(connection, key, mode)
-    rows = _tail[records].run(connection, values)
+    rows = statement.run(connection, values)
     if not rows:
         sessions.raise_unmatched(connection, now, key)
         return [], None
@@ -319,4 +391,5 @@ def tail(
     shown = rows[:newest][::-1]
     if summary_turn is not None:
         shown.sort(key=lambda row: row[1] != summary_turn)
-    return decode([row[:-1] for row in shown[max(len(shown) - last, 0) :]]), summary_turn
+    width = len(MESSAGE_COLUMNS)
+    return decode([row[:width] for row in shown[max(len(shown) - last, 0) :]]), rows[0]

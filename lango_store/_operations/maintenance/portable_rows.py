@@ -88,6 +88,8 @@ class RowEncoder:
         self._counted: dict[str, Any] = dict.fromkeys(counters.NAMES, 0) | {"summary_turn": None}
         self._wanted: set[str] = set()
         self._payloads: set[str] = set()
+        self._turns: dict[int, range] = {}
+        self._misplaced: list[int] = []
 
     def encode(self, table: sa.Table, fields: Fields) -> Row:
         """Return the row to insert; raise `InvalidValue` for a column that `Store` could not read."""
@@ -125,7 +127,7 @@ class RowEncoder:
     def check_stored(self) -> None:
         """Raise `DamagedMessage` if a counter of a stored session is wrong, or a payload is missing."""
         try:
-            self.check()
+            self._check_counters()
         except InvalidValue as error:
             raise _damaged(SESSION, self._session, error) from None
 
@@ -134,7 +136,12 @@ class RowEncoder:
         return counters.corrections(self._session, self._counted)
 
     def check(self) -> None:
-        """Raise `InvalidValue` if a counter of the session contradicts its rows, or a payload is missing."""
+        """Raise `InvalidValue` if rows of the session contradict each other, or a payload is missing."""
+        self._check_counters()
+        if self._misplaced:
+            raise InvalidValue("turn_no", f"message {self._misplaced[0]} names a turn that does not contain it")
+
+    def _check_counters(self) -> None:
         self.check_payloads()
         for name, counted in sorted(self.corrections().items()):
             raise InvalidValue(name, f"is {self._session[name]}, and the rows of the session say {counted}")
@@ -169,6 +176,7 @@ class RowEncoder:
             _validated(Compaction, fields | facts)
             if turn.turn_no >= (counted["summary_turn"] or 0):
                 counted |= {"summary_turn": turn.turn_no, "summarized_upto": turn.replaced_upto or 0}
+        self._turns[turn.turn_no] = range(turn.first_seq, turn.last_seq + 1)
         counted["turn_count"] += 1
         counted["last_seq"] = max(counted["last_seq"], turn.last_seq)
         counted["last_turn_no"] = max(counted["last_turn_no"], turn.turn_no)
@@ -188,6 +196,8 @@ class RowEncoder:
             counted["message_count"] += 1
             counted["token_count"] += message.tokens or 0
         counted["last_seq"] = max(counted["last_seq"], message.seq)
+        if message.turn_no is not None and message.seq not in self._turns.get(message.turn_no, ()):
+            self._misplaced.append(message.seq)
         encoded = fields | encode_message(message) | {"taken_by": encode_id(fields.get("taken_by"))}
         if "payloads" in fields:
             try:

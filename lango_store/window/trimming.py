@@ -1,35 +1,17 @@
-"""Fit a conversation into the context of a model.
-
-Most functions take a list of messages in the order of the window, such as `conversation.messages()`, and return a new
-list. They do not change the messages, and do not use a database.
-
-An assistant message that calls tools, together with the results of these calls, is an exchange. `legal_suffix`,
-`plan_eviction` and `fit` keep or remove an exchange as a whole, because providers refuse a result without its call.
-The returned lists have no records, except that of `close_answers`. In a list of messages, records count as 0 tokens.
-"""
+"""Choose the messages of a conversation that fit into the context of a model."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, zip_longest
-from operator import itemgetter
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
 
-from lango_store._values.content_blocks import text_of
-from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, as_text
-from lango_store._values.value import copied
+from lango_store._values.model import Message, MessageRole
+from lango_store.window.repair import INSTRUCTIONS
 
 Count = Callable[[Message], int]
 """A function that returns the number of tokens of a message."""
 
-Recorded = Mapping[int, tuple[int, int]]
-"""The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position
-of the call in that message. See `recorded_calls`."""
-
-_NOTHING_RECORDED: Final[Recorded] = {}
 _LARGEST: Final = 10**12
-_INTERRUPTED: Final = "(The answer was interrupted.)"
-_UNFINISHED: Final = "The tool did not finish: its result is unknown."
-_INSTRUCTIONS: Final = frozenset({MessageRole.SYSTEM, MessageRole.DEVELOPER})
 
 
 def answers(message: Message) -> list[str]:
@@ -105,32 +87,6 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
         if needed == position and not has_bare_result and is_user == has_user:
             start = position
     return list(messages[start:])
-
-
-def without_orphans(
-    messages: Sequence[Message], called: Collection[str] = (), *, recorded: Recorded = _NOTHING_RECORDED
-) -> list[Message]:
-    """Return the messages without the tool results whose calls are missing.
-
-    A result also counts as one without a call if its call has another result, unless it directly follows the results
-    of the message that asks for the call.
-
-    Args:
-        messages: The messages in their order.
-        called: The ids of further calls that exist outside of `messages`; their results are kept. Default: none.
-        recorded: The calls of results that are known, see `Recorded`. Default: none.
-    """
-    messages = _without_records(messages)
-    if not _have_results(messages):
-        return messages
-    answering, _ = _matched(messages, recorded)
-    return [
-        message
-        for position, message in enumerate(messages)
-        if not _is_result(message)
-        or position in answering
-        or (message.seq not in recorded and _answers_only(message, called))
-    ]
 
 
 def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
@@ -230,79 +186,6 @@ def fit(messages: Sequence[Message], budget: int, *, count: Count | None = None)
     return evict(messages, _plan(messages, sum(sizes) - budget, sizes))
 
 
-def close_calls(messages: Sequence[Message], *, recorded: Recorded = _NOTHING_RECORDED) -> list[Message]:
-    """Return the messages, with a result added for each tool call that has none.
-
-    If a program ends between a tool call and its result, the call stays without a result, and chat APIs refuse the
-    conversation. The added tool message says that the tool did not finish. It follows the other results of the same
-    assistant message. It is not stored, and its text is always the same. A result that comes later in the list, for
-    example because the call waited for an approval, is moved to this position too. If calls of a message share an id,
-    its results have the order of its calls, because only their order shows which call they answer.
-
-    Args:
-        messages: The messages in their order.
-        recorded: The calls of results that are known, see `Recorded`. Other results are matched by their ids, names
-            and order. Default: none.
-    """
-    messages = _without_records(messages)
-    if not _have_results(messages) and not [message for message in messages if message.tool_calls]:
-        return messages
-    answering, open_calls = _matched(messages, recorded)
-    results: defaultdict[int, list[tuple[int, Message]]] = defaultdict(list)
-    moved: set[int] = set()
-    asker: int | None = None
-    for position, message in enumerate(messages):
-        if not _is_result(message):
-            asker = position if _is_assistant(message) else None
-            continue
-        place = answering.get(position) or (None if asker is None else (asker, _LARGEST))
-        if place is not None:
-            results[place[0]].append((place[1], message))
-            moved.add(position)
-    for asking, index in open_calls:
-        call = messages[asking].tool_calls[index]
-        added = Message.tool(_UNFINISHED, tool_call_id=call.id or None, name=call.name or None)
-        results[asking].append((index, added))
-    closed: list[Message] = []
-    for position, message in enumerate(messages):
-        if position not in moved:
-            closed.append(message)
-        ids = [call.id for call in message.tool_calls]
-        own = results.get(position, [])
-        in_order = own if len(set(ids)) == len(ids) else sorted(own, key=itemgetter(0))
-        closed += [result for _, result in in_order]
-    return closed
-
-
-def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
-    """Return the calls of results, for `close_calls` and `without_orphans`.
-
-    Args:
-        calls: The calls that were begun, such as `conversation.calls.list()`.
-    """
-    return {call.result_seq: (call.seq, call.position) for call in calls if call.result_seq is not None}
-
-
-def close_answers(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages, with a user message added after each interrupted answer.
-
-    An interrupted answer has `"interrupted": true` in its `extra`. No message is added if a user message follows the
-    answer. The added message says that the answer was interrupted. Without it, the prompt could end with an answer or
-    have two answers in a row, which some chat APIs refuse. The added message is not stored, and its text is always the
-    same.
-
-    Args:
-        messages: The messages in their order.
-    """
-    closed: list[Message] = []
-    for message, following in zip_longest(messages, messages[1:]):
-        closed.append(message)
-        is_interrupted = message.extra.get("interrupted") is True and _is_assistant(message) and not message.tool_calls
-        if is_interrupted and (following is None or following.role is not MessageRole.USER):
-            closed.append(Message.user(_INTERRUPTED))
-    return closed
-
-
 def completion_budget(context: int, max_output: int | None = None) -> int:
     """Return the number of tokens of the model's context to reserve for the answer.
 
@@ -326,74 +209,6 @@ def completion_budget(context: int, max_output: int | None = None) -> int:
         return budget
     _reject_negative("max_output", max_output)
     return min(budget, max_output)
-
-
-def as_prompt(messages: Sequence[Message], *, nested: bool = True) -> list[dict[str, Any]]:
-    """Return the messages as dicts to send to a chat API.
-
-    Each dict has `role` and `content`, and `tool_calls`, `tool_call_id` and `name` if they are not empty. If a
-    message has `sent`, it becomes the `content`. Each output of a tool becomes a separate dict. Roles have their common
-    names: `assistant` for `model`, `tool` for `function`.
-
-    A chat API may still refuse the following, which this function does not repair: a content that is None, empty, or
-    neither text nor blocks; blocks of another provider; a call without a result (see `close_calls`) or a result without
-    a call (see `legal_suffix`); a role that the API does not know (`developer`, a second `system`); a name with a
-    space; a lone surrogate.
-
-    Args:
-        messages: The messages in their order.
-        nested: True (the default) for OpenAI's nested tool calls: contents are unchanged, outputs are text, and calls
-            include the provider's `extra` fields. False for flat tool calls: `id`, `name`, and `arguments` in their
-            stored form. Contents and outputs that consist only of text blocks then become text.
-
-    Returns:
-        New dicts, which share no list and no dict with the messages.
-    """
-    entries: list[dict[str, Any]] = []
-    for message in messages:
-        if message.tool_calls:
-            entries += _entries(message, nested)
-        elif message.role is not MessageRole.RECORD:
-            entries.append(_entry(message, nested))
-    return entries
-
-
-def _entries(message: Message, nested: bool) -> Iterator[dict[str, Any]]:
-    if message.role is MessageRole.RECORD:
-        return
-    outputs = [call for call in message.tool_calls if call.answered]
-    covered = {call.id for call in outputs}
-    if not _is_result(message) or not outputs or (message.tool_call_id and message.tool_call_id not in covered):
-        calls = [call for call in message.tool_calls if not (_is_result(message) and call.answered)]
-        yield _entry(message, nested, calls)
-    for call in outputs:
-        output = as_text(call.output) if nested else copied(_flat_content(call.output))
-        entry = {"role": MessageRole.TOOL.value, "content": output, "tool_call_id": call.id, "name": call.name}
-        yield {name: value for name, value in entry.items() if value or name == "content"}
-
-
-def _entry(message: Message, nested: bool, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
-    content = message.content if message.sent is None else message.sent
-    if type(content) is not str:
-        content = copied(content if nested else _flat_content(content))
-    entry: dict[str, Any] = {"role": message.role.canonical.value, "content": content}
-    if calls:
-        entry["tool_calls"] = [copied(call.to_openai() if nested else _flat(call)) for call in calls]
-    if message.tool_call_id:
-        entry["tool_call_id"] = message.tool_call_id
-    if message.name:
-        entry["name"] = message.name
-    return entry
-
-
-def _flat_content(content: Any) -> Any:
-    text = text_of(content)
-    return content if text is None else text
-
-
-def _flat(call: ToolCall) -> dict[str, Any]:
-    flat = {"id": call.id, "name": call.name}
-    return flat | {"arguments": call.arguments} if "arguments" in call.model_fields_set else flat
 
 
 def _without_records(messages: Sequence[Message]) -> list[Message]:
@@ -434,7 +249,7 @@ def _whole_turns(messages: Sequence[Message], users: list[int], exchanges: list[
             turn = {
                 position
                 for position in range(first, assistants[-1])
-                if messages[position].role not in _INSTRUCTIONS and messages[position].role is not MessageRole.TOOL
+                if messages[position].role not in INSTRUCTIONS and messages[position].role is not MessageRole.TOOL
             }
             yield sorted(turn.union(*(exchange[position] for position in assistants)))
 
@@ -479,50 +294,6 @@ def _exchanges(messages: Sequence[Message], is_result: Callable[[Message], bool]
     return list(exchanges.values())
 
 
-def _matched(
-    messages: Sequence[Message], recorded: Recorded
-) -> tuple[dict[int, tuple[int, int]], list[tuple[int, int]]]:
-    """Match results with calls: by the record if there is one, otherwise by id, name and order.
-
-    A call is the position of its message in `messages` and its position in that message.
-
-    Returns:
-        The call that each result answers, by the position of the result, and the calls that have no result.
-    """
-    askers = {message.seq: position for position, message in enumerate(messages) if _is_assistant(message)}
-    answering: dict[int, tuple[int, int]] = {}
-    for position, message in enumerate(messages):
-        seq, index = recorded.get(message.seq, (None, 0))
-        if _is_result(message) and seq in askers and index < len(messages[askers[seq]].tool_calls):
-            answering[position] = (askers[seq], index)
-    known = set(answering.values())
-    open_calls: list[tuple[int, int]] = []
-
-    def call_of(place: tuple[int, int]) -> ToolCall:
-        return messages[place[0]].tool_calls[place[1]]
-
-    asker: int | None = None
-    for position, message in enumerate(messages):
-        if not _is_result(message):
-            asker = position if _is_assistant(message) else None
-            if asker is not None:
-                asked = [(position, index) for index, call in enumerate(message.tool_calls) if not call.answered]
-                open_calls += [place for place in asked if place not in known]
-        elif message.seq not in recorded:
-            for call_id in _result_ids(message):
-                same = [place for place in open_calls if call_id and call_of(place).id == call_id]
-                same = same or [
-                    place for place in open_calls if place[0] == asker and not (call_id and call_of(place).id)
-                ]
-                same = [place for place in same if call_of(place).name == message.name] or same
-                if same:
-                    answering[position] = next(place for place in same if place[0] == same[-1][0])
-                    open_calls.remove(answering[position])
-                elif asker is not None and call_id in [call.id for call in messages[asker].tool_calls if call.id]:
-                    answering.setdefault(position, (asker, _LARGEST))  # a second result of a call
-    return answering, open_calls
-
-
 def _ranges(positions: list[int]) -> list[tuple[int, int]]:
     ranges: list[tuple[int, int]] = []
     for position in positions:
@@ -543,17 +314,6 @@ def _is_result(message: Message) -> bool:
 
 def _have_results(messages: Sequence[Message]) -> bool:
     return MessageRole.TOOL in {message.role.canonical for message in messages}
-
-
-def _answers_only(message: Message, called: Collection[str]) -> bool:
-    ids = answers(message)
-    return bool(ids) and all(call_id in called for call_id in ids)
-
-
-def _result_ids(message: Message) -> list[str]:
-    """Return the id of each result that `as_prompt` returns for a tool message, "" for a result without an id."""
-    ids = [call.id for call in message.tool_calls if call.answered]
-    return ids if ids and (message.tool_call_id or ids[0]) in ids else [message.tool_call_id or "", *ids]
 
 
 def _asks_by_id(message: Message) -> bool:
