@@ -24,7 +24,10 @@ def prompt(
             metavar="NUMBER", min=1, help="With --last: start the prompt after a seq that is a multiple of this number."
         ),
     ] = None,
-    format: Annotated[window.Format, typer.Option(help="The format of the provider's API.")] = "openai",
+    format: Annotated[
+        window.Format,
+        typer.Option(metavar="FORMAT", help="Of the API: openai, openai-responses, anthropic or gemini."),
+    ] = "openai",
     check: Annotated[bool, typer.Option("--check", help="Print what differs from the log, and why.")] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
