@@ -73,7 +73,9 @@ _NEED_POSTGRESQL = {"make_postgres", "postgres_databases", "server_url", "admini
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects tests
 def pytest_itemcollected(item: pytest.Item) -> None:
-    parameters = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    if "postgresql" in parameters or _NEED_POSTGRESQL & set(getattr(item, "fixturenames", ())):
+    )
     if "postgresql" in parameters or _NEED_POSTGRESQL & set(getattr(item, "fixturenames", ())):
         item.add_marker("postgresql")
 

@@ -29,6 +29,7 @@ def call_of(url: str) -> BegunCall:
     return call
 
 
+@pytest.mark.slow
 def test_unknown_calls_are_written_to_a_pipe_as_tab_separated_lines(url: str, unknown: BegunCall) -> None:
     done = run("calls", "--unknown", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
@@ -40,6 +41,7 @@ def test_unknown_calls_are_printed_as_json_lines(url: str, unknown: BegunCall) -
     assert BegunCall.model_validate_json(done.stdout) == unknown
 
 
+@pytest.mark.slow
 def test_unknown_calls_are_shown_on_a_terminal_as_a_table(url: str, unknown: BegunCall) -> None:
     shown, code = run_on_terminal("calls", "--unknown", "--url", url)
     header, line = shown.splitlines()

@@ -22,11 +22,13 @@ from lango_store import Message, Store, create_engine, schema
 from lango_store.tables import SCHEMA_REVISION
 
 
+@pytest.mark.slow
 def test_version_option_prints_version() -> None:
     done = run_process("--version")
     assert (done.stdout, done.returncode) == ("lango-store 0.1.0\n", 0)
 
 
+@pytest.mark.slow
 def test_stats_and_doctor_show_progress_only_on_terminal(url: str) -> None:
     for command, shown in (("stats", "reading all sessions"), ("doctor", "checking: search index")):
         text, code = run_on_terminal(command, "--url", url)
@@ -35,6 +37,7 @@ def test_stats_and_doctor_show_progress_only_on_terminal(url: str) -> None:
         assert run(command, "--url", url).stderr == ""
 
 
+@pytest.mark.slow
 def test_db_commands_upgrade_check_and_downgrade_a_schema(empty_url: str) -> None:
     at = ("--url", empty_url)
     schema_name = "public" if empty_url.startswith("postgresql") else None
@@ -73,6 +76,7 @@ def test_db_status_counts_the_connections_of_each_release(url: str) -> None:
     assert lines[1:] == ["feature payloads", *(["release 0.1.0: 1 connected"] if is_server else [])]
 
 
+@pytest.mark.slow
 def test_url_option_overrides_lango_store_url_which_overrides_database_url(tmp_path: Path) -> None:
     def current(*words: str, **environment: str) -> str:
         return run("db", "current", *words, environment=environment).stdout
@@ -116,6 +120,7 @@ def test_command_with_invalid_arguments_exits_2() -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_demo_command_prints_and_stores_one_session(tmp_path: Path) -> None:
     for _ in range(2):
         done = run("demo", folder=tmp_path)
@@ -146,6 +151,7 @@ def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> N
     assert "sessions" in mistyped.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "light"),
     [
@@ -231,6 +237,7 @@ def shell(command: str, url: str, **variables: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_reader_that_ends_early_is_no_failure(store: Store, url: str, unbuffered: str) -> None:
     for number in range(1_000):
@@ -239,6 +246,7 @@ def test_reader_that_ends_early_is_no_failure(store: Store, url: str, unbuffered
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_failed_command_without_a_reader_keeps_its_exit_code(store: Store, url: str, unbuffered: str) -> None:
     store.create("k")
@@ -246,6 +254,7 @@ def test_failed_command_without_a_reader_keeps_its_exit_code(store: Store, url: 
     assert shell(command, url, PYTHONUNBUFFERED=unbuffered).returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_import_without_a_reader_imports_all_files(store: Store, url: str, tmp_path: Path, unbuffered: str) -> None:
     folder = tmp_path / "sessions"
@@ -258,6 +267,7 @@ def test_import_without_a_reader_imports_all_files(store: Store, url: str, tmp_p
     assert store.count() == 100
 
 
+@pytest.mark.slow
 def test_follower_ends_with_its_reader(store: Store, url: str) -> None:
     store.create("k", messages=[Message.user("first")])
     with ThreadPoolExecutor() as executor:
@@ -267,6 +277,7 @@ def test_follower_ends_with_its_reader(store: Store, url: str) -> None:
     assert (done.result().returncode, done.result().stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_export_to_standard_output_that_cannot_take_bytes_is_refused(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +290,7 @@ def test_export_to_standard_output_that_cannot_take_bytes_is_refused(
     assert ended.value.code == 2
 
 
+@pytest.mark.slow
 def test_full_disk_under_standard_output_exits_with_3_and_a_short_message(store: Store, url: str) -> None:
     store.create("k")
     store.create("expired", ttl=timedelta(days=1))
@@ -290,6 +302,7 @@ def test_full_disk_under_standard_output_exits_with_3_and_a_short_message(store:
         )
 
 
+@pytest.mark.slow
 def test_closed_streams_are_like_empty_ones(store: Store, url: str) -> None:
     store.create("k")
     assert shell("lango sessions list >&-", url).returncode == 0

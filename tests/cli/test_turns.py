@@ -86,6 +86,7 @@ def test_turns_command_refuses_options_before_a_subcommand(open_turns: tuple[str
         assert store.conversation("k").turns.in_progress() is not None
 
 
+@pytest.mark.slow
 def test_release_command_requires_confirmation(open_turns: tuple[str, datetime, datetime]) -> None:
     url, *_ = open_turns
     command = ("turns", "release", "k", "--url", url)

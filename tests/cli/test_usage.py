@@ -68,6 +68,7 @@ def test_usage_refuses_unknown_group(filled: str) -> None:
     assert "'users' is not one of user, agent, key" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.slow
 def test_usage_on_a_terminal_is_a_table_with_bars(filled: str) -> None:
     shown, code = run_on_terminal("usage", "--by", "day", "--url", filled, columns=120)
     assert code == 0

@@ -255,6 +255,7 @@ def test_short_token_is_refused(filled: Store) -> None:
     assert len(new_token()) >= 32
 
 
+@pytest.mark.slow
 def test_serve_command_serves_at_the_address_that_it_printed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/agent.db"
     with Store(url, migrate=True) as store:

@@ -29,6 +29,7 @@ def every_server_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_gate, "detect_dialect", detect_dialect)
 
 
+@pytest.mark.slow
 @not_on_a_cluster("it explains statements that Citus cannot")
 def test_only_methods_on_several_sessions_send_queries_without_a_session_key(
     make_postgres: MakeDatabase, tmp_path: Path

@@ -16,6 +16,8 @@ from support.processes import Program
 
 from lango_store import Message, Store, ToolCall
 
+pytestmark = pytest.mark.slow
+
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "5"))
 WORKERS: Final = 8
 

@@ -88,6 +88,7 @@ def start_together(program: str, *arguments: list[str]) -> list[Program]:
     return started
 
 
+@pytest.mark.slow
 def test_all_messages_that_eight_processes_append_to_one_session_are_stored(url: str) -> None:
     with Store(url) as store:
         store.create("k")
@@ -108,6 +109,7 @@ def test_concurrent_get_or_create_creates_each_session_once(store: Store) -> Non
     assert all(len(store.get(key).messages) == 2 for key in keys)
 
 
+@pytest.mark.slow
 def test_message_that_concurrent_writers_append_with_one_id_is_stored_once(store: Store) -> None:
     store.create("k")
 
@@ -147,6 +149,7 @@ def test_repeated_append_waits_until_the_first_append_is_committed(
         assert not first.replayed
 
 
+@pytest.mark.slow
 def test_session_loaded_during_writes_has_counters_that_match_the_messages(store: Store) -> None:
     """The counters of a session agree with its messages while other threads write."""
     store.create("k", messages=messages(5))
@@ -168,6 +171,7 @@ def test_session_loaded_during_writes_has_counters_that_match_the_messages(store
     run_in_threads(3, work)
 
 
+@pytest.mark.slow
 def test_load_never_mixes_a_deleted_session_with_a_new_session_of_the_same_key(store: Store) -> None:
     def same_messages(n: int) -> list[Message]:
         return [message(n)] * 3
@@ -227,6 +231,7 @@ for url in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_six_processes_can_migrate_a_new_file_at_the_same_time(tmp_path: Path) -> None:
     urls = [f"sqlite:///{tmp_path}/new{attempt}.db" for attempt in range(2)]
     running = start_together(OPENER, *[urls] * 6)

@@ -63,6 +63,7 @@ def remove_and_restore(conversation: Conversation) -> None:
     conversation.versions.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -30,6 +30,8 @@ from lango_store import (
     Store,
 )
 
+pytestmark = pytest.mark.slow
+
 READERS: Final = int(os.environ.get("LANGO_STORE_TAIL_READERS", "60"))
 WRITES: Final = int(os.environ.get("LANGO_STORE_TAIL_WRITES", "40"))
 WRITERS: Final = 8

@@ -93,6 +93,7 @@ def last_executions(call: Callable[[], object], files: set[Any]) -> list[int]:
     return sorted(last.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["append", "load", "replace_after"])
 def test_call_interrupted_at_any_line_returns_its_connection_to_the_pool(url: str, method: str) -> None:
     engine: Any = create_engine(url, pool_size=2, pool_timeout=5)
@@ -119,6 +120,7 @@ def test_call_interrupted_at_any_line_returns_its_connection_to_the_pool(url: st
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:transaction already deassociated:sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize("method", ["replace_after", "truncate", "expire"])
 def test_call_interrupted_at_any_line_leaves_no_lock_on_the_file(make_sqlite: MakeDatabase, method: str) -> None:
@@ -238,6 +240,7 @@ STATEMENTS: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raised", [Interrupted, TimeIsUp])
 @pytest.mark.parametrize("make", [create_engine, sa.create_engine])
 def test_exception_raised_by_a_signal_handler_during_a_statement_reaches_the_caller(
@@ -279,6 +282,7 @@ def test_exception_raised_by_a_signal_handler_during_a_statement_reaches_the_cal
         each.dispose()
 
 
+@pytest.mark.slow
 def test_error_for_an_exhausted_pool_names_the_option_pool_size(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite(), pool_size=1, pool_timeout=0.1)
     with Store(engine) as store:

@@ -19,6 +19,8 @@ from support.turns import messages_of
 
 from lango_store import Conversation, Draft, Store, interchange, schema
 
+pytestmark = pytest.mark.slow
+
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "4"))
 
 STREAMER = """

@@ -16,6 +16,8 @@ from support.turns import messages_of
 
 from lango_store import BegunCall, CallInProgress, Conversation, Message, Store, ToolCall
 
+pytestmark = pytest.mark.slow
+
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "3"))
 CALLS: Final = 3
 ASKING: Final = Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")])

@@ -17,6 +17,8 @@ from support.processes import Program
 from lango_store import Message, Store
 from lango_store._operations.maintenance import examination
 
+pytestmark = pytest.mark.slow
+
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "10"))
 
 MAKE: Final = """

@@ -81,6 +81,7 @@ FORMS: dict[str, object] = {
 """Wrongly formatted times, by their fault."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "column_name",
     [

@@ -39,6 +39,7 @@ READS: dict[str, Callable[[Conversation], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [update, replace])
 @pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
 def test_reads_during_edits_return_whole_messages(

@@ -28,6 +28,8 @@ from support.turns import messages_of
 from lango_store import Conversation, Store
 from lango_store.tables import SessionRow
 
+pytestmark = pytest.mark.slow
+
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_TURN_ROUNDS", "2"))
 WORKERS: Final = 8
 REQUESTS: Final = 8

@@ -13,6 +13,8 @@ from support.session_checks import assert_sound, unexplained
 
 from lango_store import Conflict, Store
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 40
 UNDO = """
 import sys

@@ -4,9 +4,12 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 
+import pytest
 from support.factories import message
 
 from lango_store import AsyncConversation, AsyncStore, create_engine
+
+pytestmark = pytest.mark.slow
 
 TURNS = 80
 POOL = 16

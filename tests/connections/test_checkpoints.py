@@ -151,6 +151,7 @@ def test_callers_connection_makes_checkpoints_between_transactions(
     assert set(checkpoints) == {(False, False)}
 
 
+@pytest.mark.slow
 def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
     with Store(engine, payloads=None) as store:
@@ -168,6 +169,7 @@ def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: 
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [AFFECTED, FIXED], ids=["affected", "fixed"])
 def test_doctor_names_a_large_log_which_shrinks_after_the_snapshot_that_kept_it(
     file: Path, version: tuple[int, int, int]
@@ -237,6 +239,7 @@ engine.dispose()
 """
 
 
+@pytest.mark.slow
 def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
     with Store(f"sqlite:///{file}") as store:
         store.create("k")
@@ -247,6 +250,7 @@ def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
         assert [each for each in store.examine() if each.name != "settings"] == []
 
 
+@pytest.mark.slow
 def test_sqlite_version_with_the_fix_of_the_wal_reset_bug_keeps_automatic_checkpoints(
     make_sqlite: MakeDatabase,
 ) -> None:
@@ -259,6 +263,7 @@ def test_sqlite_version_with_the_fix_of_the_wal_reset_bug_keeps_automatic_checkp
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_engine", [create_engine, sa.create_engine], ids=["own engine", "host engine"])
 def test_doctor_names_a_sqlite_version_that_has_the_wal_reset_bug(
     file: Path, make_engine: Callable[..., sa.Engine]

@@ -13,6 +13,8 @@ from support.processes import Program, run_program
 
 from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine, schema
 
+pytestmark = pytest.mark.slow
+
 SECRET = "pineapple"
 OPEN, ENCRYPT = blocks("docs/howto/encryption.md", "python")
 

@@ -29,6 +29,7 @@ from lango_store import (
 )
 
 
+@pytest.mark.slow
 def test_error_for_a_missing_driver_names_the_extra_to_install() -> None:
     done = run_process("stats", "--url", "postgresql://host/agents", environment={"PSYCOPG_IMPL": "none"})
     assert re.fullmatch(
@@ -342,6 +343,7 @@ def test_engine_of_the_application_with_unreadable_values_is_refused_before_a_wr
         assert not store.exists("k")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["25P03", "25P04"])
 def test_timeout_that_ends_a_transaction_raises_database_unavailable(make_postgres: MakeDatabase, state: str) -> None:
     with Store(make_postgres()) as store:

@@ -16,6 +16,8 @@ from support.writers import Writers
 
 from lango_store import DatabaseUnavailable, Store, create_engine, schema
 
+pytestmark = pytest.mark.slow
+
 ROUNDS: Final = int(os.environ.get("LANGO_STORE_FAILOVER_ROUNDS", "1"))
 
 

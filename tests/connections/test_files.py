@@ -15,6 +15,7 @@ from support.processes import run_program
 from lango_store import DatabaseUnavailable, Store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o600), (0o000, 0o600), (0o177, 0o600)])
 def test_new_database_and_archive_are_not_accessible_to_other_users(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
@@ -112,6 +113,7 @@ def test_list_command_on_a_read_only_file_shows_writes_of_another_process(shelf:
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["new", "k"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file:", "file://", "file://localhost", "link"])
 def test_new_file_of_a_uri_or_behind_a_link_is_private(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "new.db"

@@ -20,6 +20,7 @@ from lango_store import DatabaseUnavailable, SessionNotFound, Store, create_engi
 from lango_store._features.tail.following import watcher_of
 
 
+@pytest.mark.slow
 def test_followers_continue_after_the_server_was_unreachable(make_postgres: MakeDatabase, relay: Relay) -> None:
     url = make_postgres()
     tries: list[float] = []
@@ -42,6 +43,7 @@ def test_followers_continue_after_the_server_was_unreachable(make_postgres: Make
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_follower_pauses_between_tries_to_reach_an_unreachable_server(
     make_postgres: MakeDatabase, relay: Relay
 ) -> None:
@@ -80,6 +82,7 @@ def test_followers_get_messages_through_pgbouncer(make_postgres: MakeDatabase, s
     pooler.stop()
 
 
+@pytest.mark.slow
 def test_followers_on_a_replica_get_what_the_primary_commits() -> None:
     with ExitStack() as stack:
         primary = PostgresServer(replicated=True)
@@ -186,6 +189,7 @@ reader.end()
 """
 
 
+@pytest.mark.slow
 def test_followers_survive_a_poll_without_a_free_file_descriptor(make_postgres: MakeDatabase) -> None:
     assert run_program(WITHOUT_DESCRIPTORS, make_postgres()).stdout.split() == ["refused", "1"]
 

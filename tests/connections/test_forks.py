@@ -24,6 +24,7 @@ def stored(file: Path) -> tuple[str, int]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_parent_and_child_processes_can_use_the_store_after_a_fork(url: str) -> None:
     """The parent keeps its connection to PostgreSQL, but opens another one to SQLite."""
     program = """
@@ -197,6 +198,7 @@ def in_a_child():
 """
 
 
+@pytest.mark.slow
 def test_process_forked_while_other_threads_append_does_not_hang(url: str) -> None:
     program = f"""
 import os, signal, sys, threading, warnings

@@ -47,6 +47,7 @@ def test_migrations_do_not_change_tables_or_alembic_version_of_the_application(e
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_two_schemas_of_one_database_can_hold_two_stores(make_postgres: MakeDatabase) -> None:
     url = make_postgres(migrated=False)
     engine = create_engine(url)

@@ -64,6 +64,7 @@ def reject_inserts(store: Store) -> None:
             )
 
 
+@pytest.mark.slow
 def test_writes_are_atomic_at_every_isolation_level_of_the_engine(url: str) -> None:
     with Store(url) as own:
         reject_inserts(own)
@@ -88,6 +89,7 @@ def test_writes_are_atomic_at_every_isolation_level_of_the_engine(url: str) -> N
         engine.dispose()
 
 
+@pytest.mark.slow
 def test_reads_are_consistent_at_every_isolation_level_of_the_engine(url: str) -> None:
     with Store(url) as own:
         for name, engine in host_engines(url):

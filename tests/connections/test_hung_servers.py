@@ -18,6 +18,8 @@ from support.relay import Relay
 from lango_store import DatabaseBusy, DatabaseUnavailable, Store, create_engine, schema
 from lango_store._engine import pool
 
+pytestmark = pytest.mark.slow
+
 LONG = 20.0
 """Seconds that no call of these tests should take, on the slowest machine."""
 

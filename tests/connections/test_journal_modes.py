@@ -78,6 +78,7 @@ for number in range(100):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "vfs"), [("delete", "unix"), ("truncate", "unix"), ("delete", "unix-dotfile")])
 def test_two_processes_write_with_the_hosts_engine_in_another_journal_mode(file: Path, mode: str, vfs: str) -> None:
     url = f"sqlite:///file:{file}?vfs={vfs}&uri=true"

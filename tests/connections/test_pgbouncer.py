@@ -33,6 +33,7 @@ def advisory_locks(url: str) -> int:
     return int(found)
 
 
+@pytest.mark.slow
 def test_writers_and_readers_work_through_pgbouncer(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
     with Store(pooler.url(make_postgres())) as store:
         store.create("k")
@@ -50,6 +51,7 @@ def test_writers_and_readers_work_through_pgbouncer(make_postgres: MakeDatabase,
         assert store.conversation("k").total_usage() == {"tokens": 160}
 
 
+@pytest.mark.slow
 def test_upgrades_through_pgbouncer_leave_no_advisory_lock(make_postgres: MakeDatabase, pooler: PgBouncer) -> None:
     direct = make_postgres(migrated=False)
     url = pooler.url(direct).replace("&prepare_threshold=none", "")

@@ -136,6 +136,7 @@ def test_store_continues_after_sqlite_removed_the_wal_file(file: Path) -> None:
             assert not Path(f"{file}-wal").exists()
 
 
+@pytest.mark.slow
 def test_ping_checks_the_schema_at_every_call(url: str) -> None:
     engine = create_engine(url)
     with Store(engine) as store:

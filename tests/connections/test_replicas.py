@@ -49,6 +49,7 @@ def store(primary: PostgresServer, replica: PostgresServer) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0.001, 2])
 def test_writer_reads_its_own_writes_although_the_replica_lags(
     store: Store, replica: PostgresServer, behind: float
@@ -142,6 +143,7 @@ def test_snapshot_on_a_replica_does_not_see_later_commits(
         assert connection.execute(standing).one() == (True, 3)
 
 
+@pytest.mark.slow
 def test_store_at_the_position_of_another_store_reads_what_that_store_wrote(
     primary: PostgresServer, replica: PostgresServer
 ) -> None:

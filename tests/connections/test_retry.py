@@ -70,6 +70,7 @@ WITHOUT: Final = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method"),
     [(kind, name) for kind in every_method.KINDS for name in sorted(every_method.methods_of(kind) - WITHOUT.keys())],

@@ -88,6 +88,7 @@ def texts_of(url: str, log: pytest.LogCaptureFixture) -> Iterator[str]:
     yield log.text
 
 
+@pytest.mark.slow
 def test_errors_and_reprs_show_no_password(caplog: pytest.LogCaptureFixture) -> None:
     assert len(URLS) > 500
     caplog.set_level(logging.DEBUG)

@@ -226,6 +226,7 @@ with Store(sys.argv[1]) as store:
 scalars = st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 
 
+@pytest.mark.slow
 @given(output=st.recursive(scalars, st.lists))
 def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any) -> None:
     conversation = store.open()
@@ -434,6 +435,7 @@ def is_accepted(prompt: list[dict[str, Any]]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=10), is_unique=st.booleans())
 @example(steps=["ask", "exchange", "compact", "finish oldest"], is_unique=False)
 @example(steps=["ask", "user", "answer", "compact during a finish"], is_unique=True)
@@ -787,6 +789,7 @@ def test_resolve_call_refuses_a_call_that_is_not_unknown(store: Store) -> None:
 # Removed messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["truncate", "clear", "pop", "delete", "replace", "discard"])
 def test_begun_call_is_deleted_with_the_message_that_asks_for_the_call(store: Store, change: str) -> None:
     conversation = store.open("k", messages=[message()])

@@ -39,6 +39,8 @@ from lango_store import (
 )
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))
 STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "25"))
 SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes

@@ -13,6 +13,8 @@ from support.processes import Program
 
 from lango_store import Store
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("LANGO_STORE_RACE_SECONDS", "2"))
 RACERS = 3
 

@@ -190,6 +190,7 @@ def test_turn_write_accepts_any_text(either_store: Store, pieces: list[str], flu
     assert contents(conversation.messages()) == [text, text]
 
 
+@pytest.mark.slow
 @given(pieces=st.lists(st.text(st.characters(exclude_categories=())), min_size=1), data=st.data())
 def test_draft_is_the_concatenation_of_all_written_pieces(store: Store, pieces: list[str], data: st.DataObject) -> None:
     store.delete("k")

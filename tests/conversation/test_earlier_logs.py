@@ -202,6 +202,7 @@ def test_diff_compares_the_logs_of_two_times(keeping: Store, clock: Clock) -> No
 # Forks
 
 
+@pytest.mark.slow
 def test_fork_as_of_a_seq_copies_the_earlier_log(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", id="a"), message([LARGE], id="b")])
     conversation.save_turn([message("c", tokens=4)], {"tokens": 1}, id="t")
@@ -219,6 +220,7 @@ def test_fork_as_of_a_seq_copies_the_earlier_log(keeping: Store) -> None:
     assert_explained(keeping, "f")
 
 
+@pytest.mark.slow
 def test_fork_as_of_a_seq_before_a_discarding_compaction_has_the_discarded_messages(keeping: Store) -> None:
     conversation = keeping.open("k")
     conversation.save_turn([message("a"), message(LARGE)], {"tokens": 1}, id="t")
@@ -235,6 +237,7 @@ def test_fork_as_of_a_seq_before_a_discarding_compaction_has_the_discarded_messa
         assert_explained(keeping, key)
 
 
+@pytest.mark.slow
 def test_fork_as_of_a_time_between_two_compactions_has_the_first_summary(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a")])
     conversation.compact(lambda _: summary("first"))

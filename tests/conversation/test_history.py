@@ -125,6 +125,7 @@ exchanges = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(exchanges, st.integers(0, 12), st.integers(0, 4))
 def test_history_never_contains_a_tool_result_without_the_call(
     url: str, talk: list[list[tuple[str, int]]], last: int, consolidated: int

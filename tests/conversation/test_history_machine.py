@@ -17,6 +17,8 @@ from support.session_checks import assert_sound, unexplained
 from lango_store import LangoStoreError, Message, Session, Store, Turn
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "4"))
 STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
 SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes

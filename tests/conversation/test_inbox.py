@@ -306,6 +306,7 @@ def test_turn_inbox_raises_lease_lost_after_another_turn_took_over(either_store:
     assert conversation.messages() == []
 
 
+@pytest.mark.slow
 def test_turn_inbox_takes_1200_messages_in_one_call(store: Store) -> None:
     conversation = store.open("k")
     with store.transaction() as tx:

@@ -392,6 +392,7 @@ def test_wait_that_is_too_short_raises_turn_in_progress(either_store: Store) -> 
     assert raised.value.turn_id == "t1"
 
 
+@pytest.mark.slow
 def test_waiting_turn_only_reads_until_the_lease_is_free(store: Store) -> None:
     conversation = store.open("k")
     begun(conversation, "t1")
@@ -497,6 +498,7 @@ def test_turn_of_a_killed_process_keeps_the_lease_until_release_turn(url: str) -
                 assert contents(turn.messages) == ["of the process"]
 
 
+@pytest.mark.slow
 def test_async_turn_waits_for_the_lease_without_a_thread_or_connection(url: str) -> None:
     async def work() -> None:
         engine = create_engine(url, pool_size=1, max_overflow=0)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.factories import message
@@ -199,6 +200,7 @@ message_with_one_result = any_message.filter(
 )
 
 
+@pytest.mark.slow
 @given(conversation=st.lists(message_with_one_result, max_size=6))
 def test_close_calls_adds_or_moves_only_results_and_is_idempotent(conversation: list[Message]) -> None:
     closed = close_calls(conversation)

@@ -54,6 +54,7 @@ def is_prefix(before: list[Any], after: list[Any]) -> bool:
     return json.dumps(after).startswith(json.dumps(before)[:-1])
 
 
+@pytest.mark.slow
 @given(session=st.lists(turns(), min_size=1, max_size=8), budget=budgets, nested=st.booleans())
 def test_history_begins_with_the_previous_history_unless_a_step_moved_the_start(
     store: Store, session: list[list[Message]], budget: dict[str, Any], nested: bool
@@ -75,6 +76,7 @@ def parts_of(prompt: window.Prompt) -> list[Any]:
     return [(content["role"], part) for content in prompt for part in content["parts"]]
 
 
+@pytest.mark.slow
 @settings(max_examples=LOGS)
 @given(log=damaged_logs(), format=st.sampled_from(FORMATS))
 def test_prompt_of_a_damaged_log_begins_with_the_previous_one_unless_a_repair_was_taken_back(
@@ -88,6 +90,7 @@ def test_prompt_of_a_damaged_log_begins_with_the_previous_one_unless_a_repair_wa
         assert not is_stable or is_prefix(as_sent(before), as_sent(after))
 
 
+@pytest.mark.slow
 @given(session=st.lists(turns(), min_size=1, max_size=4), budget=budgets)
 def test_history_of_a_copied_session_is_equal_in_another_database(
     store: Store, make_sqlite: MakeDatabase, session: list[list[Message]], budget: dict[str, Any]

@@ -51,6 +51,7 @@ def marks_in(prompt: window.Prompt, marks: list[str]) -> list[str]:
     return sorted((mark for mark in marks if mark in text), key=text.index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=LOGS)
 @given(log=damaged_logs(), cut=st.none() | st.integers(1, 8))
@@ -83,6 +84,7 @@ def change(store: Store, conversation: Conversation, kind: str, log: list[Messag
     return conversation
 
 
+@pytest.mark.slow
 @settings(max_examples=SESSIONS)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(CHANGES), damaged_logs(6), st.integers(0, 9)), min_size=1, max_size=6),
@@ -103,6 +105,7 @@ def test_provider_accepts_the_history_of_any_session_with_each_limit(
         assert conversation.all_messages() == before
 
 
+@pytest.mark.slow
 @settings(max_examples=SESSIONS)
 @given(log=damaged_logs(), last=st.integers(1, 12), format=st.sampled_from(FORMATS))
 def test_history_has_all_user_messages_and_answers_of_the_last_messages(
@@ -135,6 +138,7 @@ def test_instructions_stay_in_a_prompt_that_is_cut_and_count_as_tokens(store: St
     assert [each["content"] for each in conversation.history(max_tokens=20)] == ["be kind", "be brief"]
 
 
+@pytest.mark.slow
 def test_history_sends_one_more_statement_only_if_the_limit_cuts_instructions(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:

@@ -34,6 +34,7 @@ def secret_message(**fields: Any) -> Any:
     return message(SECRET * 500, role="assistant", sent=SECRET, extra={"x": SECRET}, tool_calls=[call], **fields)
 
 
+@pytest.mark.slow
 def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[secret_message(id="a", tokens=7), message("b")])
     conversation.update_message("a", message("edited"))
@@ -60,6 +61,7 @@ def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) ->
     assert_sound(keeping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seq_or_id", [2, "b"])
 def test_removed_message_can_be_redacted(keeping: Store, seq_or_id: int | str) -> None:
     conversation = keeping.open("k", messages=[message("a"), secret_message(id="b", tokens=7)])

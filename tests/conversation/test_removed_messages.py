@@ -61,6 +61,7 @@ def test_purge_and_renewal_of_an_expired_session_delete_copies_of_removed_messag
         keeping.delete("k")
 
 
+@pytest.mark.slow
 def test_expire_deletes_copies_of_removed_messages_after_undo_until(keeping: Store, clock: Clock) -> None:
     conversation = session_with_copies(keeping)
     clock.move(days=1)
@@ -91,6 +92,7 @@ def test_expire_with_now_deletes_copies_of_removed_messages_of_several_sessions(
         keeping.conversation("k1").versions.undo()
 
 
+@pytest.mark.slow
 def test_expire_after_an_undo_keeps_copies_that_earlier_logs_and_redo_need(keeping: Store, clock: Clock) -> None:
     conversation = keeping.open("k", messages=[message("a"), message(LARGE)])
     conversation.pop_message()
@@ -117,6 +119,7 @@ def test_expire_after_an_undo_keeps_copies_that_earlier_logs_and_redo_need(keepi
 # Other places
 
 
+@pytest.mark.slow
 def test_fork_contains_no_text_or_payload_of_a_removed_message(keeping: Store) -> None:
     conversation = session_with_copies(keeping)
     for key, options in {"f": {}, "g": {"upto": 1}, "h": {"as_of": 3}}.items():
@@ -160,6 +163,7 @@ def test_copied_store_contains_no_text_or_payload_of_a_removed_message(
         assert copy(keeping, target).differing == []
 
 
+@pytest.mark.slow
 def test_archive_contains_no_text_or_payload_of_a_removed_message(keeping: Store, clock: Clock, tmp_path: Path) -> None:
     session_with_copies(keeping)
     cold = tmp_path / "cold.db"

@@ -127,6 +127,7 @@ def test_resume_refuses_a_wrong_token(store: Store) -> None:
     assert store.suspensions.answer(token, "yes").answer == "yes"
 
 
+@pytest.mark.slow
 @given(
     key=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=512),
     state=st.text(),

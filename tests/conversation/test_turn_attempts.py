@@ -258,6 +258,7 @@ fields = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(drawn=st.lists(fields, max_size=4))
 def test_next_attempt_of_a_turn_recognizes_equal_messages_with_any_json(
     store: Store, drawn: list[dict[str, Any]]

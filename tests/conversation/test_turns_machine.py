@@ -36,6 +36,8 @@ from lango_store import (
 )
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.slow
+
 R = TypeVar("R")
 
 EXAMPLES = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "8"))

@@ -91,6 +91,7 @@ def test_undo_takes_back_a_pop_of_a_record(keeping: Store) -> None:
     assert_taken_back(keeping, conversation, before, "pop")
 
 
+@pytest.mark.slow
 def test_undo_takes_back_a_pop_that_deletes_a_turn(keeping: Store) -> None:
     conversation = keeping.open("k")
     conversation.save_turn([message("only")], {"tokens": 1}, id="t")
@@ -286,6 +287,7 @@ def test_undo_takes_back_a_replace_after_that_stored_no_new_messages(keeping: St
     assert len(conversation.messages()) == 3
 
 
+@pytest.mark.slow
 def test_undo_redo_and_earlier_logs_work_with_async_store(url: str, clock: Clock) -> None:
     async def main() -> None:
         async with AsyncStore(url, clock=clock, keep_removed=timedelta(days=1)) as store:

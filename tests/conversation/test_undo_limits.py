@@ -55,6 +55,7 @@ def test_undo_of_an_update_keeps_calls_only_if_the_restored_message_asks_for_the
     assert (conversation.calls.list(), conversation.suspensions.list()) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [message("new", id="one"), message("new", id="two")])
 def test_undo_is_refused_if_the_id_of_a_removed_message_is_used_again(keeping: Store, again: Message) -> None:
     conversation = keeping.open("k", messages=[message("a", id="one"), message("b", id="two"), message("c")])

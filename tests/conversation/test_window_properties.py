@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.factories import message
@@ -100,6 +101,7 @@ def is_legal(messages: list[Message], start: int) -> bool:
     return not torn and not bare and (not any(users) or users[0])
 
 
+@pytest.mark.slow
 @given(conversation=conversations(), last=st.none() | st.integers(0, 12))
 def test_legal_suffix_returns_the_longest_suffix_that_providers_accept(
     conversation: list[Message], last: int | None
@@ -143,6 +145,7 @@ def test_eviction_plan_is_sorted_within_bounds_and_frees_enough_tokens(conversat
     assert users[-1:] == [each for each in remaining if each.role is MessageRole.USER][-1:]
 
 
+@pytest.mark.slow
 @given(conversation=conversations(), budget=st.integers(0, 60))
 def test_fit_meets_the_budget_or_evicts_everything_possible(conversation: list[Message], budget: int) -> None:
     remaining = fit(conversation, budget)

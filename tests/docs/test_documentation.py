@@ -93,6 +93,7 @@ def test_pages_name_every_command() -> None:
     assert [name for name, _ in command_pages.commands() if name not in guides] == []
 
 
+@pytest.mark.slow
 def test_pages_name_every_environment_variable() -> None:
     documented = "\n".join(path.read_text() for path in PAGES)
     variables = set(URL_VARIABLES)

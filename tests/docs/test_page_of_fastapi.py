@@ -26,6 +26,8 @@ from support.streaming_model import PIECES, StreamingModel, streaming_model
 
 from lango_store import Message, Store
 
+pytestmark = pytest.mark.slow
+
 PAGE: Final = "docs/howto/fastapi.md"
 PROGRAM, TESTS = blocks(PAGE, "python")
 QUESTION: Final = {"id": "r1", "text": "Hello"}

@@ -11,6 +11,8 @@ from support.databases import MakeDatabase
 from support.live_view import live_view
 from support.streaming_model import PIECES, StreamingModel, streaming_model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def model() -> Iterator[StreamingModel]:

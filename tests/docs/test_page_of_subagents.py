@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Final
 
+import pytest
 from support.pages import blocks
 from support.processes import run_program
+
+pytestmark = pytest.mark.slow
 
 PAGE: Final = "docs/howto/subagents.md"
 

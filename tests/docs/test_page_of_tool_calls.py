@@ -14,6 +14,8 @@ from support.turns import messages_of
 
 from lango_store import Store
 
+pytestmark = pytest.mark.slow
+
 PAGE: Final = "docs/howto/tool-calls.md"
 (PROGRAM,) = (block for block in blocks(PAGE, "python") if block.startswith("# payments.py"))
 

@@ -17,6 +17,8 @@ from support.shell_commands import shell_commands
 
 from lango_store import Message, Store, schema
 
+pytestmark = pytest.mark.slow
+
 SERVE = "from lango_store import Store; import os; Store(os.environ['LANGO_STORE_URL']).ping(); print('serving')"
 """The source of an application that needs the schema."""
 

@@ -18,6 +18,8 @@ from support.processes import PYTEST, run_program
 
 from lango_store import Message, Store, ToolCall
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = {
     place: program
     for place, program in blocks_by_place("python").items()

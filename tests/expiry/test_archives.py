@@ -63,6 +63,7 @@ def exported(store: Store, path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines()[1:] if not line.startswith(others)]
 
 
+@pytest.mark.slow
 def test_archive_has_every_row_of_a_purged_session(store: Store, archive: str, tmp_path: Path) -> None:
     golden_backup.fill(store)
     before = exported(store, tmp_path / "before.jsonl")
@@ -114,6 +115,7 @@ def test_search_index_of_an_archive_covers_later_purges(store: Store, cold: Path
         assert [hit.key for hit in archived.search("the").items] == ["rain", "snow"]
 
 
+@pytest.mark.slow
 def test_session_archived_again_replaces_its_earlier_copy(store: Store, archive: str) -> None:
     store.create("k", messages=messages(3))
     for number in range(3):
@@ -125,6 +127,7 @@ def test_session_archived_again_replaces_its_earlier_copy(store: Store, archive:
     assert keys(archive) == ["k"]
 
 
+@pytest.mark.slow
 def test_earlier_session_with_the_key_gets_a_new_key_in_the_archive(store: Store, clock: Clock, archive: str) -> None:
     for name in ("old", "new"):
         store.open("k", messages=[message(name)]).child(name)
@@ -141,6 +144,7 @@ def test_earlier_session_with_the_key_gets_a_new_key_in_the_archive(store: Store
     assert keys(archive) == [latest, child, earlier, earlier_child]
 
 
+@pytest.mark.slow
 def test_child_that_was_archived_before_its_parent_stays_its_child(store: Store, clock: Clock, archive: str) -> None:
     store.create("k")
     store.expire(created_before=ALL, archive=archive)
@@ -152,6 +156,7 @@ def test_child_that_was_archived_before_its_parent_stays_its_child(store: Store,
     assert {info.key for info in store.iter_sessions()} == {"k", "k/a"}
 
 
+@pytest.mark.slow
 def test_earlier_sessions_with_the_longest_keys_can_be_restored(store: Store, clock: Clock, archive: str) -> None:
     parent, child = "k" * 512, "p/" + "c" * 510
     for word in ("old", "new"):
@@ -165,6 +170,7 @@ def test_earlier_sessions_with_the_longest_keys_can_be_restored(store: Store, cl
     assert store.count() == 6
 
 
+@pytest.mark.slow
 def test_session_that_returns_from_a_backup_is_archived_once(store: Store, clock: Clock, tmp_path: Path) -> None:
     cold, backup = tmp_path / "cold.db", tmp_path / "backup.db"
 
@@ -258,6 +264,7 @@ def test_purge_does_not_wait_for_itself_if_the_archive_is_the_database_of_the_st
         assert store.exists("k")
 
 
+@pytest.mark.slow
 def test_archive_at_an_older_revision_is_upgraded_if_it_is_a_file(store: Store, cold: Path) -> None:
     store.create("k", messages=messages(2))
     store.expire(created_before=ALL, archive=cold)
@@ -289,6 +296,7 @@ def test_damaged_session_is_archived_but_not_restored(make_sqlite: MakeDatabase,
         assert keys(cold) == ["k"]
 
 
+@pytest.mark.slow
 def test_purges_in_several_threads_can_share_one_archive(store: Store, clock: Clock, archive: str) -> None:
     for number in range(20):
         store.create(f"k{number}", ttl=HOUR, messages=messages(2))
@@ -307,6 +315,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 4])
 def test_killed_purge_leaves_each_session_in_the_store_or_in_the_archive(
     url: str, clock: Clock, cold: Path, after: int

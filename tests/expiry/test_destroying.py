@@ -21,6 +21,7 @@ def filled(url: str) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_downgrade_command_lists_losses_and_requires_confirmation(filled: str) -> None:
     command = ("db", "downgrade", "base", "--url", filled)
     refused = run(*command)
@@ -35,6 +36,7 @@ def test_downgrade_command_lists_losses_and_requires_confirmation(filled: str) -
     assert schema.current(filled) is None
 
 
+@pytest.mark.slow
 def test_delete_command_prints_the_number_of_sessions_and_requires_confirmation(filled: str) -> None:
     for words, said in {
         ("chat:0",): "deleting 1 session",

@@ -161,6 +161,7 @@ class Stop(Exception):
 # delete_where
 
 
+@pytest.mark.slow
 def test_delete_where_waits_for_a_session_that_another_transaction_has_locked(
     make_postgres: MakeDatabase, clock: Clock
 ) -> None:

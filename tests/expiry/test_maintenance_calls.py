@@ -36,6 +36,7 @@ def filled(url: str) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_list_command_prints_sessions(filled: str) -> None:
     done = run("sessions", "list", "--url", filled)
     assert done.returncode == 0, done.stderr
@@ -130,6 +131,7 @@ def test_touch_command_restarts_ttl(filled: str) -> None:
         assert run("sessions", "touch", "chat:2", "--ttl", wrong, "--url", filled).returncode == 2
 
 
+@pytest.mark.slow
 def test_expire_command_purges_sessions(filled: str, tmp_path: Path) -> None:
     at = ("--url", filled)
     dry = run("expire", "--dry-run", *at)
@@ -175,6 +177,7 @@ def test_stats_command_prints_totals(filled: str) -> None:
     assert (found["sessions"], found["messages"], found["records"]) == (4, 16, 0)
 
 
+@pytest.mark.slow
 def test_stats_command_on_a_narrow_terminal_breaks_no_word(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     assert "agent" not in run_on_terminal("stats", "--url", url, columns=40)[0]  # no tables
@@ -189,6 +192,7 @@ def test_stats_command_on_a_narrow_terminal_breaks_no_word(make_sqlite: MakeData
     assert "█" in run_on_terminal("stats", "--url", url, columns=80)[0]
 
 
+@pytest.mark.slow
 def test_doctor_command_reports_and_repairs_damage(filled: str) -> None:
     engine = create_engine(filled)
     with engine.begin() as connection:
@@ -204,6 +208,7 @@ def test_doctor_command_reports_and_repairs_damage(filled: str) -> None:
     assert run("doctor", "--url", filled).returncode == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_lets_expire_finish_the_batch_and_report_progress(filled: str) -> None:
     time = [NOW - timedelta(days=10)]
     with Store(filled, clock=lambda: time[0]) as store:
@@ -260,6 +265,7 @@ def test_command_on_an_unreachable_server_exits_3(words: tuple[str, ...]) -> Non
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_commands_can_read_but_not_change_a_read_only_file(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url, clock=lambda: NOW - timedelta(days=9)) as store:
@@ -285,6 +291,7 @@ def test_delete_command_on_a_locked_database_exits_3(make_sqlite: MakeDatabase) 
     assert "locked" in done.stderr
 
 
+@pytest.mark.slow
 def test_expire_command_on_a_full_disk_exits_3_and_purges_nothing(filled: str, tmp_path: Path) -> None:
     program = """
 import resource, signal, sys

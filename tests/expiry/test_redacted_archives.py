@@ -10,6 +10,8 @@ from support.session_checks import assert_sound
 from lango_store import InvalidFile, MessageNotFound, MessageRole, SessionExpired, SessionNotFound, Store, schema
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.slow
+
 NOW = timedelta(0)
 
 

@@ -46,6 +46,7 @@ def named(engine: sa.Engine, constraint: str = "fk_ticket of ticket") -> str:
     return "SQLite: FOREIGN KEY constraint failed" if is_sqlite else f"foreign key {constraint}"
 
 
+@pytest.mark.slow
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
 @pytest.mark.parametrize("options", [{}, {"ondelete": "RESTRICT"}, {"deferrable": True, "initially": "DEFERRED"}])
 @pytest.mark.parametrize("batch_size", [1, 500])
@@ -88,6 +89,7 @@ def test_purge_reports_batches_of_only_referenced_sessions_and_raises_above_a_li
         store.expire()
 
 
+@pytest.mark.slow
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
 def test_session_that_a_foreign_key_references_is_not_archived(
     store: Store, engine: sa.Engine, clock: Clock, tmp_path: Path
@@ -146,6 +148,7 @@ def test_delete_of_a_referenced_session_raises_session_held_with_the_foreign_key
     assert len(store.get("held").messages) == 2
 
 
+@pytest.mark.slow
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
 def test_expire_command_names_sessions_that_foreign_keys_reference(url: str, engine: sa.Engine, clock: Clock) -> None:
     clock.move(days=-3650)

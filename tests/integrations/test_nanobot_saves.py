@@ -188,6 +188,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_session_lose_no_message(url: str, store: Store, tmp_path: Path) -> None:
     running = [Program(WRITER, url, tmp_path / name, name) for name in ("ann", "bob")]
     assert [process.communicate(120) for process in running] == [("", "")] * 2

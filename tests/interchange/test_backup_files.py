@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_backup_is_one_file_with_live_and_expired_sessions(source: Store, target: Store, folder: Path) -> None:
     fill(source)
     done = export(source, folder, "jsonl", everything=True)
@@ -133,6 +134,7 @@ def test_backup_lines_are_standard_json(source: Store) -> None:
     assert last == {"sessions": 1}
 
 
+@pytest.mark.slow
 @given(st.lists(json_values(max_leaves=15).filter(lambda value: value is not None), max_size=4))
 def test_backup_restores_any_value_unchanged(values: list[object]) -> None:
     with Store("sqlite://", migrate=True) as source, Store("sqlite://", migrate=True) as target:
@@ -285,6 +287,7 @@ def test_backup_with_invalid_first_line_is_refused(target: Store, first: str, re
         imported(target, [first.encode(), b'{"sessions":0}'])
 
 
+@pytest.mark.slow
 def test_export_and_import_never_hold_a_whole_long_session_in_memory(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_import_exits_1_for_an_unreadable_file_and_2_for_a_wrong_format_or_url(h
     assert home("import", str(CONVERSATION), "--url", "sqlite:////nowhere/a.db").returncode == 2
 
 
+@pytest.mark.slow
 def test_export_exits_1_for_a_missing_session_and_2_for_wrong_options(home: Any) -> None:
     home("import", str(CONVERSATION))
     nanobot = ("--to", "out", "--format", "nanobot")
@@ -130,6 +131,7 @@ def _url() -> str:
     return f"sqlite:///{next(Path('..').glob('*.db')).resolve()}"
 
 
+@pytest.mark.slow
 def test_plain_and_gzipped_backup_files_can_be_imported(home: Any, make_sqlite: MakeDatabase) -> None:
     home("import", str(DATA / "nanobot_g1"))
     for name in ("today.jsonl", "today.jsonl.gz"):

@@ -123,6 +123,7 @@ with Store(sys.argv[1]) as source, Store(sys.argv[2]) as target:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [1, 2, 10, 28])
 def test_killed_copy_can_be_continued(source: Store, target: Store, writes: int) -> None:
     for number in range(20):
@@ -138,6 +139,7 @@ def test_killed_copy_can_be_continued(source: Store, target: Store, writes: int)
     assert all_fields(target) == expected
 
 
+@pytest.mark.slow
 def test_copy_command_copies_and_sets_exit_code(source: Store, target: Store) -> None:
     fill(source)
     words = ("copy", "--from", url_of(source), "--to", url_of(target))

@@ -115,6 +115,7 @@ places = st.sampled_from(ROWS).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(place=places, value=odd_values)
 @example(place=(ROWS[0], "last_seq"), value="many")
 @example(place=(ROWS[0], "last_seq"), value=2**70)
@@ -263,6 +264,7 @@ def test_backup_with_a_too_large_number_or_a_duplicate_name_in_an_object_is_refu
     assert target.count(expired=None) == 0
 
 
+@pytest.mark.slow
 def test_import_accepts_the_longest_ttl_and_any_iso_8601_form_of_a_time(target: Store, tmp_path: Path) -> None:
     longest, written = MAX_TTL.total_seconds(), "20261121T130000,5+0100"
     lines = crafted(ROWS[0], ttl_seconds=longest, expires_at="9999-12-31T00:00:00Z")
@@ -296,6 +298,7 @@ def test_last_compaction_stays_current_if_turn_lines_of_a_backup_are_swapped(tar
     assert (conversation.messages(), conversation.turns.list()) == before
 
 
+@pytest.mark.slow
 def test_import_accepts_a_turn_without_messages_and_an_empty_compaction(target: Store, tmp_path: Path) -> None:
     conversation = target.open("k", messages=messages(2))
     conversation.save_turn([], {"tokens": 1})

@@ -24,6 +24,7 @@ from lango_store.interchange.source import lines_in
 FILES = [path for system in ("dive", "dive_first") for path in sorted((DATA / system).glob("*.jsonl"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_file_is_unchanged_after_two_round_trips(path: Path, tmp_path: Path, make_database: MakeDatabase) -> None:
     assert carried(make_database, path, tmp_path, "dive").read_bytes() == path.read_bytes()
@@ -132,6 +133,7 @@ headers = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(headers, st.lists(events, max_size=4))
 def test_any_dive_session_round_trips(tmp_path_factory: pytest.TempPathFactory, head: Any, happened: Any) -> None:
     folder = tmp_path_factory.mktemp("dive")

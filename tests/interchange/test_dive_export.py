@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from interchange.dive_files import MOMENT, TIME, dives, event, file, header, lines, read, usage, user, window
 from interchange.session_files import carried
 from support.databases import MakeDatabase
@@ -125,6 +126,7 @@ def test_continued_session_is_exported_with_new_messages(tmp_path: Path, url: st
         assert after[0]["data"]["updated_at"] > before[0]["data"]["updated_at"]
 
 
+@pytest.mark.slow
 def test_messages_appended_during_compaction_are_in_dives_window(tmp_path: Path, make_database: MakeDatabase) -> None:
     def sent(text: str) -> list[Message]:
         return [Message(role="user", content=[{"type": "text", "text": text}])]

@@ -295,6 +295,7 @@ any_message = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(any_message, max_size=12))
 def test_each_exported_line_follows_the_rules_of_the_format(
     store: Store, tmp_path: Path, messages: list[Message]

@@ -17,6 +17,8 @@ from support.paths import DATA
 
 from lango_store import Message, Store, interchange
 
+pytestmark = pytest.mark.slow
+
 FILES = sorted((path, name) for path in DATA.rglob("*") if path.is_file() and (name := interchange.recognize(path)))
 SECONDS = float(os.environ.get("LANGO_STORE_FUZZ_SECONDS", 0))
 

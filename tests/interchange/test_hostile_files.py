@@ -43,6 +43,7 @@ def test_database_of_lango_with_endless_rows_is_refused(
 # Salvage
 
 
+@pytest.mark.slow
 @HOSTILE
 def test_salvage_skips_a_table_with_endless_rows(
     target: Store, sound_file: Path, tmp_path: Path, damage: Callable[[Path, str], None]
@@ -73,6 +74,7 @@ def bomb(path: Path, size: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_compressed_file_that_expands_much_is_refused_before_it_is_expanded(
     target: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from support.paths import DATA
 from lango_store import Message, Store, interchange
 from lango_store.interchange import files
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 
 

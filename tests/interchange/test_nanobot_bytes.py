@@ -168,6 +168,7 @@ def written(line: Any, style: str) -> str:
     return json.dumps(line, ensure_ascii=style == "g0")
 
 
+@pytest.mark.slow
 @given(
     conversation=st.lists(messages, max_size=5),
     metadata=st.dictionaries(st.text(), values, max_size=3),

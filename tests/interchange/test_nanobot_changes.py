@@ -137,6 +137,7 @@ def test_metadata_set_in_the_store_replaces_imported_metadata_in_the_export(
     assert lines(exported(opened, tmp_path, "telegram:1"))[0]["metadata"] == {"b": 2}
 
 
+@pytest.mark.slow
 def test_new_messages_are_exported_like_nanobot_writes_them(
     opened: Store, file: Callable[..., Path], tmp_path: Path, clock: Clock
 ) -> None:

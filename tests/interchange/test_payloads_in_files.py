@@ -120,6 +120,7 @@ def part_of(text: str) -> bytes:
     return text[:1_000].encode()
 
 
+@pytest.mark.slow
 def test_archived_payloads_are_restored(store: Store, tmp_path: Path) -> None:
     fill(store)
     before = store.conversation("k").messages()
@@ -131,6 +132,7 @@ def test_archived_payloads_are_restored(store: Store, tmp_path: Path) -> None:
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_redaction_in_an_archive_removes_payloads_without_references(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "cold.db"
     fill(store)
@@ -168,6 +170,7 @@ def peak(call: Callable[[], object]) -> float:
     return most / 1e6
 
 
+@pytest.mark.slow
 def test_copies_and_purges_do_not_load_all_payloads_at_once(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
     with Store(make_sqlite()) as store, Store(make_sqlite()) as other, Store(make_sqlite()) as third:
         store.create("k")

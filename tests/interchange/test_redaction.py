@@ -50,6 +50,7 @@ def test_redact_text_replaces_only_what_it_recognizes(text: str, expected: str |
     assert redact_text(text) == (text if expected is None else expected)
 
 
+@pytest.mark.slow
 def test_time_of_redact_text_is_linear_in_the_length_of_the_text() -> None:
     pieces = ("a", "1 ", "a@", "a.a-", "A1", "data:;a", "eyJ", "+1-", "(1", "0", "DE89 ", "api_key=aaaaaaaaaaaaaaaa")
     for piece in pieces:

@@ -102,6 +102,7 @@ def overwrite(path: Path, seed: int) -> None:
     path.write_bytes(data if seed % 3 else data[: chance.randrange(len(data) // 2, len(data))])
 
 
+@pytest.mark.slow
 def test_every_row_that_sqlite_can_read_is_salvaged(sound: Store, sound_file: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(sound_file)) as connection:
         numbers = {each: connection.execute(f"SELECT max(rowid) FROM {each}").fetchone()[0] or 0 for each in TABLES}
@@ -135,6 +136,7 @@ def test_every_row_that_sqlite_can_read_is_salvaged(sound: Store, sound_file: Pa
     assert salvaged > ROUNDS * len(original) // 3
 
 
+@pytest.mark.slow
 def test_salvage_recreates_lost_session_row(sound: Store, damaged_file: Path, url: str) -> None:
     lose(damaged_file, *leaves_of("lango_session", damaged_file))
     with Store(url) as target:
@@ -165,6 +167,7 @@ def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", ["0100", "0102", "0104"])
 def test_file_of_an_earlier_migration_revision_is_salvaged(make_sqlite: MakeDatabase, url: str, revision: str) -> None:
     file = Path(make_sqlite().removeprefix("sqlite:///"))
@@ -202,6 +205,7 @@ def test_file_with_unknown_feature_is_not_salvaged(damaged_file: Path, url: str)
         salvage(damaged_file, target)
 
 
+@pytest.mark.slow
 def test_salvage_command_lists_losses_and_exits_1(
     damaged_file: Path, make_database: MakeDatabase, sound_file: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_stored_backups_cover_every_migration_revision() -> None:
     assert FILES == REVISIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", FILES)
 def test_backup_of_any_migration_revision_can_be_imported(target: Store, revision: str) -> None:
     (report,) = import_path(target, BACKUPS / f"{revision}.jsonl")

@@ -41,6 +41,7 @@ FOUND = (122, 182, 238)
 pytestmark = pytest.mark.timeout(120 + 20 * ROUNDS)
 
 
+@pytest.mark.slow
 def test_any_damaged_file_raises_only_store_errors(sound_file: Path, tmp_path: Path) -> None:
     for seed in (*range(ROUNDS), *FOUND):
         chance = random.Random(seed)
@@ -74,6 +75,7 @@ def test_error_for_lost_page_names_salvage_command(damaged_file: Path) -> None:
         assert all("--salvage" in each.detail for each in checks)
 
 
+@pytest.mark.slow
 def test_doctor_exits_1_for_damage_that_only_sqlite_itself_finds(damaged_file: Path) -> None:
     name = "ix_lango_session_agent_id"  # no check reads this index
     ((root,),) = said("SELECT rootpage FROM sqlite_master WHERE name = ?", damaged_file, name)

@@ -125,6 +125,7 @@ def test_unreadable_turn_is_reported(damaged_file: Path, change: str) -> None:
     assert (raised.value.key, raised.value.seq) == ("telegram:1", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["lango_session", "lango_message", "lango_turn", "lango_draft", "lango_inbox"])
 def test_value_of_wrong_type_in_any_column_raises_only_store_errors(
     sound_file: Path, damaged_file: Path, table: str, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ from support.factories import message, messages
 from lango_store import Store, create_engine
 from lango_store._values.reports import Finding
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def talked(store: Store) -> Store:

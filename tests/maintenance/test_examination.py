@@ -79,6 +79,7 @@ def test_error_of_stats_for_an_infinite_counter_names_the_doctor_command(make_sq
             store.stats()
 
 
+@pytest.mark.slow
 def test_doctor_names_server_settings_that_can_lose_rows(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(), connect_args={"options": "-c synchronous_commit=off"})
     with engine.connect() as connection:
@@ -89,6 +90,7 @@ def test_doctor_names_server_settings_that_can_lose_rows(make_postgres: MakeData
     engine.dispose()
 
 
+@pytest.mark.slow
 @not_on_a_cluster("the database has to be created with another collation")
 def test_doctor_names_a_changed_collation_library(make_postgres: MakeDatabase, administrator: sa.Engine) -> None:
     url = make_postgres(migrated=False)
@@ -110,6 +112,7 @@ def test_doctor_names_a_changed_collation_library(make_postgres: MakeDatabase, a
     engine.dispose()
 
 
+@pytest.mark.slow
 @not_on_a_cluster("Citus has no triggers on distributed tables")
 def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
     eat(filled.engine, "DELETE", "lango_turn")
@@ -124,6 +127,7 @@ def test_doctor_finds_nothing_in_a_used_store(filled: Store) -> None:
     assert [finding for finding in filled.examine() if finding.name != "settings"] == []
 
 
+@pytest.mark.slow
 @not_on_a_cluster("nothing there allows damaging rows past a foreign key, or moving them to another session")
 def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
     engine = create_engine(url)
@@ -166,6 +170,7 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
         assert store.append_message("chat:5", message()).seq == 7
 
 
+@pytest.mark.slow
 @not_on_a_cluster("an index of a distributed table cannot be damaged from the coordinator")
 def test_doctor_finds_ids_that_a_damaged_index_let_in_twice(undistributed: str) -> None:
     options = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashagg=off -c enable_sort=off"
@@ -184,6 +189,7 @@ def test_doctor_finds_ids_that_a_damaged_index_let_in_twice(undistributed: str) 
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_index_of_ids_can_be_created_after_the_remedy_for_repeated_ids(store: Store) -> None:
     conversation = store.open("k")
     conversation.append_messages([Message.user("x", id="a"), Message.user("y", id="b"), message()])
@@ -199,6 +205,7 @@ def test_index_of_ids_can_be_created_after_the_remedy_for_repeated_ids(store: St
     assert [each for each in store.examine() if each.name != "settings"] == []
 
 
+@pytest.mark.slow
 def test_doctor_recounts_counters_of_wrong_type(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.create("k", messages=messages(3))
@@ -229,6 +236,7 @@ DOINGS: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("do", DOINGS.values(), ids=list(DOINGS))
 def test_repair_tolerates_a_session_that_is_deleted_or_repaired_meanwhile(
     url: str, do: Callable[[Store], object]
@@ -257,6 +265,7 @@ def test_doctor_does_not_confuse_summaries_of_two_sessions(store: Store) -> None
     assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
+@pytest.mark.slow
 def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store, store.engine.connect() as host, ThreadPoolExecutor(1) as pool:
         store.create("k", messages=messages(3))
@@ -273,6 +282,7 @@ def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> 
         assert store.conversation("k").info().revision == revision + 1
 
 
+@pytest.mark.slow
 def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args={"options": "-c lock_timeout=50ms"})
     with Store(engine) as store, engine.connect() as holder:
@@ -302,6 +312,7 @@ def test_examine_names_unreadable_shared_values_in_order_of_names(store: Store) 
     assert named == ["value 'a'", "value 'd'", "value 'e'"]
 
 
+@pytest.mark.slow
 def test_examine_names_unreadable_sessions_and_messages_in_order_of_keys(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store:
@@ -333,6 +344,7 @@ def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> No
     assert [finding for finding in waiting.examine() if finding.name != "settings"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
@@ -363,6 +375,7 @@ def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str,
     assert [each for each in waiting.examine() if each.name != "settings"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "fact"),
     [

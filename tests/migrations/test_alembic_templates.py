@@ -103,6 +103,7 @@ def notes(url: str) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.usefixtures("metadata")
 def test_alembic_upgrade_migrates_the_store_and_keeps_rows_of_child_tables(
@@ -155,6 +156,7 @@ def test_alembic_upgrade_with_sql_writes_a_script_that_creates_the_store(
     assert notes(empty_url) == ["kept"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.usefixtures("metadata")
 def test_upgrade_on_a_connection_without_a_transaction_leaves_alembic_to_commit(

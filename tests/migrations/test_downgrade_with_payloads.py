@@ -69,6 +69,7 @@ def test_downgrade_to_base_is_not_refused_if_there_are_payloads(url: str) -> Non
     assert schema.current(url) is None
 
 
+@pytest.mark.slow
 def test_refused_downgrade_exits_1_and_names_the_payloads_move_command(tmp_path: Path) -> None:
     at = ("--url", f"sqlite:///{tmp_path}/store.db")
     with Store(at[1], migrate=True) as store:

@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime
 
+import pytest
 import sqlalchemy as sa
 from support.factories import message
 from support.session_checks import assert_sound
 
 from lango_store import Message, Store, ToolCall, schema
+
+pytestmark = pytest.mark.slow
 
 BEFORE = "0107"
 MESSAGES = [

@@ -38,6 +38,7 @@ def test_schema_revision_is_the_newest_migration() -> None:
     assert REVISIONS[0] == BASELINE
 
 
+@pytest.mark.slow
 def test_every_migration_revision_upgrades_and_downgrades_with_rows(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_upgrade_to_revision_0108_keeps_tables_and_rebuilds_the_indexes_of_ident
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_upgrade_to_revision_0108_succeeds_after_the_statements_that_remove_repeated_ids(undistributed: str) -> None:
     (statements,) = blocks("UPGRADING.md", "sql")
     with Store(undistributed) as store:
@@ -209,6 +211,7 @@ def test_newer_schema_works_with_one_warning(url: str, caplog: pytest.LogCapture
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_database_with_an_unknown_feature_is_refused_at_first_call_and_at_ping(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +281,7 @@ def test_first_call_in_callers_transaction_does_not_migrate(empty_url: str) -> N
             store.using(connection).create("k")
 
 
+@pytest.mark.slow
 def test_four_concurrent_upgrades_succeed(empty_url: str) -> None:
     program = "import sys; from lango_store import schema; print(schema.upgrade(sys.argv[1]))"
     running = [Program(program, empty_url) for _ in range(4)]
@@ -286,6 +290,7 @@ def test_four_concurrent_upgrades_succeed(empty_url: str) -> None:
     assert schema.check(empty_url) == []
 
 
+@pytest.mark.slow
 def test_migration_of_a_locked_table_raises_database_busy_after_lock_timeout(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url)
@@ -364,6 +369,7 @@ def test_schema_check_reports_a_dropped_or_different_constraint(url: str, change
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_schema_sql_returns_the_statements_of_missing_revisions(
     make_database: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +422,7 @@ def test_migration_runs_on_a_plain_engine_of_the_application(empty_url: str) -> 
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_alembic_command_in_checkout_migrates(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", empty_url)
 

@@ -20,6 +20,7 @@ print(schema.upgrade(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_six_concurrent_upgrades_of_empty_database_succeed(empty_url: str) -> None:
     started = [Program(UPGRADE, empty_url) for _ in range(6)]
     results = [process.communicate(timeout=120) for process in started]
@@ -66,6 +67,7 @@ def test_migration_revision_that_leaves_orphans_is_reverted(
         assert len(store.conversation("k").messages()) == 2
 
 
+@pytest.mark.slow
 def test_upgrade_ignores_timeouts_of_the_connection(
     make_postgres: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_migrations_of_the_application_run_after_the_file_env_py_upgraded_the_st
     assert_both_are_there(empty_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_application_migration_can_upgrade_the_store(tmp_path: Path, empty_url: str, way: str) -> None:
     config = host(tmp_path / "host", empty_url, revision=WAYS[way].format(connection="op.get_bind()"))
@@ -169,6 +170,7 @@ def test_upgrade_in_callers_transaction_keeps_rows_and_downgrade_is_refused_on_s
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_upgrade_waits_for_commit_of_another_upgrade(empty_url: str) -> None:
     engine = create_engine(empty_url)
     found: list[str | None] = []
@@ -183,6 +185,7 @@ def test_upgrade_waits_for_commit_of_another_upgrade(empty_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_upgrades_of_several_databases_can_run_in_threads(make_database: MakeDatabase) -> None:
     urls = [make_database(migrated=False) for _ in range(4)]
     threads = [threading.Thread(target=schema.upgrade, args=(url,)) for url in urls]
@@ -200,6 +203,7 @@ def wrong(store: Store) -> list[str]:
     return [finding.detail for finding in store.examine() if finding.name != "settings"]
 
 
+@pytest.mark.slow
 def test_upgrade_ignores_tables_in_other_schemas_of_search_path(make_postgres: MakeDatabase) -> None:
     url = make_postgres()  # migrated in public
     with Store(url) as store:
@@ -228,6 +232,7 @@ def test_upgrade_ignores_tables_in_other_schemas_of_search_path(make_postgres: M
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_upgrade_keeps_callers_search_path(make_postgres: MakeDatabase) -> None:
     engine = create_engine(make_postgres(migrated=False))
     with engine.begin() as connection:

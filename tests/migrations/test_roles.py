@@ -23,6 +23,8 @@ from lango_store.errors import NotPermitted
 from lango_store.tables import FEATURE_TABLE, Base
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.slow
+
 DAY = timedelta(days=1)
 LARGE = "long ago " * 1_000
 ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES, POLICIES_FOR_SEARCH, *_ = blocks("docs/production/postgresql.md", "sql")

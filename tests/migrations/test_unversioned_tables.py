@@ -11,6 +11,8 @@ from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store.schema.running import script_directory
 from lango_store.tables import SCHEMA_REVISION, VERSION_TABLE, Base
 
+pytestmark = pytest.mark.slow
+
 SAME_NAMES = {"0108": "0107"}
 """Revisions that change neither columns nor indexes, with the revision before them; the upgrade can run them again."""
 

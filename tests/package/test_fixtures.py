@@ -41,6 +41,7 @@ def test_engine_is_migrated_for_an_async_store(lango_store):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [False, True], ids=["sqlite", "sqlite and postgresql"])
 def test_fixtures_create_databases_and_remove_them(tmp_path: Path, make_postgres: MakeDatabase, server: bool) -> None:
     (tmp_path / "test_program.py").write_text(PROGRAM)

@@ -4,11 +4,13 @@ import ast
 import re
 import tomllib
 
+import pytest
 from support.paths import PACKAGE, ROOT
 
 # Each difference between databases is a named method of a dialect, with its reason.
 
 
+@pytest.mark.slow
 def test_only_dialect_modules_compare_the_name_of_the_dialect() -> None:
     paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "_dialect"]
     decisions = [

@@ -3,7 +3,10 @@
 import ast
 from pathlib import Path
 
+import pytest
 from support.paths import PACKAGE
+
+pytestmark = pytest.mark.slow
 
 PACKAGES = ("_connections", "_features", "_operations", "_rows", "_services")
 

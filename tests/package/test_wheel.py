@@ -15,6 +15,8 @@ import pytest
 from support.databases import MakeDatabase
 from support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:

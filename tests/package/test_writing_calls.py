@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from support.databases import not_on_a_cluster
 from support.every_method import calls_of, prepare
 
 from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store._connections.cancellation import Cancellation
+
+pytestmark = pytest.mark.slow
 
 
 def read_only(url: str) -> sa.Engine:

@@ -74,6 +74,7 @@ def test_query_syntax_has_only_words_phrases_exclusions_and_prefixes(
     assert {words: [seq for _, seq in found(searched, words)] for words in SEQS_BY_QUERY} == SEQS_BY_QUERY
 
 
+@pytest.mark.slow
 def test_search_with_too_many_matches_to_rank_returns_the_newest(
     searched: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_search_with_too_many_matches_to_rank_returns_the_newest(
     assert ([(hit.key, hit.seq) for hit in filtered.items], filtered.newest) == ([("old", 2)], None)
 
 
+@pytest.mark.slow
 def test_search_of_a_small_store_is_always_ranked(searched: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [message(f"oslo and {number} other words") for number in range(3_000)]
     searched.create("k", messages=[message("oslo oslo oslo"), *others])
@@ -174,6 +176,7 @@ def test_search_finds_tool_names_and_outputs(searched: Store) -> None:
     assert [hit.snippet[at:end] for at, end in hit.places] == ["drizzle"]
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_any_text_is_a_valid_query(searched: Store, words: str) -> None:
     searched.search(words)
@@ -189,6 +192,7 @@ CONTENTS = [
 ]
 
 
+@pytest.mark.slow
 def test_search_finds_words_in_content_of_any_form(searched: Store) -> None:
     seqs = [each.seq for each in searched.create("a", messages=[message(each) for each in CONTENTS]).messages]
     assert [seq for _, seq in found(searched, "oslo")] == seqs
@@ -202,6 +206,7 @@ def test_search_does_not_find_messages_with_role_record(searched: Store) -> None
     assert found(searched, "oslo") == [("a", 2)]
 
 
+@pytest.mark.slow
 def test_search_filters_by_user_id_agent_id_key_role_and_time(searched: Store, clock: Clock) -> None:
     for number, user in enumerate(("ann", "bob")):
         searched.create(f"chat:{number}", user_id=user, agent_id=f"agent {number}")
@@ -276,6 +281,7 @@ def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
     assert found(searched, "oslo") == [("a", 1)]
 
 
+@pytest.mark.slow
 def test_search_finds_messages_only_by_their_current_text(searched: Store, url: str, clock: Clock) -> None:
     searched.create("a", messages=[message(f"oslo {number}", id=f"m{number}") for number in range(10)])
     assert len(found(searched, "oslo")) == 10
@@ -373,6 +379,7 @@ def test_search_finds_words_inside_sentences_without_spaces(
         assert matcher(parse_query(words))([hit.snippet])  # a search that does not use the index
 
 
+@pytest.mark.slow
 def test_longest_text_without_spaces_can_be_indexed(store: Store, url: str) -> None:
     schema.enable_search(url)
     letters = [chr(0x20000 + 37 * number % 40_000) for number in range(100_000)]
@@ -380,6 +387,7 @@ def test_longest_text_without_spaces_can_be_indexed(store: Store, url: str) -> N
     assert [hit.seq for hit in store.search("北京").items] == [1]
 
 
+@pytest.mark.slow
 def test_doctor_reports_an_index_without_pairs_of_characters(store: Store, url: str) -> None:
     schema.enable_search(url)
     store.create("a", messages=[message(UNSPACED[0])])

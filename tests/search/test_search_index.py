@@ -70,6 +70,7 @@ class Killed(BaseException):
     """Raised in place of a killed process."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -106,6 +107,7 @@ def test_enable_search_resumes_after_a_kill(filled: Store, monkeypatch: pytest.M
     assert len(found(filled, "oslo")) == 31
 
 
+@pytest.mark.slow
 def test_incomplete_index_refuses_searches_until_it_is_enabled_again(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_incomplete_index_refuses_searches_until_it_is_enabled_again(
     assert schema.enable_search(filled.engine).indexed == 31
 
 
+@pytest.mark.slow
 def test_enable_search_during_writes_misses_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 50)
     with Store(url) as store:
@@ -160,6 +163,7 @@ def test_enable_search_is_rolled_back_with_the_callers_transaction(filled: Store
     assert len(found(filled, "oslo")) == 30
 
 
+@pytest.mark.slow
 def test_search_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled: Store) -> None:
     schema.enable_search(filled.engine)
     assert schema.check(filled.engine) == []
@@ -214,6 +218,7 @@ UNNOTICED = (DAMAGES["sqlite"][0], DAMAGES["sqlite"][2], DAMAGES["postgresql"][1
 """Damage that `examine` finds, but a search does not always notice."""
 
 
+@pytest.mark.slow
 def test_damaged_index_makes_only_searches_fail_and_can_be_rebuilt(
     filled: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,6 +245,7 @@ def test_damaged_index_makes_only_searches_fail_and_can_be_rebuilt(
         caplog.clear()
 
 
+@pytest.mark.slow
 def test_damaged_index_pages_on_postgresql_raise_search_unavailable(postgres_server: PostgresServer) -> None:
     engine = create_engine(postgres_server.url())
     schema.upgrade(engine)
@@ -284,6 +290,7 @@ def test_error_of_a_search_names_the_damaged_message(store: Store, url: str) -> 
     assert (raised.value.key, raised.value.seq, raised.value.field) == ("k", 2, "role")
 
 
+@pytest.mark.slow
 def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) -> None:
     url = f"{make_postgres()}&options=-clock_timeout%3D200"
     schema.enable_search(url)
@@ -322,6 +329,7 @@ def test_role_without_grants_on_the_search_index_can_write_but_not_search(make_p
         engine.dispose()
 
 
+@pytest.mark.slow
 def test_each_schema_has_its_own_search_index(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     engine = create_engine(url)
@@ -367,6 +375,7 @@ def test_enable_search_without_fts5_is_refused_and_leaves_nothing(
     assert findings(without_fts5) == []
 
 
+@pytest.mark.slow
 def test_index_without_fts5_is_reported_and_can_be_dropped(without_fts5: Store) -> None:
     url = str(without_fts5.engine.url)
     schema.enable_search(url)

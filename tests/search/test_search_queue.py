@@ -108,6 +108,7 @@ def test_search_in_callers_transaction_takes_no_lock(indexed: Store) -> None:
     assert waiting(indexed) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["update_message", "delete_message"])
 def test_change_that_commits_after_the_queue_was_drained_affects_the_next_search(indexed: Store, change: str) -> None:
     indexed.create("a", messages=[message("oslo"), message("weather")])
@@ -124,6 +125,7 @@ def test_change_that_commits_after_the_queue_was_drained_affects_the_next_search
     assert (waiting(indexed), findings(indexed)) == (0, [])
 
 
+@pytest.mark.slow
 def test_search_finds_messages_that_undo_restored_but_none_that_undo_removed(url: str) -> None:
     schema.enable_search(url)
     with Store(url, keep_removed=timedelta(days=1)) as store:
@@ -198,6 +200,7 @@ def reindex(engine: sa.Engine) -> None:
         connection.exec_driver_sql("REINDEX INDEX CONCURRENTLY ix_lango_search_entry")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rebuild", [schema.rebuild_search, reindex])
 def test_deleted_word_stays_in_the_files_of_the_postgresql_index_until_it_is_rebuilt(
     make_postgres: MakeDatabase, rebuild: Callable[[sa.Engine], object]

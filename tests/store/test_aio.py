@@ -147,6 +147,7 @@ def test_run_sync_runs_a_function_in_a_thread(url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_async_method_returns_what_the_sync_method_returns(make_sqlite: MakeDatabase, tmp_path: Path) -> None:
     clock, url, cold = Clock(), make_sqlite(), tmp_path / "cold.db"
     with Store(url, clock=clock) as plain:

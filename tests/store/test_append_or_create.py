@@ -29,6 +29,7 @@ def problems(store: Store) -> list[Any]:
     return [each for each in store.examine() if each.name != "settings"]
 
 
+@pytest.mark.slow
 def test_append_with_create_creates_a_missing_session(store: Store) -> None:
     stored = store.append_message(
         "k", message("hi", tokens=3), create=True, ttl=timedelta(hours=1), metadata={"y": [1]}, tools=[{}], **FIELDS
@@ -200,6 +201,7 @@ def test_append_refuses_session_fields_without_create(store: Store) -> None:
     assert store.conversation("k").info().last_seq == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_concurrent_appends_with_create_create_one_session(store: Store, with_ids: bool) -> None:
     for number in range(2):

@@ -174,6 +174,7 @@ def test_store_and_conversation_cannot_be_pickled_or_deep_copied(
             copying(each)
 
 
+@pytest.mark.slow
 def test_search_index_before_the_first_call_of_a_migrating_store_names_ping(empty_url: str) -> None:
     with Store(empty_url, migrate=True) as store:
         with pytest.raises(SchemaOutOfDate, match=r"call ping\(\)"):

@@ -79,6 +79,7 @@ def changed_session(store: Store) -> Conversation:
     return conversation
 
 
+@pytest.mark.slow
 def test_changes_are_kept_by_fork_export_copy_archive_and_restore(
     store: Store, clock: Clock, make_database: MakeDatabase, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_every_seq_of_a_fork_with_upto_belongs_to_a_message_or_a_change(store: S
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_examine_repairs_last_seq_below_the_seq_of_a_change(store: Store) -> None:
     last_seq = changed_session(store).info().last_seq
     with store.engine.begin() as connection:

@@ -241,6 +241,7 @@ def test_copy_includes_descendants_and_fork_does_not(filled: Store, make_sqlite:
         assert other.conversation("fork").children() == []
 
 
+@pytest.mark.slow
 def test_restore_with_children_leaves_out_children_of_an_earlier_session_of_the_same_key(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ LEVELS = st.lists(st.sampled_from(["k", "k!", "k.", "k0", "é", "漢", "\U0010ff
 KEYS = LEVELS.map("/".join).filter(bool)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.sets(KEYS, min_size=1, max_size=12), st.data())
 def test_methods_on_random_session_trees_return_what_the_keys_imply(

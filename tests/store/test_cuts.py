@@ -80,6 +80,7 @@ CUTS_AFTER: dict[str, Callable[[Conversation, int], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS_AFTER.values(), ids=CUTS_AFTER)
 def test_cut_after_a_lower_seq_never_keeps_more_messages_or_turns(
     store: Store, cut: Callable[[Conversation, int], object]
@@ -101,6 +102,7 @@ def test_cut_after_a_lower_seq_never_keeps_more_messages_or_turns(
     assert_sound(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS_AFTER.values(), ids=CUTS_AFTER)
 def test_cut_removes_later_turns_that_have_no_messages(
     store: Store, cut: Callable[[Conversation, int], object]

@@ -223,6 +223,7 @@ REMOVE_LAST: dict[str, Callable[[Conversation], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove", REMOVE_LAST.values(), ids=REMOVE_LAST)
 def test_removing_all_messages_of_a_summary_undoes_the_compaction(
     store: Store, remove: Callable[[Conversation], object]

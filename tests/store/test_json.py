@@ -51,6 +51,7 @@ def shared_store(make_database: MakeDatabase) -> Iterator[Store]:
         yield store
 
 
+@pytest.mark.slow
 @given(content=values, arguments=values, output=values, extra=objects)
 @example(content="a\0b", arguments="\ud800", output={"\udfff": 1}, extra={"\0": "\0"})
 @example(content={"b": 1, "a": 1.0, "": [-0.0, 0, 2**64, 1e300]}, arguments=None, output=None, extra={"b": 1, "a": 2})
@@ -69,6 +70,7 @@ def test_json_of_a_message_is_returned_unchanged(
     assert typed_repr(stored_message.extra) == typed_repr(extra)
 
 
+@pytest.mark.slow
 @given(settings=objects, metadata=objects, tools=st.lists(values, max_size=3))
 def test_json_of_a_session_is_returned_unchanged(
     shared_store: Store, settings: dict[str, Any], metadata: dict[str, Any], tools: list[Any]
@@ -243,6 +245,7 @@ def test_error_of_get_names_the_damaged_message_and_other_messages_are_readable(
 BOTH, NEITHER = "text = 'x', content = '1'", "text = NULL, content = NULL"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "field"),
     [

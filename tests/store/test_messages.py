@@ -96,6 +96,7 @@ def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurre
         assert seqs(conversation.get().messages) == [1, 2, 4]
 
 
+@pytest.mark.slow
 def test_created_at_is_stored_to_the_microsecond_in_utc(store: Store) -> None:
     created_at = datetime(2026, 4, 1, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
     new = message(created_at=created_at)
@@ -237,6 +238,7 @@ def test_empty_append_changes_nothing(store: Store, clock: Clock) -> None:
         store.conversation("k").append_messages([], after=1)
 
 
+@pytest.mark.slow
 def test_content_of_ten_megabytes_is_stored(store: Store) -> None:
     store.create("k")
     big = "Ünïcödé " * 1_310_720

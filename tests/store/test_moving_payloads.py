@@ -42,6 +42,7 @@ def everything(store: Store) -> list[Any]:
     return [(store.get(key), store.conversation(key).all_messages()) for key in KEYS]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 def test_reads_are_unchanged_after_payloads_are_moved(whole: Store) -> None:
     before = everything(whole)
@@ -57,6 +58,7 @@ def test_reads_are_unchanged_after_payloads_are_moved(whole: Store) -> None:
     assert_sound(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 def test_rows_are_unchanged_after_payloads_are_moved_and_moved_back(whole: Store) -> None:
     before = everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]
@@ -121,6 +123,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("larger_than", [4_096, None])
 def test_interrupted_move_can_be_repeated(whole: Store, larger_than: int | None) -> None:
@@ -157,6 +160,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("larger_than", [4_096, None])
 def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, larger_than: int | None) -> None:
@@ -238,6 +242,7 @@ def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
 # Doctor
 
 
+@pytest.mark.slow
 def test_doctor_reports_missing_payloads(whole: Store) -> None:
     whole.move_payloads()
     with whole.engine.begin() as connection:
@@ -253,6 +258,7 @@ def test_doctor_reports_missing_payloads(whole: Store) -> None:
     assert_sound(whole)
 
 
+@pytest.mark.slow
 def test_doctor_deletes_unused_payloads(whole: Store) -> None:
     whole.move_payloads()
     with whole.engine.begin() as connection:

@@ -277,6 +277,7 @@ def test_message_row_converts_to_a_message_with_payload_references(store: Store)
 # Damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "listing",
     [

@@ -19,6 +19,8 @@ from lango_store import Conversation, Message, Payload, Store, ToolCall
 from lango_store.interchange import export, import_path
 from lango_store.interchange.copying import copy
 
+pytestmark = pytest.mark.slow
+
 any_text = st.text(alphabet=st.characters(exclude_categories=()))  # NUL, lone surrogates and every plane
 repeated = st.sampled_from(["", "a", "data:image/png;base64,AAAA", "é" * 40, "x" * 64, '"\\\n' * 20, "1" * 63 + "\0"])
 values = json_values(any_text | repeated, max_leaves=8)

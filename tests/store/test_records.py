@@ -170,6 +170,7 @@ def test_pop_message_with_records_true_removes_the_last_entry_of_the_log(store: 
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_cut_removes_records_and_returns_the_number_of_removed_messages(store: Store) -> None:
     conversation = noted(store)
     assert conversation.truncate(after=4) == 0

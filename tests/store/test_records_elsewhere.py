@@ -61,6 +61,7 @@ def test_record_cannot_be_converted_to_openai() -> None:
 # Exports, imports and archives
 
 
+@pytest.mark.slow
 def test_records_are_kept_by_export_import_archive_and_restore(
     url: str, make_database: MakeDatabase, tmp_path: Path, clock: Clock
 ) -> None:

@@ -52,6 +52,7 @@ EDITS: dict[str, tuple[Edit, list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("edit", "remaining"), EDITS.values(), ids=list(EDITS))
 def test_edit_deletes_payloads_that_no_message_contains_anymore(store: Store, edit: Edit, remaining: list[str]) -> None:
     conversation = session_of_four(store)

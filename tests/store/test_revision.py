@@ -132,6 +132,7 @@ def test_exactly_one_of_eight_concurrent_writes_with_equal_expect_succeeds(store
         assert store.conversation(f"k{number}").info().last_seq == 1
 
 
+@pytest.mark.slow
 def test_recreated_session_never_reuses_a_revision(make_database: MakeDatabase, tmp_path: Path) -> None:
     clock = Clock()  # does not advance by itself
     with Store(make_database(), clock=clock) as store:

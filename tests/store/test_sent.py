@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from support.databases import MakeDatabase
 from support.factories import message
@@ -49,6 +50,7 @@ def test_sent_field_is_changed_by_update_and_removed_by_redaction(store: Store) 
     assert conversation.messages()[0].sent is None
 
 
+@pytest.mark.slow
 def test_sent_field_is_archived_restored_and_redacted(store: Store, tmp_path: Path) -> None:
     archive = tmp_path / "cold.db"
     store.create("k", messages=[Message.user("Hello", sent=INJECTED)])

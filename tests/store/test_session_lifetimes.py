@@ -23,6 +23,7 @@ def incarnation(store: Store, key: str = "k") -> int:
         return int(connection.execute(query).scalar_one())
 
 
+@pytest.mark.slow
 def test_every_way_to_create_a_session_assigns_a_unique_incarnation(
     store: Store, make_database: MakeDatabase, clock: Clock, tmp_path: Path
 ) -> None:

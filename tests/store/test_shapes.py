@@ -34,6 +34,7 @@ ALL_SESSIONS = {
 """Methods that concern more than one session and query every server, each with the reason."""
 
 
+@pytest.mark.slow
 @not_on_a_cluster("test_call_on_one_session_queries_one_server covers clusters")
 def test_statements_of_a_call_on_one_session_filter_by_its_key(make_postgres: MakeDatabase, tmp_path: Path) -> None:
     url = make_postgres()

@@ -171,6 +171,7 @@ def attribute(span: ReadableSpan, name: str) -> Any:
     return (span.attributes or {}).get(name)
 
 
+@pytest.mark.slow
 def test_each_method_call_has_one_span(
     watched: Store, either: Store, telemetry: Telemetry, clock: Clock, tmp_path: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_span_has_the_attributes_of_the_semantic_conventions(watched: Store, tel
     }
 
 
+@pytest.mark.slow
 def test_span_has_the_key_of_its_session(watched: Store, telemetry: Telemetry, clock: Clock, tmp_path: Path) -> None:
     watched.create("k")
     watched.conversation("k").fork("copy")
@@ -413,6 +415,7 @@ def test_error_is_recorded_without_its_text(watched: Store, telemetry: Telemetry
     assert "marzipan" not in telemetry.everything()
 
 
+@pytest.mark.slow
 def test_stored_texts_are_not_recorded(watched: Store, telemetry: Telemetry, clock: Clock, tmp_path: Path) -> None:
     word = "marzipan"
     talk = watched.open("k", user_id=word, agent_id=word, title=word, metadata={word: word}, settings={word: word})
@@ -505,6 +508,7 @@ def test_metrics_include_the_time_spent_waiting_for_a_connection(url: str, telem
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_opentelemetry_is_imported_only_with_lango_store_telemetry() -> None:
     program = (
         "import json, sys\n"

@@ -86,6 +86,7 @@ def test_transact_returns_the_result_of_its_function(url: str) -> None:
         assert store.conversation("k").messages() == [stored]
 
 
+@pytest.mark.slow
 def test_transact_retries_after_a_deadlock(make_postgres: MakeDatabase) -> None:
     with Store(make_postgres()) as store:
         store.create("a")

@@ -143,6 +143,7 @@ def test_usage_does_not_count_copied_turns_that_a_compaction_of_a_fork_discards(
         assert_sound(store)
 
 
+@pytest.mark.slow
 def test_usage_of_files_of_earlier_releases_does_not_count_copied_turns(
     store: Store, clock: Clock, tmp_path: Path
 ) -> None:
@@ -295,6 +296,7 @@ def test_token_count_given_under_two_names_is_counted_once(store: Store) -> None
     assert row.usage == {"input_tokens": 200, "prompt_tokens": 201, "cost_usd": 1.0, "total_cost_usd": 1.25}
 
 
+@pytest.mark.slow
 def test_usage_leaves_out_values_that_are_not_numbers(store: Store) -> None:
     save(store, "k", {"a": "7", "b": True, "c": [1], "d": None, "e": 1, "f": {"g": {"h": 1.5, "i": "x"}}})
     save(store, "k", {"a": 2, "b": False, "f": {"g": {"h": 1}}, "unknown": 3})
@@ -386,6 +388,7 @@ numbers = st.integers(-(2**70), 2**70) | st.floats(-1e9, 1e9)
 fields = st.recursive(numbers | st.text(), lambda inner: st.dictionaries(names, inner, max_size=3), max_leaves=6)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(names, fields | json_values(names), max_size=4), max_size=6), st.data())
 def test_usage_sums_equal_sums_computed_in_python(
     store: Store, usages: list[dict[str, Any]], data: st.DataObject

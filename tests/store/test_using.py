@@ -266,6 +266,7 @@ PARTLY_REFUSED: dict[str, Callable[[Conversation], object]] = {
 }
 
 
+@pytest.mark.slow
 @not_on_a_cluster("Citus allows no trigger that raises an error on a distributed table")
 def test_failed_append_in_callers_transaction_writes_nothing(store: Store, host_engine: sa.Engine) -> None:
     store.create("k", messages=messages(2))
@@ -283,6 +284,7 @@ def test_failed_append_in_callers_transaction_writes_nothing(store: Store, host_
     assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
 
 
+@pytest.mark.slow
 def test_ping_examine_and_stats_use_the_callers_connection(url: str, empty_url: str) -> None:
     engine = create_engine(url)
     Store(engine).create("k", messages=messages(2))

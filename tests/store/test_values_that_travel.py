@@ -44,6 +44,7 @@ def other(make_database: MakeDatabase) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.slow
 def test_backup_of_everything_holds_every_value(store: Store, other: Store, tmp_path: Path) -> None:
     fill(store)
     store.create("k", messages=messages(2))
@@ -167,6 +168,7 @@ def test_export_and_copy_report_and_leave_out_a_shared_value_with_invalid_time(
         assert other.shared_values("s").get() == {"a": 1, "c": 3}
 
 
+@pytest.mark.slow
 def test_copy_transfers_every_value(store: Store, other: Store) -> None:
     fill(store)
     store.create("k")
@@ -213,6 +215,7 @@ def execute_unchecked(store: Store, statement: str) -> None:
         connection.invalidate()
 
 
+@pytest.mark.slow
 @not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
 def test_examine_with_repair_deletes_values_without_a_session(store: Store) -> None:
     store.create("k")
@@ -224,6 +227,7 @@ def test_examine_with_repair_deletes_values_without_a_session(store: Store) -> N
     assert value_names(store) == []
 
 
+@pytest.mark.slow
 @not_on_a_cluster("a cluster can neither bypass a foreign key nor move rows to another session")
 def test_examine_reports_a_damaged_value(store: Store) -> None:
     store.create("k")
@@ -243,6 +247,7 @@ def test_examine_reports_a_damaged_value(store: Store) -> None:
     assert store.conversation("k").values.get() == {"a": 1, "b": 2}
 
 
+@pytest.mark.slow
 def test_examine_reports_a_shared_value_whose_time_has_another_format(make_sqlite: MakeDatabase) -> None:
     with Store(make_sqlite()) as store:
         store.shared_values("shared").set({"a": 1})

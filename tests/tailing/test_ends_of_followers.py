@@ -124,6 +124,7 @@ def test_closing_an_async_tail_removes_the_reader(url: str) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_cancelled_readers_are_removed(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:

@@ -39,6 +39,7 @@ def other(url: str, clock: Clock) -> Iterator[Store]:
         yield yielded
 
 
+@pytest.mark.slow
 def test_follower_gets_messages_of_this_store_and_of_other_stores(store: Store, other: Store) -> None:
     store.create("k", messages=messages(2))
     with follower(store) as reader:
@@ -114,6 +115,7 @@ def test_followers_of_different_sessions_get_only_messages_of_their_session(stor
 # Shared reads
 
 
+@pytest.mark.slow
 def test_readers_at_the_end_of_the_log_share_one_database_read(url: str, engine: sa.Engine) -> None:
     texts: list[str] = []
     with Store(engine, on_statement=lambda text, _: texts.append(text)) as store, Store(url) as other:
@@ -134,6 +136,7 @@ def test_readers_at_the_end_of_the_log_share_one_database_read(url: str, engine:
             reader.end()
 
 
+@pytest.mark.slow
 def test_reader_that_lags_behind_reads_from_the_database_until_it_has_caught_up(store: Store) -> None:
     conversation = store.open("k")
     late = store.conversation("k").tail()

@@ -106,6 +106,7 @@ def test_long_log_is_read_in_pages_without_gaps(store: Store) -> None:
     assert [event.seq for event in events if isinstance(event, Changed)] == [451, 452, 453, 454]
 
 
+@pytest.mark.slow
 def test_many_changes_are_read_in_pages_without_gaps(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     for number in range(250):

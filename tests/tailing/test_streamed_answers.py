@@ -135,6 +135,7 @@ def test_surrogate_pair_divided_between_two_writes_is_sent_whole(store: Store, c
     assert pieces([first, *stored(store, first.cursor)]) == [("t", 0, "a \ud83d"), ("t", 0, "a \N{GRINNING FACE}!")]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_pieces_arrive_in_order_and_once_across_reconnects(
     store: Store, texts: list[str], choose: random.Random
@@ -154,6 +155,7 @@ def test_pieces_arrive_in_order_and_once_across_reconnects(
     assert text_of(events) == turn.draft_text
 
 
+@pytest.mark.slow
 def test_followers_get_pieces_of_a_draft_and_the_end_of_the_draft(store: Store, conversation: Conversation) -> None:
     with follower(store) as early:
         until_waiting(store)
