@@ -75,8 +75,6 @@ _NEED_POSTGRESQL = {"make_postgres", "postgres_databases", "server_url", "admini
 def pytest_itemcollected(item: pytest.Item) -> None:
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     if "postgresql" in parameters or _NEED_POSTGRESQL & set(getattr(item, "fixturenames", ())):
-    )
-    if "postgresql" in parameters or _NEED_POSTGRESQL & set(getattr(item, "fixturenames", ())):
         item.add_marker("postgresql")
 
 
