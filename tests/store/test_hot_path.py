@@ -177,7 +177,7 @@ OWN_CALLS: dict[str, tuple[Callable[[Conversation], object], int]] = {
     "save_turn": (lambda conversation: conversation.save_turn([message()]), 52),
     "turn": (run_turn, 118),
     "get": (lambda conversation: conversation.get(), 42),
-    "history": (lambda conversation: conversation.history(), 72),
+    "history": (lambda conversation: conversation.history(), 122),
 }
 """Frequent calls, and how many functions of the package each of them runs."""
 
