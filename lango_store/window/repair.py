@@ -217,16 +217,15 @@ class Repairer:
                             open_calls[call.id].append((asker, index))
                 entries.append(asker or message)
                 continue
-            seq, index = self._recorded.get(message.seq, (0, 0))
-            if seq in by_seq and index < len(by_seq[seq].results):
-                exchange = by_seq[seq]
-            else:
-                found = None if message.seq in self._recorded else _call_of(message, asker, open_calls)
-                if found is None:
-                    self._leave_out(message, asker)
-                    continue
-                exchange, index = found
-                open_calls[exchange.message.tool_calls[index].id].remove(found)
+            if message.seq in self._recorded:
+                seq, index = self._recorded[message.seq]
+                found = (by_seq[seq], index) if seq in by_seq and index < len(by_seq[seq].results) else None
+            elif (found := _call_of(message, asker, open_calls)) is not None:
+                open_calls[found[0].message.tool_calls[found[1]].id].remove(found)
+            if found is None:
+                self._leave_out(message, asker)
+                continue
+            exchange, index = found
             if exchange.results[index] is not None:
                 self._leave_out(message, exchange)
                 continue

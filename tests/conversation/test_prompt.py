@@ -172,7 +172,7 @@ def asked(*ids: str) -> Message:
 
 
 def closed_in(*talk: Message) -> list[str | None]:
-    return [each.tool_call_id for each in close_calls(talk) if each not in talk]
+    return [each.tool_call_id for each in close_calls(talk) if each.extra == {"failed": True}]
 
 
 def test_close_calls_adds_a_result_for_each_call_that_has_none() -> None:
@@ -208,8 +208,9 @@ def test_close_calls_changes_only_results_and_is_idempotent(conversation: list[M
     assert without_results(closed) == without_results(conversation)
     results = 0
     for position, each in enumerate(closed):
-        following = closed[position + 1 : position + 1 + len(each.tool_calls)]
-        assert [one.role.canonical for one in following] == [MessageRole.TOOL for _ in each.tool_calls]
+        asked = each.tool_calls if each.role.canonical is MessageRole.ASSISTANT else []
+        following = closed[position + 1 : position + 1 + len(asked)]
+        assert [one.role.canonical for one in following] == [MessageRole.TOOL for _ in asked]
         results += len(following)
     assert results == sum(each.role.canonical is MessageRole.TOOL for each in closed)
 

@@ -56,10 +56,11 @@ def marks_in(prompt: window.Prompt, marks: list[str]) -> list[str]:
 @settings(max_examples=LOGS)
 @given(log=damaged_logs(), cut=st.none() | st.integers(1, 8))
 def test_provider_accepts_the_prompt_of_any_log(format: Any, log: list[Message], cut: int | None) -> None:
-    covered, marks = marked(numbered(log)[-(cut or 0) :])
-    prompt = window.prompt(covered, format)
-    assert faults(prompt, format) == []
-    assert marks_in(prompt, marks) == marks
+    for is_stored in (True, False):  # messages that are not stored all have the seq 0
+        covered, marks = marked((numbered(log) if is_stored else log)[-(cut or 0) :])
+        prompt = window.prompt(covered, format)
+        assert faults(prompt, format) == []
+        assert marks_in(prompt, marks) == marks
 
 
 def change(store: Store, conversation: Conversation, kind: str, log: list[Message], number: int) -> Conversation:
