@@ -28,7 +28,7 @@ async def go_on(point: str) -> None:
     pass
 
 
-class Model(LLMProvider):
+class Model(LLMProvider):  # type: ignore[misc]
     """A model that asks for the weather in two cities, and answers everything else."""
 
     def __init__(self, reach: Reach = go_on) -> None:
@@ -48,7 +48,7 @@ class Model(LLMProvider):
         return LLMResponse("I will look.", calls, "tool_calls")
 
 
-class Weather(Tool):
+class Weather(Tool):  # type: ignore[misc]
     name = "get_weather"
     description = "The weather in a city"
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}  # noqa: RUF012
