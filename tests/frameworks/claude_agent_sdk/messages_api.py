@@ -11,9 +11,12 @@ Blocks = list[dict[str, Any]]
 
 TOOL = "mcp__desk__get_weather"
 
+CITIES = {"Oslo": "", "Rome": "b"}
+"""The cities that the model knows, with the end of the id of a call for each."""
+
 
 class MessagesApi:
-    """The model: it answers a question about the weather with a tool call, and everything else with text.
+    """The model: it answers a question about the weather with a call for each city, and everything else with text.
 
     `asked` has the messages of each request. While `mute` is set, tool results are not answered.
     """
@@ -49,16 +52,19 @@ class MessagesApi:
         if results and self.mute:
             self._over.wait()
             return None
-        called = not results and "Weather" in texts(last)[-1]
-        text = {"type": "text", "text": "I will look." if called else f"Answer {number}."}
-        call = {"type": "tool_use", "id": f"toolu_{number}", "name": TOOL, "input": {"city": "Oslo"}}
+        cities = [city for city in CITIES if not results and city in texts(last)[-1]]
+        text = {"type": "text", "text": "I will look." if cities else f"Answer {number}."}
+        calls = [
+            {"type": "tool_use", "id": f"toolu_{number}{CITIES[city]}", "name": TOOL, "input": {"city": city}}
+            for city in cities
+        ]
         return {
             "id": f"msg_{number}",
             "type": "message",
             "role": "assistant",
             "model": question["model"],
-            "content": [text, call] if called else [text],
-            "stop_reason": "tool_use" if called else "end_turn",
+            "content": [text, *calls],
+            "stop_reason": "tool_use" if calls else "end_turn",
             "stop_sequence": None,
             "usage": {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3},
         }

@@ -19,6 +19,7 @@ from claude_agent_sdk import (
     project_key_for_directory,
 )
 from frameworks.claude_agent_sdk.messages_api import TOOL, MessagesApi, blocks, texts
+from support.prompt_rules import faults
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
@@ -104,6 +105,54 @@ def test_killed_agent_continues_and_model_sees_each_message_once(url: str, api: 
         ids = [entry["uuid"] for entry in after if "uuid" in entry]
         assert len(ids) == len(set(ids))
         assert store.conversation(key).total_usage()["output_tokens"] == 5 * (2 if NEWER else 3)
+
+
+def test_model_gets_a_result_of_each_call_after_a_crash_at_each_entry(
+    url: str, api: MessagesApi, tmp_path: Path
+) -> None:
+    done = agent(url, api, tmp_path, "Weather in Oslo and Rome?")
+    assert done.returncode == 0, done.stderr
+    session, project = done.stdout.split()[0], project_key_for_directory(tmp_path / "work")
+
+    async def continued(store: Store, entries: list[Any]) -> None:
+        """Resume a session that ends with these entries, and check what the model gets."""
+        key: Any = {"project_key": project, "session_id": str(uuid.uuid4())}
+        sessions = LangoSessionStore(store)
+        before = json.loads(json.dumps(entries).replace(session, key["session_id"]))
+        await sessions.append(key, before)
+        done = agent(url, api, tmp_path, "And now?", key["session_id"])
+        assert done.returncode == 0, done.stderr
+        assert faults(api.asked[-1], "anthropic") == []
+        assert texts(blocks(api.asked[-1][-1])) == ["And now?"]
+        after = await sessions.load(key)
+        assert after is not None
+        assert after[: len(before)] == before
+
+    with Store(url) as store:
+        entries = asyncio.run(LangoSessionStore(store).load({"project_key": project, "session_id": session}))
+        assert entries is not None
+        said: Any = [(end, entry) for end, entry in enumerate(entries, 1) if "message" in entry]
+        contents = [block["type"] for _, entry in said for block in blocks(entry["message"])]
+        assert sorted(contents) == ["text"] * 3 + ["tool_result"] * 2 + ["tool_use"] * 2
+        for end, _ in said[:-1]:
+            asyncio.run(continued(store, entries[:end]))
+
+
+@pytest.mark.parametrize("stored", range(1, 5))
+def test_model_gets_a_result_of_each_call_after_a_crash_of_another_program(
+    url: str, api: MessagesApi, tmp_path: Path, stored: int
+) -> None:
+    project, session = project_key_for_directory(tmp_path / "work"), str(uuid.uuid4())
+    calls = [ToolCall(id=f"call_{city}", name=TOOL, arguments={"city": city}) for city in ("Oslo", "Rome")]
+    results = [Message.tool("-3 °C", tool_call_id=call.id) for call in calls]
+    log = [Message.user("How cold is it?"), Message.assistant("I will look.", tool_calls=calls), *results]
+    with Store(url) as store:
+        store.create(f"{project}:{session}", messages=log[:stored])
+        before = store.conversation(f"{project}:{session}").messages()
+        done = agent(url, api, tmp_path, "And now?", session)
+        assert done.returncode == 0, done.stderr
+        assert faults(api.asked[-1], "anthropic") == []
+        assert store.conversation(f"{project}:{session}").messages()[:stored] == before
 
 
 def test_sdk_continues_sessions_of_other_programs_and_redacted_sessions(
