@@ -13,7 +13,7 @@ from support.pages import PAGES, blocks_by_place, commands
 from support.paths import ROOT
 
 SCRIPTS = blocks_by_place("sh")
-MAKEFILE = (ROOT / "Makefile").read_text().replace("$(BIN)/", "")
+MAKEFILE = (ROOT / "Makefile").read_text().replace("$(BIN)/", "").replace('"', "")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]
 CLI_COMMANDS = {name.removeprefix("lango-store "): command for name, command in command_pages.commands()}
