@@ -142,6 +142,7 @@ def pager(long: str, tmp_path: Path) -> dict[str, str]:
     return {"PAGER": str(file)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 80])
 def test_show_uses_pager_only_for_long_output(long: str, pager: dict[str, str], columns: int) -> None:
     shown, code = run_on_terminal("sessions", "show", "long", "--url", long, columns=columns, environment=pager)
@@ -153,6 +154,7 @@ def test_show_uses_pager_only_for_long_output(long: str, pager: dict[str, str], 
         assert ("the pager:" in shown, "message 120." in shown, code) == (False, True, 0)
 
 
+@pytest.mark.slow
 def test_show_prints_only_the_last_50_messages_through_a_pager(long: str, pager: dict[str, str]) -> None:
     shown, code = run_on_terminal("sessions", "show", "long", "--url", long, environment=pager)
     assert (shown.startswith("the pager:"), code) == (True, 0)
@@ -216,6 +218,7 @@ def test_characters_that_the_output_encoding_lacks_are_escaped(url: str, encodin
     assert "\\u2603 \\u6f22\\u5b57 \\U0001f389" in shown
 
 
+@pytest.mark.slow
 def test_bidirectional_control_characters_are_made_visible(url: str) -> None:
     controls = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\x9b"
     with Store(url) as store:

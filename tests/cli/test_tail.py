@@ -65,6 +65,7 @@ def read_until(text: str, lines: Iterator[str]) -> None:
     assert any(text in line for line in lines)
 
 
+@pytest.mark.slow
 def test_followed_session_is_printed_while_it_is_being_written(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k", messages=[message("first")])

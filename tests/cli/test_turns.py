@@ -76,6 +76,7 @@ def test_turns_command_without_the_open_option_prints_help(options: tuple[str, .
     assert "release" in done.stdout
 
 
+@pytest.mark.slow
 def test_turns_command_refuses_options_before_a_subcommand(open_turns: tuple[str, datetime, datetime]) -> None:
     url, *_ = open_turns
     for options in (("--url", url), ("--open",), ("--json",)):

@@ -54,6 +54,7 @@ def run_in_threads(number: int, work: Callable[[int], None]) -> None:
         list(pool.map(start, range(number)))
 
 
+@pytest.mark.slow
 def test_all_messages_that_eight_threads_append_to_one_session_are_stored(store: Store) -> None:
     store.create("k")
 
@@ -65,6 +66,7 @@ def test_all_messages_that_eight_threads_append_to_one_session_are_stored(store:
     assert_complete(store)
 
 
+@pytest.mark.slow
 def test_all_messages_that_eight_threads_append_to_a_store_in_memory_are_stored() -> None:
     with Store("sqlite://", migrate=True) as store:
         store.create("k")
@@ -258,6 +260,7 @@ def test_append_to_a_locked_file_raises_database_busy(make_sqlite: MakeDatabase)
     holder.dispose()
 
 
+@pytest.mark.slow
 @not_on_a_cluster("lock_timeout of a connection does not reach the workers; ALTER ROLE … SET lock_timeout does")
 def test_append_to_a_locked_session_raises_database_busy_after_lock_timeout(make_postgres: MakeDatabase) -> None:
     url = make_postgres()

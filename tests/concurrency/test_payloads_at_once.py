@@ -136,6 +136,7 @@ def test_payload_loaded_during_edits_is_returned_whole_or_raises_payload_not_fou
         assert reader.result() <= {"x", "not found"}
 
 
+@pytest.mark.slow
 def test_large_string_stays_while_a_message_has_it_despite_concurrent_removals(store: Store) -> None:
     """Each thread appends the same string and removes it again, so that it is released and inserted all the time."""
     conversation = store.open("k")

@@ -119,6 +119,7 @@ def log_size(file: Path) -> int:
     return Path(f"{file}-wal").stat().st_size
 
 
+@pytest.mark.slow
 def test_no_other_connection_can_commit_during_a_checkpoint(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:

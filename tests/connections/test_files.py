@@ -101,6 +101,7 @@ def _bound(*words: str) -> subprocess.CompletedProcess[str]:
     return run_program(BOUND_BY_RIGHTS, *words)
 
 
+@pytest.mark.slow
 def test_list_command_on_a_read_only_file_shows_writes_of_another_process(shelf: Path) -> None:
     path = shelf / "agent.db"
     with Store(f"sqlite:///{path}", migrate=True) as store:
@@ -153,6 +154,7 @@ def test_uri_of_a_database_in_memory_creates_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_name_that_looks_like_a_uri_is_a_file_name_without_uri_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

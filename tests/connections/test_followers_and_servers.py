@@ -64,6 +64,7 @@ def test_follower_pauses_between_tries_to_reach_an_unreachable_server(
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.pgbouncer
 def test_followers_get_messages_through_pgbouncer(make_postgres: MakeDatabase, server_url: sa.URL) -> None:
     url = make_postgres()

@@ -84,6 +84,7 @@ store = Store(engine)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES.keys())
 def test_forked_process_loses_no_message_when_the_parent_closes_the_store(file: Path, make: str) -> None:
     """If a child used the lock table that it inherits, it would append without locks, and its log could be deleted."""

@@ -32,6 +32,7 @@ def test_alembic_autogenerate_of_the_application_ignores_tables_of_the_store(eng
     assert [(what, table.name) for what, table in differences] == [("add_table", "host_order")]
 
 
+@pytest.mark.slow
 def test_migrations_do_not_change_tables_or_alembic_version_of_the_application(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:

@@ -88,6 +88,7 @@ READS: Final[dict[str, Callable[[Store], Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_replica_answers_reads_while_primary_is_down(
     store: Store, primary: PostgresServer, replica: PostgresServer, tmp_path: Any
 ) -> None:
@@ -109,6 +110,7 @@ def test_replica_answers_reads_while_primary_is_down(
         primary.resume()
 
 
+@pytest.mark.slow
 def test_primary_answers_a_read_during_which_the_replica_fails(
     store: Store, primary: PostgresServer, replica: PostgresServer
 ) -> None:

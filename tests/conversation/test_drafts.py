@@ -417,6 +417,7 @@ def test_draft_is_not_in_the_window_the_counters_or_exports_to_other_systems(sto
                 assert b"oak" not in exported
 
 
+@pytest.mark.slow
 @not_on_a_cluster("a search index is refused on distributed tables")
 def test_search_finds_neither_drafts_nor_inbox_messages(store: Store, url: str) -> None:
     schema.enable_search(url)

@@ -16,6 +16,7 @@ from lango_store._operations.binds import INBOX
 from lango_store.testing import Clock
 
 
+@pytest.mark.slow
 def test_turn_stores_large_strings_as_payloads_and_returns_whole_messages(either_store: Store) -> None:
     conversation = either_store.open("k")
     with conversation.turn("t") as turn:

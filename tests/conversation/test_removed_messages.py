@@ -41,6 +41,7 @@ def session_with_copies(store: Store, **fields: Any) -> Conversation:
     return conversation
 
 
+@pytest.mark.slow
 def test_deletion_of_a_session_deletes_copies_of_removed_messages(keeping: Store) -> None:
     session_with_copies(keeping)
     keeping.delete("k")
@@ -129,6 +130,7 @@ def test_fork_contains_no_text_or_payload_of_a_removed_message(keeping: Store) -
     assert_sound(keeping)
 
 
+@pytest.mark.slow
 def test_backup_contains_no_text_or_payload_of_a_removed_message(
     keeping: Store, make_database: MakeDatabase, tmp_path: Path
 ) -> None:

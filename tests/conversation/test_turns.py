@@ -220,6 +220,7 @@ usages = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(usages, max_size=5))
 def test_total_usage_sums_nested_numbers(usage_list: list[dict[str, Any]]) -> None:
     def numbers(value: Any) -> int:

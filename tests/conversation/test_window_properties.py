@@ -115,6 +115,7 @@ def test_legal_suffix_returns_the_longest_suffix_that_providers_accept(
     assert not any(is_legal(conversation, longer) for longer in range(len(conversation) - most, start))
 
 
+@pytest.mark.slow
 @given(conversation=conversations(), need=st.integers(1, 60) | st.just(EVERYTHING))
 @example(conversation=rows("u a:c1 a:c2 t:c2 t:c1 u"), need=1)
 def test_eviction_never_separates_a_call_from_its_results(conversation: list[Message], need: int) -> None:
@@ -155,6 +156,7 @@ def test_fit_meets_the_budget_or_evicts_everything_possible(conversation: list[M
         assert remaining == evict(conversation, plan_eviction(conversation, EVERYTHING))
 
 
+@pytest.mark.slow
 @given(conversation=conversations(), max_tokens=st.integers(0, 60))
 def test_tail_within_returns_the_longest_tail_that_fits_the_budget(
     conversation: list[Message], max_tokens: int

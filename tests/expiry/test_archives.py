@@ -191,6 +191,7 @@ def test_session_that_returns_from_a_backup_is_archived_once(store: Store, clock
     assert sorted(map(str, contents)) == ["first", "second", "third"]
 
 
+@pytest.mark.slow
 def test_purge_that_was_rolled_back_leaves_one_copy_in_the_archive(store: Store, archive: str) -> None:
     store.create("k", messages=messages(2))
     with store.engine.connect() as connection:
@@ -204,6 +205,7 @@ def test_purge_that_was_rolled_back_leaves_one_copy_in_the_archive(store: Store,
     assert store.restore(archive, "k").messages[-1].content == "late"
 
 
+@pytest.mark.slow
 def test_sessions_of_a_user_can_be_deleted_from_an_archive_without_a_trace(store: Store, cold: Path) -> None:
     for user in ("ann", "bob"):
         store.create(user, user_id=user, messages=[message(f"secretword{user} " * 50)] * 20)

@@ -56,6 +56,7 @@ def test_delete_command_prints_the_number_of_sessions_and_requires_confirmation(
         assert [info.key for info in store.iter_sessions()] == ["chat:2"]
 
 
+@pytest.mark.slow
 def test_delete_command_deletes_a_damaged_session(filled: str) -> None:
     with Store(filled) as store, store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET last_seq = -1 WHERE key = 'chat:0'")
@@ -63,6 +64,7 @@ def test_delete_command_deletes_a_damaged_session(filled: str) -> None:
     assert (done.stdout, done.returncode) == ("deleted 2 sessions\n", 0)
 
 
+@pytest.mark.slow
 def test_show_command_does_not_revive_an_expired_session(url: str) -> None:
     with Store(url, clock=lambda: datetime.now(UTC) - 9 * DAY) as store:
         store.create("old", ttl=DAY, messages=messages(2))

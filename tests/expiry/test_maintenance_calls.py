@@ -56,6 +56,7 @@ def test_list_command_prints_sessions(filled: str) -> None:
         assert [json.loads(line)["key"] for line in out.splitlines()] == found, words
 
 
+@pytest.mark.slow
 def test_show_command_prints_messages(filled: str) -> None:
     done = run("sessions", "show", "chat:0", "--url", filled)
     assert done.returncode == 0, done.stderr
@@ -280,6 +281,7 @@ def test_commands_can_read_but_not_change_a_read_only_file(make_sqlite: MakeData
         assert "writable" in done.stderr
 
 
+@pytest.mark.slow
 def test_delete_command_on_a_locked_database_exits_3(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:

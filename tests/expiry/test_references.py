@@ -121,6 +121,7 @@ def test_purge_skips_a_session_if_its_messages_or_cascading_rows_are_referenced(
     assert (report.sessions, report.held) == (1, held)
 
 
+@pytest.mark.slow
 @not_on_a_cluster("Citus allows no foreign key from a table on one node to distributed tables")
 def test_foreign_key_with_on_delete_set_null_does_not_prevent_the_purge(
     store: Store, engine: sa.Engine, clock: Clock

@@ -215,6 +215,7 @@ with Store(sys.argv[2]) as target:
 """
 
 
+@pytest.mark.slow
 def test_killed_import_keeps_committed_batches_and_can_be_continued(source: Store, target: Store, folder: Path) -> None:
     path = export_of_20(source, folder)
     done = run_program(KILLED, str(path), target.engine.url.render_as_string(hide_password=False))
@@ -247,6 +248,7 @@ def test_file_is_validated_to_its_end_before_the_first_batch_is_stored(
         assert (target.count(), report.keys) == (0, [])
 
 
+@pytest.mark.slow
 def test_append_between_import_batches_does_not_wait(
     source: Store, target: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

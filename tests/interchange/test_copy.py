@@ -30,6 +30,7 @@ def test_copy_preserves_every_row_between_sqlite_and_postgresql(source: Store, t
     assert report.messages == sum("seq" in row for rows in all_fields(source).values() for row in rows)
 
 
+@pytest.mark.slow
 def test_copy_transfers_drafts_and_inbox_but_no_lease(source: Store, target: Store) -> None:
     stored = stream_and_enqueue(source)
     assert copy(source, target).copied == 1
@@ -62,6 +63,7 @@ def test_copy_detects_a_difference_in_any_session_column(source: Store, target: 
     assert copy(source, target).differing == ["k"]
 
 
+@pytest.mark.slow
 def test_copy_transfers_several_batches_of_sessions_and_pages_of_messages(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +170,7 @@ def test_copy_to_a_database_without_tables_names_the_upgrade_command(
     assert "copying" not in done.stderr
 
 
+@pytest.mark.slow
 def test_copy_shows_a_progress_bar_on_a_terminal_only(make_sqlite: MakeDatabase) -> None:
     source, target = make_sqlite(), make_sqlite()
     with Store(source) as store:

@@ -315,6 +315,7 @@ def test_import_accepts_a_turn_without_messages_and_an_empty_compaction(target: 
     every_method_works(target)
 
 
+@pytest.mark.slow
 def test_backup_reports_and_omits_session_that_cannot_be_imported(
     make_database: MakeDatabase, target: Store, tmp_path: Path
 ) -> None:

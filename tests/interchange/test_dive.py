@@ -101,6 +101,7 @@ def test_unknown_lines_and_members_are_reported_and_omitted(tmp_path: Path) -> N
     assert lines(dive.write(draft, tmp_path / "out")) == sound
 
 
+@pytest.mark.slow
 def test_fields_without_a_column_survive_two_round_trips(tmp_path: Path, make_database: MakeDatabase) -> None:
     path = file(
         tmp_path,

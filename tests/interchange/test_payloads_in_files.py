@@ -40,6 +40,7 @@ def lose_a_payload(store: Store) -> None:
 # Backups and copies
 
 
+@pytest.mark.slow
 def test_backup_has_each_payload_once_and_restores_it(store: Store, target: Store, tmp_path: Path) -> None:
     fill(store)
     export(store, tmp_path / "backup.jsonl", "jsonl", everything=True)

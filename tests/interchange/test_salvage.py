@@ -152,6 +152,7 @@ def test_salvage_recreates_lost_session_row(sound: Store, damaged_file: Path, ur
     assert {each.key for each in report.missing if "its row is lost" in each.reason} == set(KEYS)
 
 
+@pytest.mark.slow
 def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
     file = Path(make_sqlite().removeprefix("sqlite:///"))
     with Store(f"sqlite:///{file}", payloads=10) as source:

@@ -77,6 +77,7 @@ def test_imported_session_has_the_values_of_the_file() -> None:
     assert (found[2].tool_call_id, found[2].name) == ("call_1", "ls")
 
 
+@pytest.mark.slow
 def test_file_is_unchanged_after_two_round_trips(tmp_path: Path, make_database: MakeDatabase) -> None:
     assert carried(make_database, FILE, tmp_path, "shepherd").read_bytes() == FILE.read_bytes()
 

@@ -90,6 +90,7 @@ def test_doctor_exits_1_for_damage_that_only_sqlite_itself_finds(damaged_file: P
     assert "the file is damaged" in done.stdout
 
 
+@pytest.mark.slow
 def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
     engine = create_engine(f"sqlite:///{damaged_file}")
     cut = False
@@ -103,6 +104,7 @@ def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
     with opened(damaged_file) as store:
         store.shared_values("shared").set({f"v{n}": n for n in range(6)})

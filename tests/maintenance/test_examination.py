@@ -121,6 +121,7 @@ def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
     assert "lango_turn" in finding.detail
 
 
+@pytest.mark.slow
 def test_doctor_finds_nothing_in_a_used_store(filled: Store) -> None:
     filled.conversation("chat:9").truncate(after=3)
     filled.conversation("chat:7").clear()
@@ -257,6 +258,7 @@ def test_repair_tolerates_a_session_that_is_deleted_or_repaired_meanwhile(
         assert [finding for finding in store.examine() if finding.name != "settings"] == []
 
 
+@pytest.mark.slow
 def test_doctor_does_not_confuse_summaries_of_two_sessions(store: Store) -> None:
     for key, count in (("a", 2), ("b", 5)):
         store.create(key, messages=messages(count))
@@ -340,6 +342,7 @@ def waiting(store: Store) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> None:
     assert [finding for finding in waiting.examine() if finding.name != "settings"] == []
 

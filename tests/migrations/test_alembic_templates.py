@@ -175,6 +175,7 @@ def test_upgrade_on_a_connection_without_a_transaction_leaves_alembic_to_commit(
     assert notes(empty_url) == ["kept"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("metadata")
 def test_autogenerate_writes_the_type_of_a_foreign_key_to_a_session_with_public_names(
     tmp_path: Path, empty_url: str

@@ -96,6 +96,7 @@ def test_indexes_do_not_depend_on_the_collation_library(make_postgres: MakeDatab
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_upgrade_to_revision_0108_keeps_tables_and_rebuilds_the_indexes_of_identifiers(undistributed: str) -> None:
     schema.downgrade(undistributed, "0107")
     engine = create_engine(undistributed)
@@ -304,6 +305,7 @@ def test_migration_of_a_locked_table_raises_database_busy_after_lock_timeout(mak
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_failed_migration_changes_nothing(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
@@ -415,6 +417,7 @@ def test_upgrade_to_unknown_revision_is_refused(empty_url: str) -> None:
         schema.upgrade(empty_url, "nonsense")
 
 
+@pytest.mark.slow
 def test_migration_runs_on_a_plain_engine_of_the_application(empty_url: str) -> None:
     engine = sa.create_engine(empty_url)
     assert schema.upgrade(engine) == SCHEMA_REVISION

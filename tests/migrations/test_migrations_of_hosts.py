@@ -77,6 +77,7 @@ def assert_both_are_there(url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_migrations_of_the_application_run_after_the_file_env_py_upgraded_the_store(
     tmp_path: Path, empty_url: str, way: str
@@ -129,6 +130,7 @@ def test_upgrade_commits_only_a_transaction_that_it_began(empty_url: str) -> Non
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_failed_upgrade_leaves_callers_transaction_usable(empty_url: str) -> None:
     engine = create_engine(empty_url)
     with engine.begin() as connection:
@@ -143,6 +145,7 @@ def test_failed_upgrade_leaves_callers_transaction_usable(empty_url: str) -> Non
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_upgrade_in_callers_transaction_keeps_rows_and_downgrade_is_refused_on_sqlite(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_examine_finds_no_fault_in_an_index_of_non_ascii_words(store: Store, tex
     assert findings(store) == []
 
 
+@pytest.mark.slow
 def test_enable_search_resumes_after_a_kill(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lango_store._operations.pace._FIRST", 10)
 
@@ -174,6 +175,7 @@ def test_search_index_is_ignored_by_autogenerate_and_dropped_by_downgrade(filled
     assert objects(filled.engine) == set()
 
 
+@pytest.mark.slow
 def test_search_index_works_after_an_upgrade_but_needs_a_rebuild_after_a_sqlite_downgrade(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +305,7 @@ def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) ->
 # Roles and schemas
 
 
+@pytest.mark.slow
 def test_role_without_grants_on_the_search_index_can_write_but_not_search(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)

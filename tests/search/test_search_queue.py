@@ -99,6 +99,7 @@ def test_search_in_a_read_only_sqlite_file_counts_messages_not_yet_indexed(make_
     assert ([hit.seq for hit in page.items], page.waiting) == ([1], 1)
 
 
+@pytest.mark.slow
 def test_search_in_callers_transaction_takes_no_lock(indexed: Store) -> None:
     indexed.create("a", messages=[message("oslo"), message("bergen")])
     with indexed.engine.connect() as connection:
@@ -170,6 +171,7 @@ def test_redacted_words_leave_the_sqlite_file_at_once_and_deleted_words_at_the_n
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_redaction_removes_words_from_the_postgresql_index_at_once(make_postgres: MakeDatabase) -> None:
     url = make_postgres()
     schema.enable_search(url)

@@ -124,6 +124,7 @@ def test_delete_with_children_checks_revision_of_parent(filled: Store) -> None:
     assert keys(filled) == sorted(NEIGHBORS)
 
 
+@pytest.mark.slow
 def test_concurrent_delete_with_children_leaves_no_orphan(store: Store) -> None:
     def add(number: int, start: Barrier) -> None:
         start.wait()
@@ -199,6 +200,7 @@ def test_delete_where_with_children_also_deletes_descendants_of_other_users(stor
     assert keys(store) == ["other"]
 
 
+@pytest.mark.slow
 def test_archived_session_is_restored_with_or_without_its_children(filled: Store, clock: Clock, tmp_path: Path) -> None:
     cold = tmp_path / "cold.db"
     before = {key: filled.get(key).messages for key in FAMILY}

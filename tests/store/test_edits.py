@@ -369,6 +369,7 @@ def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> Non
     assert [m.content for m in store.conversation("k").messages()] == ["(redacted)", "whole again"]
 
 
+@pytest.mark.slow
 def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, clock: Clock, tmp_path: Path) -> None:
     conversation = session_of_three(store)
     conversation.compact(lambda window: [message("summary"), message("of all")])

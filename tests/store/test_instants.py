@@ -21,6 +21,7 @@ spans = st.timedeltas(MICROSECOND, MAX_TTL) | st.timedeltas(MICROSECOND, timedel
 _numbers = itertools.count()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(now=moments, ttl=spans, later=st.timedeltas(timedelta(0), timedelta(days=400)))
 @example(now=datetime(2026, 1, 1, tzinfo=UTC), ttl=MAX_TTL - MICROSECOND, later=MICROSECOND)

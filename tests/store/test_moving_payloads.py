@@ -209,6 +209,7 @@ def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:
 # Command line and statistics
 
 
+@pytest.mark.slow
 def test_payloads_move_command_moves_strings_out_and_back(whole: Store, url: str) -> None:
     before = everything(whole)
     assert run("payloads", "move", "--url", url).stdout == "changed 12 messages\n"
@@ -275,6 +276,7 @@ def test_doctor_deletes_unused_payloads(whole: Store) -> None:
     assert_sound(whole)
 
 
+@pytest.mark.slow
 def test_doctor_reports_a_changed_payload(whole: Store) -> None:
     whole.move_payloads()
     with whole.engine.begin() as connection:

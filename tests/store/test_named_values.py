@@ -69,6 +69,7 @@ def test_values_are_sorted_by_name_and_filtered_by_prefix(store: Store) -> None:
         assert list(named.get("none")) == []
 
 
+@pytest.mark.slow
 def test_values_are_sorted_without_an_index_scan(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     with Store(engine) as store:
@@ -166,6 +167,7 @@ def test_fork_copies_the_current_values(store: Store) -> None:
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_archive_keeps_the_values_of_a_session(store: Store, clock: Clock, tmp_path: Path) -> None:
     store.create("k", ttl=HOUR, messages=messages(1))
     store.conversation("k").values.set(VALUES)

@@ -50,6 +50,7 @@ def test_pages_contain_each_message_once_and_are_limited_in_size(url: str, conte
         assert sum(map(size_of, page[:-1])) < 1_000
 
 
+@pytest.mark.slow
 def test_rows_are_read_in_order_of_seq_without_an_index(undistributed: str) -> None:
     engine = create_engine(undistributed, connect_args=AS_ROWS_LIE)
     store = filled(engine, "x" * 300)

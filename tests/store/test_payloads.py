@@ -310,6 +310,7 @@ def test_damaged_payloads_column_raises_damaged_message(make_sqlite: MakeDatabas
         assert_sound(store)
 
 
+@pytest.mark.slow
 def test_sqlite_file_contains_equal_strings_once(make_sqlite: MakeDatabase) -> None:
     url = make_sqlite()
     with Store(url) as store:

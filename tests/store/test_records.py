@@ -64,6 +64,7 @@ def test_reads_with_records_true_return_records_after_a_summary(store: Store) ->
     assert contents(conversation.messages(last=1, records=True)) == ["later"]
 
 
+@pytest.mark.slow
 def test_session_with_only_records_can_be_compacted_with_records_true(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.begin_compaction() is None
@@ -74,6 +75,7 @@ def test_session_with_only_records_can_be_compacted_with_records_true(store: Sto
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_session_with_only_records_has_an_empty_window(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
     assert conversation.messages() == conversation.get().messages == conversation.messages(last=3) == []
@@ -99,6 +101,7 @@ def test_create_with_records_returns_the_session_that_get_returns(store: Store) 
     assert store.create("of records", messages=[record()]) == store.get("of records")
 
 
+@pytest.mark.slow
 def test_records_and_messages_are_counted_separately(store: Store) -> None:
     conversation = noted(store)
     conversation.append_messages([record(tokens=100), message(tokens=5)])
@@ -184,6 +187,7 @@ def test_cut_removes_records_and_returns_the_number_of_removed_messages(store: S
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_record_is_updated_redacted_and_deleted_like_a_message(store: Store) -> None:
     conversation = noted(store)
     window_before = conversation.messages()

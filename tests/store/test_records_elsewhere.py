@@ -114,6 +114,7 @@ def test_nanobot_message_with_role_record_is_imported_as_message(url: str, tmp_p
         assert Path(str(exported.path)).read_text().splitlines()[1:] == file.read_text().splitlines()[1:]
 
 
+@pytest.mark.slow
 def test_sessions_show_prints_a_record_on_one_line(url: str) -> None:
     with Store(url) as store:
         noted(store)

@@ -121,6 +121,7 @@ def test_update_cannot_change_arguments_of_a_begun_call(store: Store) -> None:
 # Forks
 
 
+@pytest.mark.slow
 def test_fork_has_its_own_payloads(store: Store) -> None:
     conversation = session_of_four(store)
     fork = conversation.fork("fork")
@@ -133,6 +134,7 @@ def test_fork_has_its_own_payloads(store: Store) -> None:
     assert_sound(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("upto", "copied"), [(0, []), (1, [A]), (2, [A, B]), (3, [A, B, C]), (4, [A, B, C])])
 def test_fork_upto_copies_only_payloads_of_its_messages(store: Store, upto: int, copied: list[str]) -> None:
     conversation = session_of_four(store)
@@ -143,6 +145,7 @@ def test_fork_upto_copies_only_payloads_of_its_messages(store: Store, upto: int,
     assert_sound(store)
 
 
+@pytest.mark.slow
 def test_fork_without_the_summary_does_not_copy_payloads_of_the_summary(store: Store) -> None:
     conversation = session_of_four(store)
     conversation.compact(lambda _: summary(NEW))
@@ -162,6 +165,7 @@ REMOVALS: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove", REMOVALS.values(), ids=REMOVALS.keys())
 def test_removed_session_leaves_no_payload(store: Store, remove: Callable[[Store], object]) -> None:
     store.create("other", messages=[message(A)])

@@ -18,6 +18,7 @@ from lango_store.interchange.copying import copy
 INJECTED = "It is Monday.\n\nHello"
 
 
+@pytest.mark.slow
 @given(sent=json_values())
 def test_sent_field_is_returned_unchanged_and_becomes_the_content_in_prompts(store: Store, sent: object) -> None:
     conversation = store.open(messages=[Message.user("Hello", sent=sent), Message.assistant("Hi")])

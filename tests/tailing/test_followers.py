@@ -50,6 +50,7 @@ def test_follower_gets_messages_of_this_store_and_of_other_stores(store: Store, 
         assert reader.messages == store.conversation("k").all_messages()
 
 
+@pytest.mark.slow
 def test_follower_gets_messages_of_another_process(url: str) -> None:
     source = (
         "import sys; from lango_store import *\nwith Store(sys.argv[1]) as s: s.append_message('k', Message.user('x'))"
@@ -217,6 +218,7 @@ def test_waiting_readers_hold_no_connection_and_no_thread(url: str) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_watcher_measures_how_long_readers_take(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
@@ -241,6 +243,7 @@ def test_watcher_measures_how_long_readers_take(url: str) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_many_threads_follow_one_session(store: Store) -> None:
     store.create("k")
 
