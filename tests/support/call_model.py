@@ -202,6 +202,13 @@ class ModelSessionWithCalls(ModelSessionWithTurns):
         self.suspensions[id] = new
         return new.model_copy(update={"token": token})
 
+    def redact_message(self, place: int | str, reason: str | None) -> Message:
+        seq = self.at(place).seq
+        for id, each in self.suspensions.items():
+            if any(seq == asking for asking, _ in each.calls):
+                self.suspensions[id] = each.model_copy(update={"state": None, "reason": None, "answer": None})
+        return super().redact_message(place, reason)
+
     def resume(self, now: datetime, id: str, answer: Any) -> Suspension:
         if id not in self.suspensions:
             raise SuspensionNotFound
