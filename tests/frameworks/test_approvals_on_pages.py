@@ -68,7 +68,7 @@ pytestmark = pytest.mark.timeout(400)  # ADK takes seconds to load
 def asked(page: Page, folder: Path) -> str:
     """Run the program until it waits for an approval; return the token."""
     programs = blocks(f"docs/frameworks/{page.path}", "python")
-    (program,) = (block for block in programs if "suspend(" in block)
+    (program,) = (block for block in programs if "suspensions.create(" in block)
     (folder / "approval.py").write_text(program)
     if page is CLAUDE:
         (folder / "model.py").write_text(programs[0])
