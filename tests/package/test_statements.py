@@ -14,19 +14,19 @@ BUILT_PER_CALL = {
     "_features/tool_calls/suspensions.py": 1,  # filters
     "_features/usage_report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
-    "_operations/maintenance/examination.py": 7,
+    "_operations/maintenance/examination.py": 7,  # all sessions, row by row, and repairs
     "_operations/session/expiry.py": 6,  # the filters of a purge, and lists of keys, by which Citus chooses servers
     "_operations/session/levels.py": 1,  # ranges of keys
     "_operations/log/messages.py": 1,  # any condition, for `turns`
     "_operations/log/payloads.py": 2,  # all sessions, row by row
-    "_operations/log/removals.py": 1,
+    "_operations/log/removals.py": 1,  # one session or all, for a repair
     "_operations/maintenance/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
     "_operations/session/sessions.py": 1,  # any columns and expressions
-    "_operations/maintenance/transfer.py": 6,
-    "_operations/log/turns.py": 4,
-    "_services/archiving.py": 3,
+    "_operations/maintenance/transfer.py": 6,  # lists of keys, and rows that are streamed
+    "_operations/log/turns.py": 4,  # could be compiled once
+    "_services/archiving.py": 3,  # could be compiled once
 }
-"""By file: how many statements SQLAlchemy runs, because they depend on arguments or return too many rows to hold."""
+"""By file: how many statements SQLAlchemy builds per call. Most depend on arguments, or return too many rows to hold."""
 
 
 def count_executions(path: Path) -> int:

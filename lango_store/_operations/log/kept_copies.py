@@ -5,7 +5,7 @@ version, because the change replaced the row or a later change restored it, `nex
 version is in the log.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -69,19 +69,6 @@ def copying(
     # Columns without types, so that stored values are copied unchanged.
     columns = [values.get(each.name, sa.literal_column(f"{source.name}.{each.name}")) for each in target.c]
     return sa.insert(target).from_select([each.name for each in target.c], sa.select(*columns).where(*conditions))
-
-
-_join_turn: Final = Statement(
-    sa.update(REMOVED_MESSAGE)
-    .where(of_session(REMOVED_MESSAGE), REMOVED_MESSAGE.c.seq == number("seq"), REMOVED_MESSAGE.c.turn_no.is_(None))
-    .values(turn_no=number("turn_no"))
-)
-
-
-def join_turn(connection: sa.Connection, key: str, seqs: Sequence[int], turn_no: int) -> None:
-    """Assign the earlier versions of messages to the turn that was just saved with their current versions."""
-    if is_on(connection):
-        _join_turn.run_many(connection, [{"key": key, "seq": seq, "turn_no": turn_no} for seq in seqs])
 
 
 def valid(rows: sa.Table) -> sa.ColumnElement[bool]:
