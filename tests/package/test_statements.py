@@ -26,7 +26,7 @@ BUILT_PER_CALL = {
     "_operations/log/turns.py": 4,  # could be compiled once
     "_services/archiving.py": 3,  # could be compiled once
 }
-"""By file: how many statements SQLAlchemy builds per call. Most depend on arguments, or return too many rows to hold."""
+"""By file: how many statements SQLAlchemy builds per call. Most depend on arguments, or return too many rows."""
 
 
 def count_executions(path: Path) -> int:
