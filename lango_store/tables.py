@@ -18,7 +18,7 @@ from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
 
-SCHEMA_REVISION: Final = "0109"
+SCHEMA_REVISION: Final = "0110"
 """The migration revision that this release needs."""
 
 BASELINE: Final = "0100"
@@ -113,6 +113,7 @@ class SessionRow(Base, table=True):
         _index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
         _index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
         _index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
+        _index_where_set("owed_at", "ix_lango_session_owed_at", "owed_at", "key"),
         _stored("session", unset=("incarnation", "revision", "lease_token", "lease_turn", "lease_until")),
     )
 
@@ -143,6 +144,10 @@ class SessionRow(Base, table=True):
     lease_token: int | None = Field(default=None, sa_type=sa.BigInteger)
     lease_turn: str | None = Field(default=None, sa_type=KEY_TEXT)
     lease_until: datetime | None = Field(default=None, sa_type=TimeColumn)
+    owed_at: datetime | None = Field(default=None, sa_type=TimeColumn)
+    waiting: int | None = Field(default=None, sa_type=sa.BigInteger)
+    attempts: int | None = Field(default=None, sa_type=sa.BigInteger)
+    last_error: str | None = Field(default=None, sa_type=TEXT)
 
     messages: list["MessageRow"] = Relationship(
         sa_relationship_kwargs={"viewonly": True, "lazy": "raise", "order_by": "MessageRow.seq"}

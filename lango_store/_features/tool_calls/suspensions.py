@@ -16,6 +16,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._features.tool_calls import calls
 from lango_store._features.tool_calls.calls import Place
 from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, of_session, text
+from lango_store._operations.log import owed
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._rows.columns import as_stored
@@ -116,6 +117,7 @@ _answer: Final = Statement(
         .returning(*_ROW)
     )
 )
+_note_answer: Final = Statement(sa.update(SESSION).where(LIVE_SESSION).values(owed.arrived(owed.ANSWERED)))
 
 
 def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
@@ -127,6 +129,7 @@ def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answ
         SuspensionNotFound: There is no such suspension, or its session is not live.
     """
     bound = {"key": checked_key(key), "digest": digest, "now": dialect_of(connection).time(now), "answer": answer}
+    _note_answer.run_many(connection, [bound])  # rolled back if the answer is refused
     for row in _answer.run(connection, bound):
         return _decoded(row)
     try:

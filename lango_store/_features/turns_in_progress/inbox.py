@@ -20,7 +20,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import appends, edits, messages
+from lango_store._operations.log import appends, edits, messages, owed
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import decode_waiting, encode_message, encode_waiting
 from lango_store._operations.session import sessions
@@ -55,7 +55,7 @@ _note_activity: Final = Statement(
     lambda dialect: (
         sa.update(SESSION)
         .where(of_session(SESSION))
-        .values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c))
+        .values(updated_at=NOW, expires_at=dialect.later_expiry(NOW, SESSION.c), **owed.arrived(owed.IN_INBOX))
     )
 )
 _select: Final = Statement(
@@ -73,13 +73,19 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[Message]:
 
 _WITH_ID: Final = (of_session(INBOX), INBOX.c.id == column(INBOX.c.id))
 _drop: Final = Statement(sa.delete(INBOX).where(*_WITH_ID).returning(INBOX.c.n))
+_note_empty: Final = Statement(
+    sa.update(SESSION).where(of_session(SESSION), ~sa.exists().where(of_session(INBOX))).values(owed.EMPTIED)
+)
 _redact: Final = Statement(sa.update(INBOX).where(*_WITH_ID).values(message=column(INBOX.c.message)))
 
 
 def drop(connection: sa.Connection, now: datetime, key: str, id: str) -> bool:
     """Delete a message from the inbox of a live session; return False if the inbox has no message with this id."""
     sessions.lock(connection, now, key)
-    return bool(_drop.run(connection, {"key": key, "id": encode_id(id)}))
+    dropped = bool(_drop.run(connection, {"key": key, "id": encode_id(id)}))
+    if dropped:
+        _note_empty.run_many(connection, [{"key": key}])
+    return dropped
 
 
 def redact(connection: sa.Connection, now: datetime, key: str, id: str, reason: str | None = None) -> Message:
@@ -101,6 +107,7 @@ _mark_taken: Final = Statement(
         .values(taken_by=text("turn_id"))
     )
 )
+_note_taken: Final = Statement(sa.update(SESSION).where(of_session(SESSION)).values(owed.ALL_TAKEN))
 _delete_all: Final = Statement(lambda _: sa.delete(INBOX).where(of_session(INBOX)))
 
 
@@ -127,5 +134,6 @@ def take(
     taken = appends.append_new_ids(connection, now, key, Batch(new, least), Expected(lease=lease))
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
-    _delete_all.run_many(connection, [{"key": key}])
+    for statement in (_delete_all, _note_taken):
+        statement.run_many(connection, [{"key": key}])
     return taken

@@ -28,6 +28,7 @@ from lango_store._operations.binds import (
     number,
     of_session,
 )
+from lango_store._operations.log import owed
 from lango_store._operations.rows import MESSAGE_INPUT_FIELDS
 from lango_store._operations.session import sessions
 from lango_store._rows.columns import TimeColumn
@@ -208,8 +209,8 @@ insert_turn: Final = Statement(lambda _: sa.insert(TURN).values(turn_row(number(
 
 def end_of_turn(dialect: Dialect) -> sa.Update:
     """Count a turn in progress and release its lease, if the session has the lease and the turn is not stored."""
-    released = dict.fromkeys((SESSION.c.lease_token, SESSION.c.lease_turn, SESSION.c.lease_until), sa.null())
-    counted = _counted(dialect, NOW) | released
+    released = dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()) | owed.SAVED
+    counted = _counted(dialect, NOW) | {SESSION.c[name]: value for name, value in released.items()}
     return sa.update(SESSION).where(LIVE_SESSION, *_HAS_LEASE, ~IS_STORED_TURN).values(counted).returning(*_COUNTED)
 
 

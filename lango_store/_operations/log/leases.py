@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, number, of_session, text
+from lango_store._operations.log import owed
 from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
 from lango_store._operations.session import sessions
@@ -44,12 +45,14 @@ def _update(values: Callable[[Dialect], Mapping[str, Any]], *conditions: sa.Colu
 
 
 _take: Final = _update(
-    lambda dialect: {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)},
+    lambda dialect: (
+        {"lease_token": _TOKEN, "lease_turn": text("turn_id"), "lease_until": lease_end(dialect)} | owed.BEGUN
+    ),
     LIVE,
     _IS_FREE,
     ~IS_STORED_TURN,
 )
-_release: Final = _update(lambda _: dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()), _IS_OURS)
+_release: Final = _update(lambda _: owed.RELEASED, _IS_OURS)
 _extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
 
 
