@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
+from lango_store._operations.log import leases
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.kept_copies import keeping
 from lango_store._operations.session import sessions
@@ -130,7 +131,7 @@ class Context:
         self._retry = Retry(engine, 0 if retry is None else retry.total_seconds())
         self._allow_replica = True
         self._is_bound = False
-        self._leases: dict[str, Lease] = {}
+        self._lease: tuple[str, Lease] | None = None
         self.telemetry = Telemetry()
         """Records calls if `telemetry.instrument` has set it up."""
         self.in_callers_transaction = False
@@ -279,7 +280,8 @@ class Context:
         self, operation: Callable[Concatenate[AnyConnection, Moment, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         cancellation.begin_write()
-        with self._connections.single(writes=True) as connection:
+        opened = self._connections.single(writes=True) if self._lease is None else self.transaction()
+        with opened as connection:
             return operation(connection, self.moment(connection), *args, **options)
 
     def transact(
@@ -309,8 +311,13 @@ class Context:
         """Open a connection for reads that need no snapshot; `allow_replica` permits a replica."""
         return self._connections.single(writes=False, allow_replica=allow_replica)
 
-    def single_write(self) -> AbstractContextManager[AnyConnection]:
-        """Open a connection for one write, committed with as few round trips as the database allows."""
+    def single_write(self, expected: Expected = ANYTHING) -> AbstractContextManager[AnyConnection]:
+        """Open a connection for one write, committed with as few round trips as the database allows.
+
+        If the write itself compares a lease, `expected` names it.
+        """
+        if self._lease is not None and expected.lease is None:
+            return self.transaction()
         cancellation.begin_write()
         return self._connections.single(writes=True)
 
@@ -321,7 +328,17 @@ class Context:
     def transaction(self, *, synced: bool = True) -> AbstractContextManager[sa.Connection]:
         """Open a connection for a transaction; with `synced`, the commit waits for the disk."""
         cancellation.begin_write()
-        return self._connections.transaction(synced=synced)
+        opened = self._connections.transaction(synced=synced)
+        return opened if self._lease is None else self._leased(opened, *self._lease)
+
+    @contextmanager
+    def _leased(
+        self, opened: AbstractContextManager[sa.Connection], key: str, lease: Lease
+    ) -> Iterator[sa.Connection]:
+        """Compare and extend a lease at the beginning of a transaction; its session stays locked until the end."""
+        with opened as connection:
+            leases.extend(connection, self.moment(connection), key, lease)
+            yield connection
 
     def ping(self) -> None:
         """Check that the database answers, and check its schema and tables again."""
@@ -370,14 +387,20 @@ class Context:
         return context
 
     def leased(self, key: str, lease: Lease) -> Context:
-        """Return a copy of this context for a turn in progress: appends to its session need the lease."""
+        """Return a copy of this context for a turn in progress: all its writes need the lease."""
         context = copy.copy(self)
-        context._leases = {key: lease}
+        context._lease = key, lease
+        return context
+
+    def unleased(self) -> Context:
+        """Return a copy of this context whose writes need no lease."""
+        context = copy.copy(self)
+        context._lease = None
         return context
 
     def expected(self, key: str, last_seq: int | None, revision: int | None) -> Expected:
         """Return what an append expects of its session, including the lease of the turn in progress."""
-        lease = self._leases.get(key)
+        lease = self._lease[1] if self._lease is not None and self._lease[0] == key else None
         accepts_anything = last_seq is None and revision is None and lease is None
         return ANYTHING if accepts_anything else Expected(last_seq, revision, lease)
 

@@ -129,7 +129,7 @@ def _try_append(
     may_fail = context.in_callers_transaction and (create is not None or has_ids)
     if not new.repeats:
         try:
-            with context.transaction() if may_fail else context.single_write() as connection:
+            with context.transaction() if may_fail else context.single_write(expected) as connection:
                 return write(connection, context.moment(connection), key, new, expected, create)
         except (UniqueViolation, Conflict):  # rolled back; `Conflict`: perhaps an earlier try was committed
             if not has_ids:

@@ -102,7 +102,7 @@ def finish(
         effect._callers_transaction = connection.get_transaction() if context.in_callers_transaction else None
         return calls.finish(connection, now, effect._place, effect._token, result, lease)
 
-    effect.result = context.transact(store)
+    effect.result = context.unleased().transact(store)  # the token of the call is compared instead
     return effect.result
 
 
@@ -119,7 +119,7 @@ def leave(context: Context, effect: Effect) -> None:
     """Mark a call without a result as unknown at the end of its block; if that fails, log a warning."""
     if may_lack_result(effect):
         try:
-            if context.transact(calls.leave, effect._place, effect._token):
+            if context.unleased().transact(calls.leave, effect._place, effect._token):
                 effect.result = None  # the caller's transaction was rolled back
         except LangoStoreError as error:  # the block's exception matters more, and the call has a time limit
             logger.warning("%s seems to be running until its time limit passes: %s", effect._place, error)
