@@ -15,6 +15,7 @@ from lango_store._features import (
     Versions,
 )
 from lango_store._features.tool_calls.effects import Effect
+from lango_store._features.turns_in_progress.claims import WorkFilters
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session.lists import Filters
@@ -29,6 +30,7 @@ from lango_store._values.model import (
     Message,
     MessageRole,
     OpenTurn,
+    OwedTurn,
     Payload,
     SessionChanges,
     SessionFields,
@@ -42,6 +44,7 @@ from lango_store._values.model import (
 from lango_store._values.reports import (
     ExpiryReport,
     Finding,
+    OwedPage,
     Page,
     SearchHit,
     SearchPage,
@@ -103,11 +106,12 @@ from lango_store.errors import (
 from lango_store.store import Store
 
 __all__ = ["AsyncConversation", "AsyncRunningTurn", "AsyncStore", "Conversation", "RunningTurn", "Store"]
-__all__ += ["Filters", "SearchFilters", "create_engine", "read_only_engine"]
+__all__ += ["Filters", "SearchFilters", "WorkFilters", "create_engine", "read_only_engine"]
 __all__ += ["AsyncPendingCompaction", "AsyncValues", "Calls", "Drafts", "Inbox", "PendingCompaction", "StoreCalls"]
 __all__ += ["StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
-__all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "Page", "Payload", "Piece"]
+__all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "OwedPage", "OwedTurn", "Page"]
+__all__ += ["Payload", "Piece"]
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
 __all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "Undone", "Unset", "UsageRow"]
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]

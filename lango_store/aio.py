@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
@@ -26,6 +26,8 @@ from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._features.tail import following
 from lango_store._features.tool_calls.effects import Effect
+from lango_store._features.turns_in_progress import working
+from lango_store._features.turns_in_progress.claims import WorkFilters
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.session.lists import Filter, Filters
 from lango_store._operations.session.sessions import check_duration
@@ -121,6 +123,7 @@ class AsyncTurns(AsyncPart[_features.Turns]):
     find = awaited(_features.Turns.find)
     in_progress = awaited(_features.Turns.in_progress)
     release = awaited(_features.Turns.release)
+    retry = awaited(_features.Turns.retry)
     list = awaited(_features.Turns.list)
 
 
@@ -370,7 +373,7 @@ class AsyncStore:
         return self._with(self.store.at(position))
 
     def in_turn(self, turn: AsyncRunningTurn) -> AsyncStore:
-        """Return a store whose appends to the session of a turn need the turn's lease.
+        """Return a store whose writes need the lease of a turn.
 
         See `Store.in_turn`. This method is not a coroutine.
 
@@ -428,6 +431,65 @@ class AsyncStore:
     stats = awaited(Store.stats)
     move_payloads = awaited(Store.move_payloads)
     examine = awaited(Store.examine)
+
+    async def work(
+        self,
+        handle: Callable[[AsyncConversation, AsyncRunningTurn], Awaitable[object]],
+        *,
+        concurrency: int = 8,
+        lease: timedelta = timedelta(seconds=30),
+        poll: timedelta = timedelta(seconds=1),
+        attempts: int = 5,
+        backoff: timedelta = timedelta(seconds=5),
+        once: bool = False,
+        **which: Unpack[WorkFilters],
+    ) -> int:
+        """Run the turns that sessions are owed, until the call is cancelled or the process gets SIGTERM.
+
+        See `Store.work`. If the call is cancelled, it cancels the running handlers and releases the leases of their
+        turns, so that other processes continue them at once. A handler whose turn has lost its lease is cancelled too.
+
+        Args:
+            handle: A coroutine function that runs one turn. It takes an `AsyncConversation` whose writes all need the
+                lease, as those of `in_turn`, and the `AsyncRunningTurn`. It must not block the event loop for as long
+                as the lease.
+            concurrency: The maximum number of turns at the same time, at least 1. Defaults to 8.
+            lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
+                seconds.
+            poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. Defaults to 1 second.
+            attempts: How often a turn is tried before it is given up, at least 1. Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long.
+                Defaults to 5 seconds.
+            once: Return as soon as no turn is due. False by default.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+
+        Returns:
+            The number of turns that were saved.
+
+        Raises:
+            InvalidState: The store belongs to a transaction.
+
+        Example:
+            ```python
+            async def answer(conversation: AsyncConversation, turn: AsyncRunningTurn) -> None:
+                async for piece in model(await conversation.history()):
+                    await turn.write(piece)
+                await turn.append(Message.assistant(turn.draft_text))
+
+
+            await store.work(answer)
+            ```
+        """
+        options = {"lease": lease, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
+        worker = self.store._worker(concurrency, which, **options)
+
+        def run(turn: RunningTurn) -> Awaitable[object]:
+            own = AsyncRunningTurn(self._threads, turn)
+            return handle(self.in_turn(own).conversation(turn.key), own)
+
+        return await working.work_async(self._threads, worker, run)
+
+    owed = awaited(Store.owed)
 
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
@@ -17,6 +18,8 @@ from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store, usage_report
 from lango_store._features.tail.watcher import Watcher
+from lango_store._features.turns_in_progress import claims, working
+from lango_store._features.turns_in_progress.claims import Chosen, WorkFilters
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.usage_report import Prices
 from lango_store._operations.binds import SHARED_VALUE
@@ -30,7 +33,7 @@ from lango_store._operations.session.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, maintenance, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, UsageRow
+from lango_store._values.reports import ExpiryReport, Finding, OwedPage, Page, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
 from lango_store.errors import InvalidState, SessionHeld, quoted
@@ -412,6 +415,92 @@ class Store:
         """
         return Values(self._context, scope, SHARED_VALUE)
 
+    # Workers
+
+    def work(
+        self,
+        handle: Callable[[Conversation, RunningTurn], object],
+        *,
+        concurrency: int = 8,
+        lease: timedelta = timedelta(seconds=30),
+        poll: timedelta = timedelta(seconds=1),
+        attempts: int = 5,
+        backoff: timedelta = timedelta(seconds=5),
+        once: bool = False,
+        **which: Unpack[WorkFilters],
+    ) -> int:
+        """Run the turns that sessions are owed, until the process gets SIGTERM.
+
+        A session is owed a turn if messages wait in its inbox, if a suspension was answered, or if a turn was
+        interrupted because its process died or its handler raised an exception. Any number of processes may call this
+        method: each takes other sessions. A session runs one turn at a time.
+
+        Before each call of `handle`, the turn takes the messages of the inbox. While `handle` runs, this method renews
+        the lease of the turn. When `handle` returns, the turn is saved.
+
+        If `handle` raises an exception, the turn is tried again with the same id after a pause. `turn.messages` then
+        has the messages of the failed attempt. After too many attempts, the turn is given up: no worker runs it, until
+        you call `Conversation.turns.retry`.
+
+        At SIGTERM, which only the main thread notices, no more turns are taken, and this method returns when the
+        running ones have ended. If it ends with an exception, such as KeyboardInterrupt, it first releases the leases
+        of the running turns, so that other processes continue them at once.
+
+        Args:
+            handle: A function that runs one turn. It takes a `Conversation` whose writes all need the lease, as those
+                of `in_turn`, and the `RunningTurn`. Up to `concurrency` threads call it at the same time.
+            concurrency: The maximum number of turns at the same time, at least 1. Defaults to 8.
+            lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
+                seconds.
+            poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. `inbox.put`,
+                `suspensions.answer` and `turns.retry` of the same store end the wait. Defaults to 1 second.
+            attempts: How often a turn is tried before it is given up, at least 1. Attempts whose process died count.
+                Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long.
+                Defaults to 5 seconds.
+            once: Return as soon as no turn is due. Turns that wait for their next attempt are not due. False by
+                default.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+
+        Returns:
+            The number of turns that were saved.
+
+        Raises:
+            InvalidState: The store belongs to a transaction.
+            TypeError: `handle` is a coroutine function.
+
+        Example:
+            ```python
+            def answer(conversation: Conversation, turn: RunningTurn) -> None:
+                for piece in model(conversation.history()):
+                    turn.write(piece)
+                turn.append(Message.assistant(turn.draft_text))
+
+
+            store.work(answer)
+            ```
+        """
+        if inspect.iscoroutinefunction(handle):
+            raise TypeError("handle is a coroutine function: call AsyncStore.work, or give a plain function")
+        options = {"lease": lease, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
+        worker = self._worker(concurrency, which, **options)
+        return working.work(worker, concurrency, lambda turn: handle(self.in_turn(turn)._at(turn.key), turn))
+
+    def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> OwedPage:
+        """List the turns that live sessions are owed and that no process is running, the longest due first.
+
+        Turns that were given up come last.
+
+        Args:
+            limit: The number of turns per page, 1 to 1,000. Defaults to 50.
+            cursor: The `next` of the previous page. None (default) reads the first page.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
+
+        Raises:
+            InvalidCursor: The cursor was not returned by this method.
+        """
+        return self._context.on_primary().read(claims.page, Chosen(which), limit, cursor)
+
     # Expiry and deletion of many sessions
 
     def expire(
@@ -653,12 +742,12 @@ class Store:
         return self._bound(self._context.at(position))
 
     def in_turn(self, turn: RunningTurn) -> Store:
-        """Return a store whose appends to the session of a turn need the turn's lease.
+        """Return a store whose writes need the lease of a turn.
 
-        Pass the store to other code that appends during the turn, such as an agent framework. Each append extends the
-        lease. If the turn has lost the lease, the appends raise `LeaseLost`. Appends to other sessions need no lease.
-        Messages that are appended this way are in the log of the session, but are not part of the turn. Closing the
-        returned store has no effect: close this one.
+        Pass the store to other code that writes during the turn, such as an agent framework. Each write, also to other
+        sessions, extends the lease. If the turn has lost the lease, writes raise `LeaseLost` and change nothing; only
+        the result of a call that was begun before can still be stored. Messages that are appended this way are in the
+        log of the session, but are not part of the turn. Closing the returned store has no effect: close this one.
 
         Args:
             turn: A turn in progress, inside its block.
@@ -814,6 +903,12 @@ class Store:
         store = copy.copy(self)
         store._context = context
         return store
+
+    def _worker(self, concurrency: int, which: WorkFilters, **options: Any) -> working.Worker:
+        def open_turn(key: str, id: str, lease: timedelta) -> RunningTurn:
+            return self._at(key).turn(id, lease=lease)
+
+        return working.Worker(self._context, open_turn, concurrency=concurrency, which=which, **options)
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._context, key)

@@ -37,6 +37,7 @@ _ITERATORS: Final = {"tail", "iter_messages", "iter_sessions"}
 _HANDLES: Final = {"conversation", "shared_values", "turn"}
 _UNTRACED: Final = {
     *("close", "using", "at", "in_turn"),  # make no database call
+    "work",  # runs as long as the process
     *("turn.begin", "turn.write", "turn.collect", "turn.call"),  # call other methods
     *("transact", "transaction", "snapshot", "turn.tries"),  # record their own spans
 }

@@ -132,6 +132,8 @@ class Context:
         self._allow_replica = True
         self._is_bound = False
         self._lease: tuple[str, Lease] | None = None
+        self.workers: set[Callable[[], None]] = set()
+        """Functions that wake the workers of this store."""
         self.telemetry = Telemetry()
         """Records calls if `telemetry.instrument` has set it up."""
         self.in_callers_transaction = False
@@ -332,9 +334,7 @@ class Context:
         return opened if self._lease is None else self._leased(opened, *self._lease)
 
     @contextmanager
-    def _leased(
-        self, opened: AbstractContextManager[sa.Connection], key: str, lease: Lease
-    ) -> Iterator[sa.Connection]:
+    def _leased(self, opened: AbstractContextManager[sa.Connection], key: str, lease: Lease) -> Iterator[sa.Connection]:
         """Compare and extend a lease at the beginning of a transaction; its session stays locked until the end."""
         with opened as connection:
             leases.extend(connection, self.moment(connection), key, lease)
@@ -403,6 +403,11 @@ class Context:
         lease = self._lease[1] if self._lease is not None and self._lease[0] == key else None
         accepts_anything = last_seq is None and revision is None and lease is None
         return ANYTHING if accepts_anything else Expected(last_seq, revision, lease)
+
+    def wake_workers(self) -> None:
+        """Note that this store has stored something that a worker may have to run a turn for."""
+        for wake in (*self.workers,):
+            wake()
 
     def ignoring_expiry(self) -> Context:
         """Return a copy of this context for reads that also find expired sessions."""

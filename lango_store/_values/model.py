@@ -576,6 +576,30 @@ class OpenTurn(Value):
     draft_id: str
 
 
+class OwedTurn(Value):
+    """A turn that a session is owed and that no process is running.
+
+    Attributes:
+        key: The key of the session.
+        reason: `"interrupted"`: a turn began and was not saved; `"inbox"`: messages wait in the inbox; `"answer"`: a
+            suspension was answered, and no turn has begun since.
+        turn_id: The id of the interrupted turn, which the next attempt gets too. None for a turn that has not begun.
+        due_at: The time since when, or from when, a worker may run the turn, in UTC. None for a turn that was given up.
+        attempts: How often workers have tried to run the turn, without those that a worker gave back.
+        error: The class name of the last error, such as `TimeoutError`. None if there was none.
+        given_up: True if the turn has failed too often, so that no worker runs it. `Conversation.turns.retry` makes it
+            due again.
+    """
+
+    key: str
+    reason: Literal["interrupted", "inbox", "answer"]
+    turn_id: str | None = None
+    due_at: AwareDatetime | None = None
+    attempts: int = 0
+    error: str | None = None
+    given_up: bool = False
+
+
 class Draft(Value):
     """The text that a turn has streamed and not appended, so that it is not in the log.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from lango_store._values.model import MessageRole, SessionInfo, Suspension
+from lango_store._values.model import MessageRole, OwedTurn, SessionInfo, Suspension
 from lango_store._values.value import Value, absent
 
 
@@ -31,6 +31,18 @@ class SuspensionPage(Value):
     """
 
     items: list[Suspension]
+    next: str | None = None
+
+
+class OwedPage(Value):
+    """One page of the turns that sessions are owed, the longest due first.
+
+    Attributes:
+        items: The owed turns. Those that were given up come last.
+        next: The cursor to pass to `Store.owed` for the next page; None on the last page.
+    """
+
+    items: list[OwedTurn]
     next: str | None = None
 
 

@@ -1,7 +1,7 @@
 """Turns, the drafts of their answers, and the messages that wait for them: `turns`, `drafts` and `inbox`."""
 
 from lango_store._features.groups import SessionPart, StorePart
-from lango_store._features.turns_in_progress import drafts, inbox
+from lango_store._features.turns_in_progress import claims, drafts, inbox
 from lango_store._operations.log import leases, turns
 from lango_store._operations.log.appends import Batch
 from lango_store._values.model import Draft, Message, OpenTurn, Turn
@@ -44,6 +44,16 @@ class Turns(SessionPart):
             The turn as it was before the release, or None if there was none.
         """
         return self._context.transact(leases.release_any, self.key)
+
+    def retry(self) -> bool:
+        """Make the turn that the session is owed due now, with all attempts, for example after it was given up.
+
+        Returns:
+            True if the session is owed a turn that is not running; see `Store.owed`.
+        """
+        is_owed = self._context.write(claims.retry, self.key)
+        self._context.wake_workers()
+        return is_owed
 
     def list(self) -> list[Turn]:
         """List the turns and compactions, oldest first, without their messages."""
@@ -136,7 +146,9 @@ class Inbox(SessionPart):
         """
         new = Batch([self._context.counted(message)])
         run = self._context.transact if new.ids else self._context.transact_once
-        return run(inbox.enqueue, self.key, new)
+        stored = run(inbox.enqueue, self.key, new)
+        self._context.wake_workers()
+        return stored
 
     def list(self) -> list[Message]:
         """List the messages in the order of their arrival. Their `seq` is 0."""

@@ -27,6 +27,7 @@ from lango_store._operations.binds import (
 )
 from lango_store._operations.log import append_statements, appends, leases, messages, payloads
 from lango_store._operations.log.appends import Batch
+from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import (
     MESSAGE_COLUMNS,
     MESSAGE_INPUT_FIELDS,
@@ -252,10 +253,24 @@ _end_at_once: Final = {
 
 
 def abandon(
-    connection: sa.Connection, now: datetime, key: str, turn_id: str, token: int, text: str, whole: bool
+    connection: sa.Connection,
+    now: datetime,
+    key: str,
+    turn_id: str,
+    token: int,
+    text: str,
+    whole: bool,
+    retry: Retry | None = None,
 ) -> None:
-    """If an attempt still has the lease, release the lease and store the rest of the attempt's draft."""
-    if leases.release(connection, key, token) and text:
+    """If an attempt still has the lease, release the lease and store the rest of the attempt's draft.
+
+    With `retry`, the session owes another attempt of the turn.
+    """
+    if retry is None:
+        has_lease = leases.release(connection, key, token)
+    else:
+        has_lease = leases.postpone(connection, now, key, token, retry)
+    if has_lease and text:
         drafts.write(connection, now, key, turn_id, token, text, whole)
 
 

@@ -19,6 +19,7 @@ from lango_store._features.tool_calls.effects import Effect
 from lango_store._features.turns_in_progress import drafts, inbox, running
 from lango_store._features.turns_in_progress.drafts import INTERRUPTED
 from lango_store._operations.log import appends, leases
+from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import encode_object
 from lango_store._operations.session.sessions import SHORTEST_LEASE, Expected, Lease, check_duration, new_token
 from lango_store._rows.encoding import encode_id
@@ -72,6 +73,7 @@ class RunningTurn:
         self._wait = check_duration("wait", wait).total_seconds() if wait else 0.0
         self._flush_every = flush.total_seconds()
         self._has_begun = self._is_running = False
+        self._process = os.getpid()
         self._expected: Final = Expected(lease=self.lease)
         prefix = f"{running.id_prefix(self.id)}{self.lease.token:016x}"
         self._ids: Final = map(f"{prefix}{{:x}}".format, count())
@@ -120,8 +122,7 @@ class RunningTurn:
         for message in earlier:
             self._appended[message.seq] = message
         self._earlier = earlier
-        self._has_begun, self._is_running = True, not self.replayed
-        self._process = os.getpid()
+        self._has_begun, self._is_running, self._process = True, not self.replayed, os.getpid()
 
     def begin(self) -> Self:
         """Take the lease, as entering the block does, and return the turn.
@@ -377,12 +378,16 @@ class RunningTurn:
         assert self.stored is not None
         return self.stored
 
-    def abandon(self) -> None:
-        """End the turn without saving it, as leaving the block with an exception does."""
-        if not self._is_running or self._process != os.getpid():  # a forked child has no part in the lease
+    def abandon(self, retry: Retry | None = None) -> None:
+        """End the turn without saving it, as leaving the block with an exception does.
+
+        With `retry`, the session owes another attempt of the turn.
+        """
+        is_open = self._is_running or (retry is not None and self.stored is None)
+        if not is_open or self._process != os.getpid():  # a forked child has no part in the lease
             return
         try:
-            arguments = (self.key, self.id, self.lease.token, *self._piece())
+            arguments = (self.key, self.id, self.lease.token, *self._piece(), retry)
             self._context.transact(running.abandon, *arguments)
         except LangoStoreError as error:  # the block's exception matters more, and the lease ends on its own
             logger.warning("turn %s could not release its lease: %s", quoted(self.id), error)

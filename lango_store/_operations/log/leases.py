@@ -6,14 +6,14 @@ only decides when another owner may take over.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, number, of_session, text
+from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, column, number, of_session, text
 from lango_store._operations.log import owed
 from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
@@ -34,7 +34,12 @@ _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
 # Take and release
 
 _TOKEN: Final = number("lease_token")
+_ONE: Final = sa.literal_column("1", sa.BigInteger())
+_ATTEMPTS: Final = sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger()))
 _IS_OURS: Final = SESSION.c.lease_token == _TOKEN
+IS_ENDED: Final = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_until <= NOW)
+"""Matches sessions without a running turn."""
+
 _IS_FREE: Final = sa.or_(SESSION.c.lease_token.is_(None), _IS_OURS, SESSION.c.lease_until <= NOW)
 
 
@@ -53,6 +58,28 @@ _take: Final = _update(
     ~IS_STORED_TURN,
 )
 _release: Final = _update(lambda _: owed.RELEASED, _IS_OURS)
+_TURN: Final = text("turn_id")
+_claim: Final = _update(
+    lambda dialect: (
+        {"lease_token": _TOKEN, "lease_turn": _TURN, "lease_until": lease_end(dialect), "attempts": _ATTEMPTS + _ONE}
+        | owed.BEGUN
+    ),
+    LIVE,
+    SESSION.c.owed_at.is_not(None),
+    IS_ENDED,
+    sa.func.coalesce(SESSION.c.lease_turn, _TURN) == _TURN,
+)
+_postpone: Final = _update(
+    lambda _: (
+        owed.NOT_SAVED
+        | {
+            "owed_at": column(SESSION.c.owed_at),
+            "attempts": column(SESSION.c.attempts),
+            "last_error": sa.func.coalesce(column(SESSION.c.last_error), SESSION.c.last_error),
+        }
+    ),
+    _IS_OURS,
+)
 _extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
 
 
@@ -69,6 +96,26 @@ def take(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: 
     returns False if the turn is already stored: replaying it must not take the lease from another turn.
     """
     return _run(_take, connection, now, key, lease, turn_id=turn_id)
+
+
+def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease) -> bool:
+    """Take the lease of a live session for the turn that it owes, and count the attempt; False if it owes none."""
+    return _run(_claim, connection, now, key, lease, turn_id=turn_id)
+
+
+class Retry(NamedTuple):
+    """When a failed turn is tried again: the attempts that count, the pause, or None to give up, and the error."""
+
+    attempts: int
+    pause: timedelta | None = timedelta(0)
+    error: str | None = None
+
+
+def postpone(connection: sa.Connection, now: datetime, key: str, token: int, retry: Retry) -> bool:
+    """Release the lease of a turn that is to be tried again; return False if the session does not have it."""
+    owed_at = dialect_of(connection).time(owed.NEVER if retry.pause is None else now + retry.pause)
+    bound = {"owed_at": owed_at, "attempts": retry.attempts, "last_error": retry.error}
+    return bool(_postpone.run(connection, bound | {"key": key, "lease_token": token}))
 
 
 def release(connection: AnyConnection, key: str, token: int) -> bool:

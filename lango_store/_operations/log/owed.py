@@ -73,7 +73,9 @@ def arrived(what: int) -> Values:
 
 
 EMPTIED: Final[Values] = {
-    "owed_at": sa.case((sa.or_(_bits(~IN_INBOX & 15) != _number(0), SESSION.c.lease_turn.is_not(None)), SESSION.c.owed_at)),
+    "owed_at": sa.case(
+        (sa.or_(_bits(~IN_INBOX & 15) != _number(0), SESSION.c.lease_turn.is_not(None)), SESSION.c.owed_at)
+    ),
     "waiting": _bits(~IN_INBOX & 15),
 }
 """The values when the last message of the inbox is dropped."""

@@ -1,0 +1,165 @@
+"""Owed turns: list them, claim them for a worker, and try again those that were given up."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, TypedDict
+
+import sqlalchemy as sa
+
+from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
+from lango_store._dialect.statement import Statement
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._operations.binds import LIVE, NOW, SESSION, column, of_session, session_key, text, time
+from lango_store._operations.log import leases, owed
+from lango_store._operations.rows import session_value, stored_time
+from lango_store._operations.session import lists, sessions
+from lango_store._rows.columns import as_stored
+from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
+from lango_store._values.model import OwedTurn
+from lango_store._values.reports import OwedPage
+
+
+class WorkFilters(TypedDict, total=False):
+    """The sessions that a worker takes, or that `Store.owed` lists: those that match all of the filters."""
+
+    agent_id: str | None
+    user_id: str | None
+    key_prefix: str | None
+
+
+class Chosen:
+    """The owed sessions that filters select."""
+
+    def __init__(self, which: WorkFilters) -> None:
+        sessions.check_fields(which, WorkFilters)
+        self._values = {name: encode_text(value, name) for name, value in which.items() if value is not None}  # type: ignore[arg-type]
+        self.names = tuple(sorted(self._values))
+
+    def bound(self, dialect: Dialect, now: Moment, limit: int) -> dict[str, Any]:
+        """Return the values to bind."""
+        end = {"prefix_end": end_of_prefix(self._values["key_prefix"] or "")} if "key_prefix" in self._values else {}
+        return self._values | end | {"now": dialect.time(now), "limit": limit}
+
+
+def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select[Any]:
+    """Select owed sessions without a running turn, by the index on `owed_at`: the filters must not use another one."""
+    by_column = [dialect.without_index(SESSION.c[name]) == text(name) for name in names if name != "key_prefix"]
+    if "key_prefix" in names:
+        key = dialect.without_index(SESSION.c.key)
+        by_column += [key >= session_key("key_prefix"), key < session_key("prefix_end")]
+    query = sa.select(*columns).where(SESSION.c.owed_at.is_not(None), LIVE, leases.IS_ENDED, *by_column)
+    return query.order_by(SESSION.c.owed_at, SESSION.c.key).limit(lists.LIMIT)
+
+
+# Claim
+
+_IS_DUE: Final = SESSION.c.owed_at <= NOW
+
+
+@cache
+def _due(names: tuple[str, ...], *, locks: bool) -> Statement:
+    def build(dialect: Dialect) -> sa.Select[Any]:
+        query = _query(dialect, names, SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts).where(_IS_DUE)
+        return query.with_for_update(skip_locked=True) if locks else query
+
+    return Statement(build)
+
+
+def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen) -> bool:
+    """Return True if a worker could claim a turn now."""
+    return bool(_due(chosen.names, locks=False).run(connection, chosen.bound(dialect_of(connection), now, 1)))
+
+
+def claim(
+    connection: sa.Connection,
+    now: datetime,
+    chosen: Chosen,
+    limit: int,
+    most: int,
+    open_turn: Callable[[str, str | None], RunningTurn],
+) -> list[tuple[RunningTurn, int]]:
+    """Take the leases of owed turns, the longest due first; return the turns and the numbers of their attempts.
+
+    A turn that has already been tried `most` times is given up instead. Sessions that another worker is claiming are
+    skipped.
+    """
+    dialect = dialect_of(connection)
+    claimed: list[tuple[RunningTurn, int]] = []
+    due, bound = _due(chosen.names, locks=dialect.locks_many), chosen.bound(dialect, now, limit)
+    while not claimed and (rows := due.run(connection, bound)):
+        for key, turn_id, attempts in rows:
+            if (attempts or 0) >= most:
+                never = {"key": key, "owed_at": dialect.time(owed.NEVER), "now": bound["now"]}
+                _give_up.run_many(connection, [never])
+                continue
+            turn = open_turn(key, turn_id)
+            if leases.claim(connection, now, key, turn.id, turn.lease):
+                claimed.append((turn, (attempts or 0) + 1))
+    return claimed
+
+
+_give_up: Final = Statement(
+    sa.update(SESSION)
+    .where(of_session(SESSION), _IS_DUE, leases.IS_ENDED)
+    .values(owed.NOT_SAVED | {"owed_at": column(SESSION.c.owed_at)})
+)
+
+
+# List and try again
+
+_COLUMNS: Final = {
+    "key": SESSION.c.key,
+    "turn_id": SESSION.c.lease_turn,
+    "due_at": as_stored(SESSION.c.owed_at),
+    "attempts": sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger())),
+    "error": SESSION.c.last_error,
+    "waiting": SESSION.c.waiting,
+}
+
+
+@cache
+def _page(names: tuple[str, ...], *, first: bool) -> Statement:
+    after = sa.tuple_(SESSION.c.owed_at, SESSION.c.key) > sa.tuple_(time("cursor_time"), session_key("cursor_key"))
+    conditions = () if first else (after,)
+    return Statement(lambda dialect: _query(dialect, names, *_COLUMNS.values()).where(*conditions))
+
+
+def page(connection: AnyConnection, now: Moment, chosen: Chosen, limit: int, cursor: str | None) -> OwedPage:
+    """Return a page of the owed turns of live sessions that no worker is running, the longest due first."""
+    lists.check_limit(limit)
+    dialect = dialect_of(connection)
+    bound = chosen.bound(dialect, now, limit + 1)
+    if cursor is not None:
+        _, moment, bound["cursor_key"] = lists.read_cursor(cursor, "owed")
+        bound["cursor_time"] = dialect.time(moment)
+    rows = _page(chosen.names, first=cursor is None).run(connection, bound)
+    items = [_decoded(dict(zip(_COLUMNS, row, strict=True))) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return OwedPage(items=items)
+    last = items[-1]
+    return OwedPage(items=items, next=lists.cursor_after("owed", last.due_at or owed.NEVER, last.key))
+
+
+def _decoded(value: Mapping[str, Any]) -> OwedTurn:
+    due_at, waiting = stored_time(value["key"], "owed_at", value["due_at"]), value["waiting"] or 0
+    reason = "interrupted" if value["turn_id"] is not None else "answer" if waiting & owed.ANSWERED else "inbox"
+    is_given_up = due_at == owed.NEVER
+    fields = {"due_at": None if is_given_up else due_at, "given_up": is_given_up, "reason": reason}
+    return session_value(OwedTurn, {name: each for name, each in value.items() if name != "waiting"} | fields)
+
+
+_retry: Final = Statement(
+    sa.update(SESSION)
+    .where(of_session(SESSION), LIVE, SESSION.c.owed_at.is_not(None), leases.IS_ENDED)
+    .values(owed_at=NOW, attempts=sa.null())
+    .returning(SESSION.c.key)
+)
+
+
+def retry(connection: AnyConnection, now: Moment, key: str) -> bool:
+    """Make the owed turn of a live session due now, with all attempts; return False if the session owes none."""
+    if _retry.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)}):
+        return True
+    sessions.row_of(connection, now, key)
+    return False
