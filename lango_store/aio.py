@@ -480,8 +480,8 @@ class AsyncStore:
             await store.work(answer)
             ```
         """
-        options = {"lease": lease, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
-        worker = self.store._worker(concurrency, which, **options)
+        options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
+        worker = self.store._worker(lease, which, **options)
 
         def run(turn: RunningTurn) -> Awaitable[object]:
             own = AsyncRunningTurn(self._threads, turn)
@@ -704,6 +704,7 @@ class AsyncRunningTurn:
         usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
         metadata: Your own data to save with the turn, a dict of JSON.
         stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
+        attempt: In a handler of `AsyncStore.work`, the number of this attempt, from 1. Otherwise 1.
         draft_text: The text that was written since the last answer was appended.
     """
 
@@ -713,6 +714,7 @@ class AsyncRunningTurn:
     usage: dict[str, Any] | None = _attribute("usage")
     metadata: dict[str, Any] | None = _attribute("metadata")
     stored: Turn | None = _attribute("stored")
+    attempt: int = _attribute("attempt")
     draft_text: str = _attribute("draft_text")
 
     def __init__(self, threads: Threads, turn: RunningTurn) -> None:

@@ -482,9 +482,9 @@ class Store:
         """
         if inspect.iscoroutinefunction(handle):
             raise TypeError("handle is a coroutine function: call AsyncStore.work, or give a plain function")
-        options = {"lease": lease, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
-        worker = self._worker(concurrency, which, **options)
-        return working.work(worker, concurrency, lambda turn: handle(self.in_turn(turn)._at(turn.key), turn))
+        options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
+        worker = self._worker(lease, which, **options)
+        return working.work(worker, lambda turn: handle(self.in_turn(turn)._at(turn.key), turn))
 
     def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> OwedPage:
         """List the turns that live sessions are owed and that no process is running, the longest due first.
@@ -904,11 +904,11 @@ class Store:
         store._context = context
         return store
 
-    def _worker(self, concurrency: int, which: WorkFilters, **options: Any) -> working.Worker:
-        def open_turn(key: str, id: str, lease: timedelta) -> RunningTurn:
-            return self._at(key).turn(id, lease=lease)
+    def _worker(self, lease: timedelta, which: WorkFilters, **options: Any) -> working.Worker:
+        def open_turn(key: str, id: str | None) -> RunningTurn:
+            return self._at(key).turn(id or self._context.new_id(), lease=lease)
 
-        return working.Worker(self._context, open_turn, concurrency=concurrency, which=which, **options)
+        return working.Worker(self._context, open_turn, Chosen(which), lease=lease, **options)
 
     def _at(self, key: str) -> Conversation:
         return Conversation(self._context, key)

@@ -133,7 +133,7 @@ class Context:
         self._is_bound = False
         self._lease: tuple[str, Lease] | None = None
         self.workers: set[Callable[[], None]] = set()
-        """Functions that wake the workers of this store."""
+        """Functions that are called after transactions of this store that a worker may be waiting for."""
         self.telemetry = Telemetry()
         """Records calls if `telemetry.instrument` has set it up."""
         self.in_callers_transaction = False
@@ -305,7 +305,10 @@ class Context:
         self, operation: Callable[Concatenate[sa.Connection, datetime, P], R], *args: P.args, **options: P.kwargs
     ) -> R:
         with self.transaction() as connection, keeping(connection, self._keep_removed):
-            return operation(connection, self.now(connection), *args, **options)
+            result = operation(connection, self.now(connection), *args, **options)
+        for wake in (*self.workers,):
+            wake()
+        return result
 
     # Connections
 
@@ -403,11 +406,6 @@ class Context:
         lease = self._lease[1] if self._lease is not None and self._lease[0] == key else None
         accepts_anything = last_seq is None and revision is None and lease is None
         return ANYTHING if accepts_anything else Expected(last_seq, revision, lease)
-
-    def wake_workers(self) -> None:
-        """Note that this store has stored something that a worker may have to run a turn for."""
-        for wake in (*self.workers,):
-            wake()
 
     def ignoring_expiry(self) -> Context:
         """Return a copy of this context for reads that also find expired sessions."""

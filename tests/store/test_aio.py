@@ -26,7 +26,7 @@ from lango_store.aio import AsyncPart, StoreOptions
 from lango_store.testing import Clock
 
 SYNC_ONLY = {"context", "key", "snapshot", "transaction", "using"}
-REWRITTEN = {"begin", "begin_compaction", "close", "compact"}
+REWRITTEN = {"begin", "begin_compaction", "close", "compact", "work"}
 ASYNC_ONLY = {"run_sync", "threads"}
 
 
@@ -43,7 +43,10 @@ def test_async_class_has_the_methods_of_the_sync_class(sync_kind: type) -> None:
             async_signature, sync_signature = (
                 inspect.signature(each, eval_str=True) for each in (value, getattr(sync_kind, name))
             )
-            assert async_signature.parameters == sync_signature.parameters
+            different = {"handle"}  # a function or a coroutine function
+            parameters = (each.parameters for each in (async_signature, sync_signature))
+            own, other = ({each: value for each, value in part.items() if each not in different} for part in parameters)
+            assert own == other
             assert name in REWRITTEN or (async_signature, value.__doc__) == (
                 sync_signature,
                 getattr(sync_kind, name).__doc__,

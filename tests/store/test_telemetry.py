@@ -78,6 +78,7 @@ SEVERAL_CALLS: Final = {
     (Store, "transact"): ["touch", "transact"],
     (StoreSuspensions, "answer"): ["suspensions.create", "suspensions.answer"],
     (Calls, "finish"): ["calls.begin", "calls.finish"],
+    (Store, "work"): ["turn", "turn.take_inbox", "turn.save"],
     (Conversation, "turn"): [
         *("turn", "turn.take_inbox", "turn.append", "turn.flush", "turn.flush", "turn.append_messages", "turn.append"),
         *("turn.begin_call", "turn.end_call", "turn.flush", "turn.interrupt", "turn.save"),

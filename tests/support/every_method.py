@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from support.factories import message, messages
+from support.working import work
 
 from lango_store import (
     Calls,
@@ -30,6 +31,8 @@ from lango_store import (
 from lango_store._operations.session.lists import cursor_after
 
 FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
+
+OWED_CURSOR = cursor_after("owed", datetime(2026, 11, 21, tzinfo=UTC), "k")
 
 CallsByMethod = dict[type, dict[str, list[Callable[[], object]]]]
 
@@ -142,6 +145,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             ],
             "restore": [lambda: store.restore(cold, "old", descendants=True)],
             "in_turn": [lambda: store.in_turn(k.turn())],
+            "owed": [store.owed, lambda: store.owed(key_prefix="k", cursor=OWED_CURSOR)],
+            "work": [lambda: work(store, lambda own, turn: None, key_prefix="k")],
         },
         Conversation: {
             "get": [k.get, lambda: changed.get(as_of=3)],
@@ -197,6 +202,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "find": [lambda: k.turns.find("turn"), lambda: k.turns.find(1)],
             "in_progress": [k.turns.in_progress, busy.turns.in_progress],
             "release": [busy.turns.release],
+            "retry": [k.turns.retry],
         },
         Calls: {
             "begin": [

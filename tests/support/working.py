@@ -22,7 +22,7 @@ def work(store: Store, handle: Handler, **options: Any) -> int:
         own: Any = Awaiting(conversation, loop), AwaitingTurn(turn, loop)
         await asyncio.to_thread(handle, *own)
 
-    done: int = store.work(run, once=True, **options)
+    done: int = store.work(run, once=True, **options)  # type: ignore[arg-type]
     return done
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lango_store._connections.context import Context
 from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.tool_calls import calls, effects, suspensions
 from lango_store._features.tool_calls.calls import Place
@@ -204,7 +203,7 @@ class Suspensions(SessionPart):
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         given = str(encode_id(id)), encode_json(answer, "answer")
-        return _answer(self._context, self.key, *given)
+        return self._context.transact_once(suspensions.resume, self.key, *given)
 
     def delete(self, id: str) -> bool:
         """Delete a suspension of the session, with its state, reason and answer. Its token then answers nothing.
@@ -223,12 +222,6 @@ class Suspensions(SessionPart):
     def list(self) -> list[Suspension]:
         """List the suspensions of the session, answered or not, the oldest first."""
         return self._context.on_primary().read_together(suspensions.read, self.key)
-
-
-def _answer(context: Context, key: str, digest: str, answer: str) -> Suspension:
-    answered = context.transact_once(suspensions.resume, key, digest, answer)
-    context.wake_workers()
-    return answered
 
 
 class StoreSuspensions(StorePart):
@@ -251,7 +244,7 @@ class StoreSuspensions(StorePart):
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         given = (*suspensions.parse(token), encode_json(answer, "answer"))
-        return _answer(self._context, *given)
+        return self._context.transact_once(suspensions.resume, *given)
 
     def list(
         self,

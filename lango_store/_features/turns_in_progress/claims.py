@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
-from lango_store._operations.binds import LIVE, NOW, SESSION, column, of_session, session_key, text, time
+from lango_store._operations.binds import LIVE, NOW, SESSION, of_session, session_key, text, time
 from lango_store._operations.log import leases, owed
+from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._rows.columns import as_stored
@@ -78,32 +79,26 @@ def claim(
     limit: int,
     most: int,
     open_turn: Callable[[str, str | None], RunningTurn],
-) -> list[tuple[RunningTurn, int]]:
-    """Take the leases of owed turns, the longest due first; return the turns and the numbers of their attempts.
+) -> list[RunningTurn]:
+    """Take the leases of owed turns, the longest due first.
 
     A turn that has already been tried `most` times is given up instead. Sessions that another worker is claiming are
     skipped.
     """
     dialect = dialect_of(connection)
-    claimed: list[tuple[RunningTurn, int]] = []
+    claimed: list[RunningTurn] = []
     due, bound = _due(chosen.names, locks=dialect.locks_many), chosen.bound(dialect, now, limit)
     while not claimed and (rows := due.run(connection, bound)):
         for key, turn_id, attempts in rows:
-            if (attempts or 0) >= most:
-                never = {"key": key, "owed_at": dialect.time(owed.NEVER), "now": bound["now"]}
-                _give_up.run_many(connection, [never])
-                continue
             turn = open_turn(key, turn_id)
-            if leases.claim(connection, now, key, turn.id, turn.lease):
-                claimed.append((turn, (attempts or 0) + 1))
+            turn.attempt = (attempts or 0) + 1
+            if not leases.claim(connection, now, key, turn.id, turn.lease):
+                continue
+            if turn.attempt > most:
+                leases.postpone(connection, now, key, turn.lease.token, Retry(most, None))
+            else:
+                claimed.append(turn)
     return claimed
-
-
-_give_up: Final = Statement(
-    sa.update(SESSION)
-    .where(of_session(SESSION), _IS_DUE, leases.IS_ENDED)
-    .values(owed.NOT_SAVED | {"owed_at": column(SESSION.c.owed_at)})
-)
 
 
 # List and try again

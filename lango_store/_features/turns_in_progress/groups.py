@@ -51,9 +51,7 @@ class Turns(SessionPart):
         Returns:
             True if the session is owed a turn that is not running; see `Store.owed`.
         """
-        is_owed = self._context.write(claims.retry, self.key)
-        self._context.wake_workers()
-        return is_owed
+        return self._context.transact(claims.retry, self.key)
 
     def list(self) -> list[Turn]:
         """List the turns and compactions, oldest first, without their messages."""
@@ -146,9 +144,7 @@ class Inbox(SessionPart):
         """
         new = Batch([self._context.counted(message)])
         run = self._context.transact if new.ids else self._context.transact_once
-        stored = run(inbox.enqueue, self.key, new)
-        self._context.wake_workers()
-        return stored
+        return run(inbox.enqueue, self.key, new)
 
     def list(self) -> list[Message]:
         """List the messages in the order of their arrival. Their `seq` is 0."""

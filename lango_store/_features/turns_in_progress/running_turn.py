@@ -48,7 +48,10 @@ class RunningTurn:
         usage: The usage to save with the turn, a dict of JSON. Set it before the end of the block.
         metadata: Your own data to save with the turn, a dict of JSON.
         stored: The saved turn: after the block or, if `replayed` is True, from its beginning. None until then.
+        attempt: In a handler of `Store.work`, the number of this attempt, from 1. Otherwise 1.
     """
+
+    attempt = 1
 
     def __init__(
         self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta
