@@ -484,7 +484,7 @@ class Store:
             raise TypeError("handle is a coroutine function: call AsyncStore.work, or give a plain function")
         options = {"concurrency": concurrency, "poll": poll, "attempts": attempts, "backoff": backoff, "once": once}
         worker = self._worker(lease, which, **options)
-        return working.work(worker, lambda turn: handle(self.in_turn(turn)._at(turn.key), turn))
+        return working.work(worker, lambda turn: handle(self.in_turn(turn).conversation(turn.key), turn))
 
     def owed(self, *, limit: int = 50, cursor: str | None = None, **which: Unpack[WorkFilters]) -> OwedPage:
         """List the turns that live sessions are owed and that no process is running, the longest due first.
@@ -906,7 +906,7 @@ class Store:
 
     def _worker(self, lease: timedelta, which: WorkFilters, **options: Any) -> working.Worker:
         def open_turn(key: str, id: str | None) -> RunningTurn:
-            return self._at(key).turn(id or self._context.new_id(), lease=lease)
+            return self.conversation(key).turn(id or self._context.new_id(), lease=lease)
 
         return working.Worker(self._context, open_turn, Chosen(which), lease=lease, **options)
 

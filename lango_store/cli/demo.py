@@ -1,10 +1,11 @@
-"""`lango-store demo`: store a conversation, load it and print it."""
+"""`lango-store demo`: store a conversation, load it and print it; with `--kill`, kill a process that answers."""
 
 from typing import Annotated
 
 import typer
 
 from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.cli import killing
 from lango_store.cli.output import console, print_table
 from lango_store.cli.rendering import render_message
 from lango_store.cli.sessions import COLUMNS
@@ -40,16 +41,27 @@ CONVERSATION = [
 
 def demo(
     file: Annotated[str, typer.Option("--file", metavar="FILE", help="SQLite file to write to.")] = "demo.db",
+    kill: Annotated[bool, typer.Option("--kill", help="Kill a process in the middle of an answer.")] = False,
 ) -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
+
+    With --kill, two worker processes wait for a question, and a third
+    process follows the session. The worker that answers is killed, and the
+    other one finishes the answer. This takes about 10 seconds.
 
     An earlier session of the demo is replaced. A file that contains other
     sessions is refused.
     """
     with Store(f"sqlite:///{file}", migrate=True) as store:
-        if store.count(expired=None) > store.exists(KEY):
+        demos = (KEY, killing.KEY)
+        if store.count(expired=None) > sum(map(store.exists, demos)):
             raise typer.BadParameter(f"{file} contains other sessions: give another file", param_hint="--file")
-        store.delete(KEY)
+        for key in demos:
+            store.delete(key)
+        if kill:
+            if not killing.run(str(store.engine.url)):
+                raise typer.Exit(1)
+            return
         store.create(KEY, agent_id="planner", title="A free Saturday", model="gpt-x", settings={"thinking": "high"})
         for message in CONVERSATION:
             store.append_message(KEY, message)

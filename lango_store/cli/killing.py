@@ -1,0 +1,117 @@
+"""`lango-store demo --kill`: a worker is killed in the middle of an answer, and another one finishes it.
+
+The command starts three processes, each of which prints lines of JSON: two workers and a reader of the session.
+"""
+
+import json
+import sys
+import threading
+import time
+from datetime import timedelta
+from queue import SimpleQueue
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any, Final
+
+from lango_store._features.turns_in_progress.running_turn import RunningTurn
+from lango_store._values.events import Appended, Piece
+from lango_store._values.model import Message
+from lango_store.conversation import Conversation
+from lango_store.store import Store
+
+KEY: Final = "demo:kill"
+QUESTION: Final = Message.user("I have Saturday free. Oslo or Bergen?", id="question-1")
+ANSWER: Final = ("Oslo: ", "cold, ", "but ", "clear. ", "Bergen ", "will ", "drown ", "in ", "rain.")
+LEASE: Final = timedelta(seconds=2)
+_KILLED_AFTER: Final = 4
+_LABEL: Final = 11
+
+
+def run(url: str) -> bool:
+    """Show on a new session how a turn survives its process; return False if the log is not as it should be."""
+    with Store(url) as store:
+        conversation = store.open(KEY, title="A killed worker")
+        events: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        processes = {name: _start(name, url, events) for name in ("reader", "worker 1", "worker 2")}
+        try:
+            for _ in processes:
+                events.get(timeout=60)  # each says that it is ready
+            started = time.monotonic()
+            conversation.inbox.put(QUESTION)
+            _show(processes, events)
+        finally:
+            for each in processes.values():
+                each.kill()
+                each.wait()
+        log, turns = conversation.messages(), conversation.turns.list()
+    print(f"{len(log)} messages, {len(turns)} turn, nothing lost, {time.monotonic() - started:.0f} s after the question")
+    return [each.content for each in log] == [QUESTION.content, "".join(ANSWER)] and len(turns) == 1
+
+
+def _start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]") -> "Popen[str]":
+    program = [sys.executable, "-m", __name__, name, url]
+    process = Popen(program, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, text=True, encoding="utf-8")
+
+    def read() -> None:
+        for line in process.stdout or ():
+            events.put(json.loads(line))
+
+    threading.Thread(target=read, daemon=True).start()
+    return process
+
+
+def _show(processes: "dict[str, Popen[str]]", events: "SimpleQueue[dict[str, Any]]") -> None:
+    """Print what the processes do until the answer is in the log; kill the first worker in the middle of it."""
+    pieces, worker, is_open = 0, "", False
+
+    def show(who: str, what: str) -> None:
+        nonlocal is_open
+        print("\n" * is_open + f"{who:{_LABEL}}{what}", flush=True)
+        is_open = False
+
+    while True:
+        event = events.get(timeout=60)
+        match event["event"]:
+            case "begins":
+                worker = event["name"]
+                show(worker, f"begins attempt {event['attempt']} of the answer (pid {processes[worker].pid})")
+            case "piece":
+                print(event["text"] if is_open else f"{'reader':{_LABEL}}{event['text']}", end="", flush=True)
+                is_open, pieces = True, pieces + 1
+                if pieces == _KILLED_AFTER:
+                    processes[worker].kill()
+                    show("", f"kill -9 {processes[worker].pid}: {worker} is dead, its lease ends in 2 seconds")
+            case "message":
+                show("reader", f"{event['role']} message stored: {event['content']}")
+                if event["role"] == "assistant":
+                    return
+
+
+def _say(event: str, **fields: Any) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def _work(store: Store, name: str) -> None:
+    def answer(conversation: Conversation, turn: RunningTurn) -> None:
+        _say("begins", name=name, attempt=turn.attempt)
+        for piece in ANSWER:
+            time.sleep(0.25)  # as slow as a model
+            turn.write(piece)
+        turn.append(Message.assistant(turn.draft_text))
+
+    _say("ready")
+    store.work(answer, concurrency=1, lease=LEASE, poll=timedelta(seconds=0.25))
+
+
+def _read(store: Store) -> None:
+    _say("ready")
+    for event in store.conversation(KEY).tail():
+        if isinstance(event, Piece) and event.text:
+            _say("piece", text=event.text)
+        for message in event.messages if isinstance(event, Appended) else ():
+            _say("message", role=message.role, content=message.content)
+
+
+if __name__ == "__main__":
+    name, url = sys.argv[1:]
+    with Store(url) as store:
+        _read(store) if name == "reader" else _work(store, name)
