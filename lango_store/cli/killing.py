@@ -43,7 +43,9 @@ def run(url: str) -> bool:
                 each.kill()
                 each.wait()
         log, turns = conversation.messages(), conversation.turns.list()
-    print(f"{len(log)} messages, {len(turns)} turn, nothing lost, {time.monotonic() - started:.0f} s after the question")
+    print(
+        f"{len(log)} messages, {len(turns)} turn, nothing lost, {time.monotonic() - started:.0f} s after the question"
+    )
     return [each.content for each in log] == [QUESTION.content, "".join(ANSWER)] and len(turns) == 1
 
 

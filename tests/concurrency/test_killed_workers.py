@@ -6,6 +6,7 @@ LANGO_STORE_WORK_SECONDS sets how long processes are killed and frozen.
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -36,7 +37,7 @@ class Soak:
         self.choose = random.Random(0)
         self.sent: dict[str, list[str]] = {store.open(f"k{number}").key: [] for number in range(SESSIONS)}
         self.kills = self.freezes = self.errors = 0
-        self.frozen: dict[Program, float] = {}
+        self.frozen: dict[Program, threading.Timer] = {}
         self.workers = [self.start(number) for number in range(WORKERS)]
 
     def start(self, number: int) -> Program:
@@ -61,11 +62,7 @@ class Soak:
                 raise AssertionError("the suspension was answered twice") from None
 
     def disturb(self) -> None:
-        """Kill or freeze a process now and then; continue the frozen ones after their leases have ended."""
-        for worker, until_time in [*self.frozen.items()]:
-            if time.monotonic() >= until_time:
-                del self.frozen[worker]
-                worker.send_signal(signal.SIGCONT)
+        """Kill or freeze a process now and then."""
         number = self.choose.randrange(WORKERS)
         worker, what = self.workers[number], self.choose.random()
         if worker in self.frozen:
@@ -78,7 +75,14 @@ class Soak:
         elif what < 0.25 and len(self.frozen) < WORKERS // 2:
             self.freezes += 1
             worker.send_signal(signal.SIGSTOP)
-            self.frozen[worker] = time.monotonic() + LEASE.total_seconds() + self.choose.random()
+            # In a thread: the frozen process may have locked the SQLite file, for which this thread then waits.
+            continues = threading.Timer(LEASE.total_seconds() + self.choose.random(), self.thaw, [worker])
+            self.frozen[worker] = continues
+            continues.start()
+
+    def thaw(self, worker: Program) -> None:
+        worker.send_signal(signal.SIGCONT)
+        del self.frozen[worker]
 
     def is_idle(self) -> bool:
         """Retry by hand what was given up, and return True if nothing is owed."""
@@ -93,7 +97,6 @@ class Soak:
     def stop(self) -> None:
         """Stop the workers cleanly."""
         for worker in self.workers:
-            worker.send_signal(signal.SIGCONT)
             worker.send_signal(signal.SIGTERM)
         for worker in self.workers:
             out, error = worker.communicate()
@@ -118,8 +121,8 @@ def test_messages_are_answered_once_and_in_order_by_killed_and_frozen_workers(ur
             soak.approve()
             soak.disturb()
             time.sleep(PAUSE)
-        for worker in soak.frozen:
-            worker.send_signal(signal.SIGCONT)
+        for timer in [*soak.frozen.values()]:
+            timer.join()
         until(soak.is_idle, 120)
         soak.stop()
     turns = 0
