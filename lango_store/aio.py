@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from lango_store import _features
 from lango_store._connections.cancellation import pauses
-from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import DefaultTTL, TimeSource, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
@@ -251,12 +251,12 @@ class StoreOptions(TypedDict, total=False):
 
     migrate: bool
     default_ttl: DefaultTTL
-    clock: Clock | None
+    clock: TimeSource | None
     durability: Durability
     token_counter: TokenCounter | None
     on_statement: Observer | None
     retry: timedelta | None
-    payloads: int | None
+    payload_threshold: int | None
     keep_removed: timedelta | None
     replica: str | sa.URL | None
 
@@ -285,8 +285,8 @@ class AsyncStore:
         database: A database URL, a SQLAlchemy `Engine` (not an `AsyncEngine`), or a `Store`. `close()` does not close
             an engine or a store that you passed.
         **options: The keyword arguments of `Store`: `migrate`, `default_ttl`, `clock`, `durability`, `token_counter`,
-            `on_statement`, `retry`, `payloads`, `keep_removed` and `replica`. They are ignored if `database` is a
-            `Store`.
+            `on_statement`, `retry`, `payload_threshold`, `keep_removed` and `replica`. They are ignored if `database` is
+            a `Store`.
 
     Attributes:
         store: The synchronous store. Its methods block the event loop; use `run_sync` to call them.

@@ -76,19 +76,19 @@ class Conversation(_features.SessionPart):
 
     # Groups of methods
 
-    turns = _features.of_session(_features.Turns)
+    turns = _features.session_group(_features.Turns)
     """The turns of the session: list and find them, and look at the turn in progress."""
-    calls = _features.of_session(_features.Calls)
+    calls = _features.session_group(_features.Calls)
     """The tool calls of the session: run each of them once."""
-    suspensions = _features.of_session(_features.Suspensions)
+    suspensions = _features.session_group(_features.Suspensions)
     """The suspensions of the session: questions that wait for an answer from outside the program."""
-    drafts = _features.of_session(_features.Drafts)
+    drafts = _features.session_group(_features.Drafts)
     """The drafts of the session: text that turns have streamed and not appended."""
-    inbox = _features.of_session(_features.Inbox)
+    inbox = _features.session_group(_features.Inbox)
     """The inbox of the session: messages that wait for a turn."""
-    versions = _features.of_session(_features.Versions)
+    versions = _features.session_group(_features.Versions)
     """The versions of the log: list changes and take them back."""
-    values = _features.of_session(_features.Values)
+    values = _features.session_group(_features.Values)
     """The values of the session: JSON by name."""
     # The session
 
@@ -252,7 +252,7 @@ class Conversation(_features.SessionPart):
         if last is None:
             return self._context.read(log.load, self.key, records=records, mode=payloads).messages
         log.check_count("last", last)
-        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)
+        return self._context.read(log.read_last, self.key, last, records=records, mode=payloads)
 
     def payload(self, digest: str) -> str:
         """Load a large string of a message; see `messages(payloads="reference")`.
@@ -407,8 +407,8 @@ class Conversation(_features.SessionPart):
         """
         message = self._context.counted(message)
         try:
-            expected, least = Expected(revision=expect), self._context.least_payload
-            return self._context.transact(edits.update, self.key, seq_or_id, message, expected, least)
+            expected, threshold = Expected(revision=expect), self._context.payload_threshold
+            return self._context.transact(edits.update, self.key, seq_or_id, message, expected, threshold)
         except UniqueViolation as error:
             reason = f"{quoted(message.id)} is the id of another message: give another, or None to keep the old one"
             raise InvalidMessage("id", reason) from error

@@ -12,10 +12,10 @@ from typing import Any, Self, TypeVar, Unpack
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
+from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store, usage_report
+from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Values, store_group, usage_report
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.usage_report import Prices
@@ -65,9 +65,9 @@ class Store:
             get one, so that nothing is stored twice. Calls inside your own transaction are never repeated. Removals and
             other calls that must not run twice are not repeated if the connection was lost: they raise
             `DatabaseUnavailable`, and may have been committed.
-        payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
-            stored separately from the message's row, once per session; 1 or more. None stores all strings in the row.
-            What reads return does not depend on this option. Defaults to 4,096.
+        payload_threshold: The length in characters from which a string in `content`, `tool_calls` or `extra` of a
+            message is stored separately from the message's row, once per session; 1 or more. None stores all strings in
+            the row. What reads return does not depend on this option. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
             `Conversation.versions.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When
             this time has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a
@@ -104,12 +104,12 @@ class Store:
         *,
         migrate: bool = False,
         default_ttl: DefaultTTL = None,
-        clock: Clock | None = None,
+        clock: TimeSource | None = None,
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
-        payloads: int | None = 4096,
+        payload_threshold: int | None = 4096,
         keep_removed: timedelta | None = None,
         replica: str | sa.URL | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class Store:
             token_counter=token_counter,
             on_statement=on_statement,
             retry=retry,
-            payloads=payloads,
+            payload_threshold=payload_threshold,
             keep_removed=keep_removed,
             replica=None if replica is None else _replica(replica),
             watch=Watcher,
@@ -394,11 +394,11 @@ class Store:
 
     # Groups of methods
 
-    turns = of_store(StoreTurns)
+    turns = store_group(StoreTurns)
     """The turns of all sessions: list those in progress."""
-    calls = of_store(StoreCalls)
+    calls = store_group(StoreCalls)
     """The tool calls of all sessions: list the unknown ones."""
-    suspensions = of_store(StoreSuspensions)
+    suspensions = store_group(StoreSuspensions)
     """The suspensions of all sessions: list and answer them."""
 
     def shared_values(self, scope: str) -> Values:
@@ -717,14 +717,14 @@ class Store:
             lambda connection, _: stats.sum_up(connection, self._context.now(connection))
         )
 
-    def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
-        """Move large strings of stored messages to payloads, as `Store(payloads=…)` does for new messages.
+    def move_payloads(self, *, threshold: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
+        """Move large strings of stored messages to payloads, as `Store(payload_threshold=…)` does for new messages.
 
         Messages are changed in batches, each in a separate transaction, and other processes can append between two
         batches. An interrupted call can be repeated.
 
         Args:
-            larger_than: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
+            threshold: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
                 all payloads back into the rows of their messages, for a downgrade to a release without payloads.
             on_batch: A function that is called after each batch with the number of changed messages so far.
 
@@ -732,11 +732,11 @@ class Store:
             The number of changed messages.
 
         Raises:
-            ValueError: `larger_than` is less than 1.
+            ValueError: `threshold` is less than 1.
         """
-        if larger_than is not None and (type(larger_than) is not int or larger_than < 1):
-            raise ValueError(f"larger_than={quoted(larger_than)} is not positive: give a number of characters, or None")
-        return maintenance.move_payloads(self._context, larger_than, on_batch)
+        if threshold is not None and (type(threshold) is not int or threshold < 1):
+            raise ValueError(f"threshold={quoted(threshold)} is not positive: give a number of characters, or None")
+        return maintenance.move_payloads(self._context, threshold, on_batch)
 
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
         """Check the store for damage, and optionally repair it.

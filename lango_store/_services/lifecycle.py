@@ -19,7 +19,7 @@ from lango_store._operations.pace import Pace
 from lango_store._operations.session import expiry, levels, lists, sessions
 from lango_store._operations.session.expiry import ArchiveBatch, Policy, Purged, Reason
 from lango_store._operations.session.lists import Filter
-from lango_store._operations.session.sessions import Expected, New
+from lango_store._operations.session.sessions import Expected, NewSession
 from lango_store._services import appending, archiving
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport
@@ -36,7 +36,7 @@ Find = Callable[[AnyConnection, Moment, str], R]
 # Create
 
 
-def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Session:
+def create(context: Context, new: NewSession, first: Batch, *, own_key: bool) -> Session:
     """Create a session with its first messages; raise `SessionExists` if its key is taken.
 
     With `own_key` the store has generated the key, so a retry returns the session that the first try created.
@@ -55,7 +55,7 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
 
 
 def find_or_create(
-    context: Context, new: New, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
+    context: Context, new: NewSession, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
 ) -> Session | R:
     """Find a live session, or create it with its first messages; with `renew`, replace an expired session.
 
@@ -99,7 +99,9 @@ def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
     raise error if isinstance(error, SessionExists) else SessionNotFound(key)
 
 
-def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch, find: Find[R]) -> Session | R:
+def _insert_or_find(
+    connection: AnyConnection, now: Moment, new: NewSession, first: Batch, find: Find[R]
+) -> Session | R:
     """Create a session, or find the session that has its key; raise `NotPermitted` if a policy hides that session."""
     for _ in range(sessions.MAX_TRIES):
         if (session := _insert(connection, now, new, first)) is not None:
@@ -113,7 +115,7 @@ def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Bat
     raise sessions.exists_error(connection, now, new.key)
 
 
-def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
+def _insert(connection: AnyConnection, now: Moment, new: NewSession, first: Batch) -> Session | None:
     """Create a session with its first messages, or return None if its key exists. Messages require a transaction."""
     info = sessions.insert(connection, now, new)
     if info is None or not first.rows:

@@ -1,7 +1,7 @@
 """Import and export of sessions: lossless backups, and the files of other systems.
 
 The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format in `FORMATS`
-except `jsonl` converts its files to a `Draft`, and all of these except `lango` also write files from a `Draft`. The
+except `jsonl` converts its files to a `SessionDraft`, and all of these except `lango` also write files from one. The
 format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
 """
 

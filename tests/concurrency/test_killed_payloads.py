@@ -40,7 +40,7 @@ from lango_store import Store
 
 url, key, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 choose, numbers = random.Random(seed), count()
-with Store(url, payloads=1_000) as store:
+with Store(url, payload_threshold=1_000) as store:
     conversation = store.open(key)
     while True:
         new = [next(numbers) for _ in range(choose.choice((1, 1, 2, 5)))]
@@ -60,7 +60,7 @@ from lango_store import Store
 
 url, key, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 choose = random.Random(seed)
-with Store(url, payloads=1_000) as store:
+with Store(url, payload_threshold=1_000) as store:
     conversation = store.open(key)
     for n in range(1_000_000):
         conversation.append_messages([make(n), make(n + 1)])
@@ -75,7 +75,7 @@ with Store(url, payloads=1_000) as store:
             case 4: conversation.pop_message()
             case 5: conversation.compact(lambda _: make(n), discard=True)
             case 6: conversation.fork(upto=seq)
-            case 7: store.move_payloads(larger_than=choose.choice((None, 700, 1_000)))
+            case 7: store.move_payloads(threshold=choose.choice((None, 700, 1_000)))
 """
 """Appends and edits messages, without an end."""
 

@@ -124,7 +124,7 @@ def test_no_other_connection_can_commit_during_a_checkpoint(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store:  # payloads would store equal contents only once
+    with Store(engine, payload_threshold=None) as store:  # payloads would store equal contents only once
         store.create("k")
         for _ in range(60):  # 4 MB each
             store.conversation("k").append_messages([message("x" * 40_000) for _ in range(10)])
@@ -141,7 +141,7 @@ def test_callers_connection_makes_checkpoints_between_transactions(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store, engine.connect() as connection:
+    with Store(engine, payload_threshold=None) as store, engine.connect() as connection:
         store.create("k")
         for _ in range(20):
             store.using(connection).conversation("k").append_messages(messages(50, content="x" * 5_000))
@@ -155,7 +155,7 @@ def test_callers_connection_makes_checkpoints_between_transactions(
 @pytest.mark.slow
 def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store:
+    with Store(engine, payload_threshold=None) as store:
         store.create("k")
         with store.snapshot() as before:
             before.get("k")
@@ -176,7 +176,7 @@ def test_doctor_names_a_large_log_which_shrinks_after_the_snapshot_that_kept_it(
     file: Path, version: tuple[int, int, int]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=library(version))
-    with Store(engine, payloads=None) as store:
+    with Store(engine, payload_threshold=None) as store:
         store.create("k")
         with store.snapshot() as before:
             before.get("k")
@@ -214,7 +214,7 @@ def test_interrupted_checkpoint_leaves_no_lock_on_the_file(file: Path) -> None:
             return super().execute(statement, *parameters)
 
     engine = create_engine(f"sqlite:///{file}", module=library(AFFECTED, Connection), connect_args={"timeout": 0})
-    with Store(engine, payloads=None) as store:
+    with Store(engine, payload_threshold=None) as store:
         store.create("k")
 
         def fill() -> None:

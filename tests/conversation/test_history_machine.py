@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
 def test_every_past_state_can_be_read_and_changes_can_be_undone(url: str, clock: Clock) -> None:
-    with Store(url, clock=clock, payloads=LEAST, keep_removed=timedelta(days=1)) as store:
+    with Store(url, clock=clock, payload_threshold=LEAST, keep_removed=timedelta(days=1)) as store:
         run_state_machine_as_test(
             cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
             settings=settings(

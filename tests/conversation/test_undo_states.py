@@ -81,7 +81,7 @@ def test_transaction_begun_before_a_payload_was_moved_cannot_delete_the_payload(
     make_postgres: MakeDatabase,
 ) -> None:
     postgres_url = make_postgres()
-    with Store(postgres_url, payloads=None) as plain:
+    with Store(postgres_url, payload_threshold=None) as plain:
         plain.create("k", messages=[message(LARGE), message("b")])
     with Store(postgres_url) as store:
         store.append_message("k", message(LARGE))

@@ -23,7 +23,7 @@ OTHER = "y" * 5_000
 @pytest.fixture
 def target(make_database: MakeDatabase) -> Iterator[Store]:
     """Yield an empty store that keeps all strings of new messages in the rows."""
-    with Store(make_database(), payloads=None) as opened:
+    with Store(make_database(), payload_threshold=None) as opened:
         yield opened
 
 

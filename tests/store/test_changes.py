@@ -14,7 +14,7 @@ from lango_store import Conversation, MessageNotFound, Store
 from lango_store._operations.binds import CHANGE
 from lango_store.interchange import export, import_path
 from lango_store.interchange.copying import copy
-from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.importing import import_draft
 from lango_store.testing import Clock
 
@@ -125,6 +125,6 @@ def test_imported_compaction_is_recorded_as_change(store: Store) -> None:
     parts = [Part(messages=messages(2)), Part(kind="compaction", messages=messages(1))]
     with store.context.transaction() as connection:
         now = store.context.now(connection)
-        import_draft(connection, now, Draft("k", parts=parts), ttl=None, encode=store.context.batch)
+        import_draft(connection, now, SessionDraft("k", parts=parts), ttl=None, encode=store.context.batch)
     assert changes(store) == [(3, "compact", 2)]
     assert unexplained_seqs(store) == set()

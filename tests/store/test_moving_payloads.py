@@ -23,7 +23,7 @@ KEYS = ("a", "b", "c")
 @pytest.fixture
 def whole(url: str) -> Iterator[Store]:
     """Yield a store that keeps all strings in the rows, with three sessions of six messages."""
-    with Store(url, payloads=None) as store:
+    with Store(url, payload_threshold=None) as store:
         for key in KEYS:
             sent = [message(LARGE), message("short"), large_message(LARGE, key * 5_000), message([LARGE], id="x")]
             store.create(key, messages=sent)
@@ -64,10 +64,10 @@ def test_rows_are_unchanged_after_payloads_are_moved_and_moved_back(whole: Store
     before = everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]
     for _ in range(2):
         assert whole.move_payloads() == 12
-        assert whole.move_payloads(larger_than=None) == 12
+        assert whole.move_payloads(threshold=None) == 12
         assert (everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]) == before
         assert [bodies(whole, key) for key in KEYS] == [[], [], []]
-    assert whole.move_payloads(larger_than=None) == 0
+    assert whole.move_payloads(threshold=None) == 0
     assert_sound(whole)
 
 
@@ -86,32 +86,32 @@ def test_rows_after_a_move_of_payloads_equal_rows_of_messages_appended_with_payl
         assert moved | own == appended | own
 
 
-@pytest.mark.parametrize("larger_than", [5_000, 4_097, 1])
-def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, larger_than: int) -> None:
+@pytest.mark.parametrize("threshold", [5_000, 4_097, 1])
+def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, threshold: int) -> None:
     before = everything(whole)
-    whole.move_payloads(larger_than=larger_than)
-    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if larger_than == 1 else set()) | {"a" * 5_000}
+    whole.move_payloads(threshold=threshold)
+    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if threshold == 1 else set()) | {"a" * 5_000}
     assert everything(whole) == before
     assert_sound(whole)
 
 
 def test_move_payloads_skips_messages_that_already_have_payloads(store: Store) -> None:
     store.create("k", messages=[message([LARGE, "y" * 100]), message("y" * 100)])
-    assert store.move_payloads(larger_than=100) == 1
+    assert store.move_payloads(threshold=100) == 1
     assert bodies(store) == [LARGE, "y" * 100]
     assert [row(store, seq)["text"] or row(store, seq)["content"] for seq in (1, 2)] == [f'["","{"y" * 100}"]', None]
 
 
-@pytest.mark.parametrize("larger_than", [0, -1])
-def test_invalid_length_is_refused(store: Store, larger_than: int) -> None:
-    with pytest.raises(ValueError, match=f"larger_than={larger_than} is not positive"):
-        store.move_payloads(larger_than=larger_than)
+@pytest.mark.parametrize("threshold", [0, -1])
+def test_invalid_length_is_refused(store: Store, threshold: int) -> None:
+    with pytest.raises(ValueError, match=f"threshold={threshold} is not positive"):
+        store.move_payloads(threshold=threshold)
 
 
 def test_ids_and_names_of_tool_calls_are_not_moved(whole: Store) -> None:
     call = ToolCall(id="i" * 50, name="n" * 50, arguments={"name": "m" * 50})
     whole.create("k", messages=[Message.assistant(tool_calls=[call])])
-    whole.move_payloads(larger_than=50)
+    whole.move_payloads(threshold=50)
     assert bodies(whole) == ["m" * 50]
     assert whole.conversation("k").messages()[0].tool_calls == [call]
 
@@ -125,9 +125,9 @@ class Stopped(Exception):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("larger_than", [4_096, None])
-def test_interrupted_move_can_be_repeated(whole: Store, larger_than: int | None) -> None:
-    if larger_than is None:
+@pytest.mark.parametrize("threshold", [4_096, None])
+def test_interrupted_move_can_be_repeated(whole: Store, threshold: int | None) -> None:
+    if threshold is None:
         whole.move_payloads()
     before = everything(whole)
 
@@ -138,14 +138,14 @@ def test_interrupted_move_can_be_repeated(whole: Store, larger_than: int | None)
     interruptions = 0
     while interruptions < 20:
         try:
-            assert whole.move_payloads(larger_than=larger_than, on_batch=stop) == 0
+            assert whole.move_payloads(threshold=threshold, on_batch=stop) == 0
             break
         except Stopped:
             interruptions += 1
             assert everything(whole) == before
             assert_sound(whole)
     assert 2 < interruptions < 20
-    assert [bool(bodies(whole, key)) for key in KEYS] == [larger_than is not None] * 3
+    assert [bool(bodies(whole, key)) for key in KEYS] == [threshold is not None] * 3
 
 
 APPENDER = """
@@ -162,9 +162,9 @@ with Store(sys.argv[1]) as store:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("larger_than", [4_096, None])
-def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, larger_than: int | None) -> None:
-    if larger_than is None:
+@pytest.mark.parametrize("threshold", [4_096, None])
+def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, threshold: int | None) -> None:
+    if threshold is None:
         whole.move_payloads()
     texts = iter("pqr")
 
@@ -175,7 +175,7 @@ def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: 
             done = run_program(APPENDER, url, text)
             assert (done.returncode, done.stderr) == (0, "")
 
-    whole.move_payloads(larger_than=larger_than, on_batch=write)
+    whole.move_payloads(threshold=threshold, on_batch=write)
     for key in KEYS:
         log = contents(whole.conversation(key).all_messages())
         assert log[0] == ["r" * 5_000]
@@ -183,16 +183,16 @@ def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: 
     assert_sound(whole)
 
 
-@pytest.mark.parametrize("larger_than", [4_096, None])
+@pytest.mark.parametrize("threshold", [4_096, None])
 def test_move_waits_for_a_transaction_that_edits_the_session(
-    make_postgres: MakeDatabase, larger_than: int | None
+    make_postgres: MakeDatabase, threshold: int | None
 ) -> None:
     url = make_postgres()
-    with Store(url, payloads=None if larger_than else 4_096) as store, ThreadPoolExecutor(1) as pool:
+    with Store(url, payload_threshold=None if threshold else 4_096) as store, ThreadPoolExecutor(1) as pool:
         store.create("k", messages=[message(LARGE), message(LARGE)])
         with store.engine.connect() as host:
             store.using(host).conversation("k").update_message(1, message("y" * 5_000))
-            moving = pool.submit(store.move_payloads, larger_than=larger_than)
+            moving = pool.submit(store.move_payloads, threshold=threshold)
             until_one_waits(store.engine)
             host.commit()
         moving.result()
@@ -218,13 +218,13 @@ def test_payloads_move_command_moves_strings_out_and_back(whole: Store, url: str
     assert everything(whole) == before
     assert run("payloads", "move", "--back", "--url", url).stdout == "changed 12 messages\n"
     assert (bodies(whole, "a"), everything(whole)) == ([], before)
-    assert run("payloads", "move", "--larger-than", "5000", "--url", url).stdout == "changed 3 messages\n"
+    assert run("payloads", "move", "--threshold", "5000", "--url", url).stdout == "changed 3 messages\n"
     assert bodies(whole, "a") == ["a" * 5_000]
 
 
 def test_payloads_move_command_refuses_a_length_below_one(url: str) -> None:
-    done = run("payloads", "move", "--larger-than", "0", "--url", url)
-    assert (done.returncode, "--larger-than" in done.stderr) == (2, True)
+    done = run("payloads", "move", "--threshold", "0", "--url", url)
+    assert (done.returncode, "--threshold" in done.stderr) == (2, True)
 
 
 def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
@@ -254,7 +254,7 @@ def test_doctor_reports_missing_payloads(whole: Store) -> None:
     assert "redact or delete message 3" in found[0].remedy
     damaged = whole.conversation("b").all_messages(damaged="return")[2]
     assert "payload" in str(damaged)
-    assert whole.move_payloads(larger_than=None) == 11
+    assert whole.move_payloads(threshold=None) == 11
     whole.conversation("b").redact_message(3)
     assert_sound(whole)
 

@@ -26,7 +26,10 @@ Damage = Callable[[bytearray, random.Random], None]
 def fill(path: Path) -> None:
     """Write 20 sessions with 235 messages: tool calls, turns, a summary, drafts, an inbox, long texts in payloads."""
     with Store(
-        f"sqlite:///{path}", migrate=True, token_counter=lambda message: len(str(message.content)), payloads=300
+        f"sqlite:///{path}",
+        migrate=True,
+        token_counter=lambda message: len(str(message.content)),
+        payload_threshold=300,
     ) as store:
         for number in range(SESSIONS):
             key = f"telegram:{number}"

@@ -126,8 +126,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "stats": [store.stats],
             "usage": [store.usage, lambda: store.usage(["user_id", "model", "day"], key_prefix="k")],
             "move_payloads": [
-                lambda: store.move_payloads(larger_than=1),
-                lambda: store.move_payloads(larger_than=None),
+                lambda: store.move_payloads(threshold=1),
+                lambda: store.move_payloads(threshold=None),
             ],
             "examine": [store.examine],
             "expire": [
