@@ -68,9 +68,11 @@ from lango_store.errors import (
     DamagedDatabase,
     DamagedMessage,
     DatabaseBusy,
+    DatabaseError,
     DatabaseUnavailable,
     DraftNotFound,
     InProgress,
+    InstallationIncomplete,
     InvalidCursor,
     InvalidCut,
     InvalidFile,
@@ -111,12 +113,13 @@ __all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenT
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
 __all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "Undone", "Unset", "UsageRow"]
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
-__all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseUnavailable", "DraftNotFound"]
-__all__ += ["InProgress", "InvalidCursor", "InvalidCut", "InvalidFile", "InvalidKey", "InvalidMessage"]
-__all__ += ["InvalidState", "InvalidValue", "LangoStoreError", "LeaseLost", "MessageNotFound", "MigrationRefused"]
-__all__ += ["NotFound", "NotKept", "NotPermitted", "PayloadNotFound", "SchemaOutOfDate", "SearchUnavailable"]
-__all__ += ["SessionExists", "SessionExpired", "SessionHeld", "SessionNotFound", "StoreClosed", "SuspensionExpired"]
-__all__ += ["SuspensionNotFound", "TurnInProgress", "UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
+__all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseError", "DatabaseUnavailable"]
+__all__ += ["DraftNotFound", "InProgress", "InstallationIncomplete", "InvalidCursor", "InvalidCut", "InvalidFile"]
+__all__ += ["InvalidKey", "InvalidMessage", "InvalidState", "InvalidValue", "LangoStoreError", "LeaseLost"]
+__all__ += ["MessageNotFound", "MigrationRefused", "NotFound", "NotKept", "NotPermitted", "PayloadNotFound"]
+__all__ += ["SchemaOutOfDate", "SearchUnavailable", "SessionExists", "SessionExpired", "SessionHeld"]
+__all__ += ["SessionNotFound", "StoreClosed", "SuspensionExpired", "SuspensionNotFound", "TurnInProgress"]
+__all__ += ["UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
 
 for _name in __all__:  # tracebacks and pickles show the public name; that of an exception is `lango_store.errors`
     if isinstance(_public := globals()[_name], type) and not issubclass(_public, LangoStoreError):

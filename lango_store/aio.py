@@ -285,8 +285,8 @@ class AsyncStore:
         database: A database URL, a SQLAlchemy `Engine` (not an `AsyncEngine`), or a `Store`. `close()` does not close
             an engine or a store that you passed.
         **options: The keyword arguments of `Store`: `migrate`, `default_ttl`, `clock`, `durability`, `token_counter`,
-            `on_statement`, `retry`, `payload_threshold`, `keep_removed` and `replica`. They are ignored if `database` is
-            a `Store`.
+            `on_statement`, `retry`, `payload_threshold`, `keep_removed` and `replica`. They are ignored if `database`
+            is a `Store`.
 
     Attributes:
         store: The synchronous store. Its methods block the event loop; use `run_sync` to call them.

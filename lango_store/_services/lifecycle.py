@@ -24,7 +24,7 @@ from lango_store._services import appending, archiving
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
-from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound, quoted
+from lango_store.errors import SessionExists, SessionExpired, SessionHeld, SessionNotFound, quoted
 
 _SHOWN: Final = 10
 _MAX_HELD: Final = 10_000  # the key of each protected session is a parameter of the next batch
@@ -237,9 +237,7 @@ def _purge_batch(
     """Purge a batch; if a foreign key prevents it, purge each session alone, and add the protected ones to `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
-        raise LangoStoreError(
-            f"{len(held):,} sessions cannot be deleted because of {constraint}: declare it ON DELETE SET NULL"
-        )
+        raise SessionHeld(None, constraint, number=len(held))
     conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
     options = {"waits": waits, "children": children}
     try:

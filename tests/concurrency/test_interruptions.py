@@ -20,7 +20,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.locks import until_one_waits
 
-from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine
+from lango_store import DatabaseBusy, DatabaseError, Store, create_engine
 from lango_store._connections import providers
 from lango_store._dialect import base, postgresql, sqlite, statement
 from lango_store._engine import pool
@@ -187,7 +187,7 @@ def test_database_error_is_raised_even_while_an_interruption_is_being_handled(st
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
-        with pytest.raises(LangoStoreError, match="missing"):
+        with pytest.raises(DatabaseError, match="missing"):
             store.context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
 
 

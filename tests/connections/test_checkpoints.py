@@ -16,7 +16,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import Program
 
-from lango_store import LangoStoreError, Store, UniqueViolation, create_engine
+from lango_store import InstallationIncomplete, Store, UniqueViolation, create_engine
 from lango_store._dialect.sqlite import SQLite
 from lango_store._engine.engine import LOG_LIMIT
 from lango_store._engine.sqlite_library import is_affected
@@ -50,7 +50,7 @@ def test_sqlite_version_without_the_fix_of_the_wal_reset_bug_counts_as_affected(
 
 def test_store_uses_pysqlite3_if_the_url_names_pysqlite3(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pysqlite3", None)
-    with pytest.raises(LangoStoreError, match=r"lango-store\[sqlite\]"):
+    with pytest.raises(InstallationIncomplete, match=r"lango-store\[sqlite\]"):
         create_engine(f"sqlite+pysqlite3:///{file}")
     monkeypatch.setitem(sys.modules, "pysqlite3", ModuleType("pysqlite3"))
     monkeypatch.setitem(sys.modules, "pysqlite3.dbapi2", library(FIXED))

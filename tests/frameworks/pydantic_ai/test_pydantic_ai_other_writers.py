@@ -24,7 +24,7 @@ from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.usage import RunUsage
 from support.databases import MakeDatabase
 
-from lango_store import InvalidKey, LangoStoreError, Message, MessageRole, Store, ToolCall
+from lango_store import InvalidKey, InvalidState, Message, MessageRole, Store, ToolCall
 from lango_store.testing import Clock
 
 pytestmark = pytest.mark.anyio
@@ -143,10 +143,10 @@ async def test_summary_replaces_the_messages_it_covers(conversations: Conversati
     assert texts([entry.message for entry in left]) == ["1", "2", "3", "4"]
     assert await conversations.read_history(left[1].id) == left[:2]
     before = store.get("c")
-    with pytest.raises(LangoStoreError, match="abandoned before a summary"):
+    with pytest.raises(InvalidState, match="abandoned before a summary"):
         await conversations.branch("c", from_entry=record.branches[0], expected_revision=back.revision)
     summed_up = replace(record, head_id=left[1].id, revision="r")
-    with pytest.raises(LangoStoreError, match="abandoned before a summary"):
+    with pytest.raises(InvalidState, match="abandoned before a summary"):
         await conversations.write_record(summed_up, expected_revision=record.revision)
     assert store.get("c") == before
     forked = await conversations.fork("c", from_entry=record.branches[0])
