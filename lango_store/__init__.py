@@ -4,6 +4,7 @@ from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._features import (
     Calls,
     Drafts,
+    Edits,
     Inbox,
     PendingCompaction,
     StoreCalls,
@@ -106,8 +107,8 @@ from lango_store.store import Store
 
 __all__ = ["AsyncConversation", "AsyncRunningTurn", "AsyncStore", "Conversation", "RunningTurn", "Store"]
 __all__ += ["Filters", "SearchFilters", "create_engine", "read_only_engine"]
-__all__ += ["AsyncPendingCompaction", "AsyncValues", "Calls", "Drafts", "Inbox", "PendingCompaction", "StoreCalls"]
-__all__ += ["StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
+__all__ += ["AsyncPendingCompaction", "AsyncValues", "Calls", "Drafts", "Edits", "Inbox", "PendingCompaction"]
+__all__ += ["StoreCalls", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
 __all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "Page", "Payload", "Piece"]
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]

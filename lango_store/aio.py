@@ -115,12 +115,37 @@ class AsyncPart(Generic[S]):
     key: str = _attribute("key")
 
 
+class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
+    """A window that waits for its summary: the result of `AsyncConversation.turns.begin_compaction`.
+
+    Attributes:
+        key: The session's key.
+        session: The session with the window, as they were read.
+        window: The messages to summarize.
+    """
+
+    session: Session = _attribute("session")
+    window: list[Message] = _attribute("window")
+    finish = awaited(_features.PendingCompaction.finish)
+
+
 class AsyncTurns(AsyncPart[_features.Turns]):
     """The methods of `Turns` as coroutines."""
 
     find = awaited(_features.Turns.find)
     in_progress = awaited(_features.Turns.in_progress)
     release = awaited(_features.Turns.release)
+    compactions = awaited(_features.Turns.compactions)
+
+    async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
+        """Read the window for a compaction in two steps, as `Conversation.turns.begin_compaction` does.
+
+        Args:
+            records: Also read the records between the messages.
+        """
+        pending = await self._threads.run(functools.partial(self._twin.begin_compaction, records=records))
+        return None if pending is None else AsyncPendingCompaction(self._threads, pending)
+
     list = awaited(_features.Turns.list)
 
 
@@ -215,6 +240,15 @@ class AsyncInbox(AsyncPart[_features.Inbox]):
     redact = awaited(_features.Inbox.redact)
 
 
+class AsyncEdits(AsyncPart[_features.Edits]):
+    """The methods of `Edits` as coroutines."""
+
+    update = awaited(_features.Edits.update)
+    delete = awaited(_features.Edits.delete)
+    redact = awaited(_features.Edits.redact)
+    drop_sent = awaited(_features.Edits.drop_sent)
+
+
 class AsyncVersions(AsyncPart[_features.Versions]):
     """The methods of `Versions` as coroutines."""
 
@@ -230,20 +264,6 @@ class AsyncValues(AsyncPart[_features.Values]):
     get = awaited(_features.Values.get)
     set = awaited(_features.Values.set)
     drop = awaited(_features.Values.drop)
-
-
-class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
-    """A window that waits for its summary: the result of `AsyncConversation.begin_compaction`.
-
-    Attributes:
-        key: The session's key.
-        session: The session with the window, as they were read.
-        window: The messages to summarize.
-    """
-
-    session: Session = _attribute("session")
-    window: list[Message] = _attribute("window")
-    finish = awaited(_features.PendingCompaction.finish)
 
 
 class StoreOptions(TypedDict, total=False):
@@ -485,6 +505,7 @@ class AsyncConversation(AsyncPart[Conversation]):
     suspensions = _group("suspensions", AsyncSuspensions)
     drafts = _group("drafts", AsyncDrafts)
     inbox = _group("inbox", AsyncInbox)
+    edits = _group("edits", AsyncEdits)
     versions = _group("versions", AsyncVersions)
     values = _group("values", AsyncValues)
 
@@ -499,10 +520,6 @@ class AsyncConversation(AsyncPart[Conversation]):
     payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
     pop_message = awaited(Conversation.pop_message)
-    update_message = awaited(Conversation.update_message)
-    delete_message = awaited(Conversation.delete_message)
-    redact_message = awaited(Conversation.redact_message)
-    drop_sent = awaited(Conversation.drop_sent)
     search = awaited(Conversation.search)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)
@@ -551,7 +568,6 @@ class AsyncConversation(AsyncPart[Conversation]):
     child = opening(Conversation.child)
     children = awaited(Conversation.children)
     fork = opening(Conversation.fork)
-    compactions = awaited(Conversation.compactions)
     history = awaited(Conversation.history)
 
     def iter_messages(
@@ -595,15 +611,6 @@ class AsyncConversation(AsyncPart[Conversation]):
         events = following.follow_async(self._threads, reader)
         return context.telemetry.each_async("tail", self.key, cast(AsyncGenerator[Event, None], events))
 
-    async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
-        """Read the window for a compaction in two steps, as `Conversation.begin_compaction` does.
-
-        Args:
-            records: Also read the records between the messages.
-        """
-        pending = await self._threads.run(functools.partial(self._twin.begin_compaction, records=records))
-        return None if pending is None else AsyncPendingCompaction(self._threads, pending)
-
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the messages of the window with a summary, as `Conversation.compact` does.
 
@@ -623,7 +630,7 @@ class AsyncConversation(AsyncPart[Conversation]):
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
         with _steps(self._twin, "compact") as twin:
-            pending = await self._threads.run(twin.begin_compaction)
+            pending = await self._threads.run(twin.turns.begin_compaction)
             if pending is None:
                 return None
             summary = await summarize_async(summarizer, pending.window)

@@ -269,7 +269,7 @@ class Store:
             SessionHeld: A row of another table refers to the session, or to one of the descendants, by a foreign key
                 without ON DELETE; nothing was deleted. `key` of the exception names the session or descendant.
         """
-        return lifecycle.delete(self._context, key, Expected(revision=expect), children=descendants)
+        return lifecycle.delete(self._context, key, Expected(revision=expect), descendants=descendants)
 
     # Messages
 
@@ -465,7 +465,7 @@ class Store:
                 cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
-        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=descendants)
+        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             after: str | None = ""
@@ -509,7 +509,7 @@ class Store:
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
         policy = Policy(
-            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, children=descendants
+            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, descendants=descendants
         )
         report = lifecycle.purge(self._context, policy, None, batch_size)
         if report.held:
@@ -540,7 +540,7 @@ class Store:
             DatabaseUnavailable: The database or the archive cannot be reached, or the file is not a SQLite file;
                 nothing was written.
         """
-        return archiving.restore(self._context, archive, key, ttl, children=descendants)
+        return archiving.restore(self._context, archive, key, ttl, descendants=descendants)
 
     # Transactions and snapshots
 

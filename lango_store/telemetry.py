@@ -54,6 +54,7 @@ _TRACED: Final[dict[type, str]] = {
     **dict.fromkeys((_features.StoreSuspensions, _features.Suspensions), "suspensions."),
     _features.Drafts: "drafts.",
     _features.Inbox: "inbox.",
+    _features.Edits: "edits.",
     _features.Versions: "versions.",
     _features.Values: "values.",
 }

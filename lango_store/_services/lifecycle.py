@@ -128,8 +128,8 @@ def _insert(connection: AnyConnection, now: Moment, new: NewSession, first: Batc
 # Delete
 
 
-def delete(context: Context, key: str, expected: Expected, *, children: bool) -> bool:
-    """Delete a session and everything that belongs to it; with `children`, also delete its descendants.
+def delete(context: Context, key: str, expected: Expected, *, descendants: bool) -> bool:
+    """Delete a session and everything that belongs to it; with `descendants`, also delete its descendants.
 
     Raises:
         SessionHeld: A foreign key of the application protects a session. The error names the
@@ -137,7 +137,7 @@ def delete(context: Context, key: str, expected: Expected, *, children: bool) ->
         Conflict: The session has another revision than expected.
     """
     # On PostgreSQL, a violated foreign key ends the caller's transaction, unless there is a savepoint.
-    get_connection = context.transaction if children or context.in_callers_transaction else context.single_write
+    get_connection = context.transaction if descendants or context.in_callers_transaction else context.single_write
     current = key
 
     def run() -> bool:
@@ -146,9 +146,9 @@ def delete(context: Context, key: str, expected: Expected, *, children: bool) ->
             current = key
             # Delete the session first: `open_child` locks its parent, so no child can be committed after this delete.
             deleted = sessions.delete(connection, key, expected)
-            if children and (deleted or not expected.needs_session):
-                descendants = Filter(key_prefix=levels.below(key), expired=None)
-                for current in lists.keys(connection, None, descendants):
+            if descendants and (deleted or not expected.needs_session):
+                below = Filter(key_prefix=levels.below(key), expired=None)
+                for current in lists.keys(connection, None, below):
                     deleted = sessions.delete(connection, current) or deleted
             current = key
             return deleted
@@ -183,7 +183,7 @@ def purge(
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
         preview = context.on_primary().read_together(
-            expiry.preview, reasons, filters, limit, _SHOWN, children=policy.children
+            expiry.preview, reasons, filters, limit, _SHOWN, descendants=policy.descendants
         )
         report.sessions, report.messages, report.oldest = preview
         reasons = []
@@ -206,7 +206,7 @@ def purge(
                     archive_batch,
                     report.held,
                     waits=policy.everything,
-                    children=policy.children,
+                    descendants=policy.descendants,
                 )
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
@@ -232,14 +232,14 @@ def _purge_batch(
     held: dict[str, str],
     *,
     waits: bool,
-    children: bool,
+    descendants: bool,
 ) -> Purged:
     """Purge a batch; if a foreign key prevents it, purge each session alone, and add the protected ones to `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
         raise SessionHeld(None, constraint, number=len(held))
     conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
-    options = {"waits": waits, "children": children}
+    options = {"waits": waits, "descendants": descendants}
     try:
         return context.transact(expiry.purge, reason, conditions, max_sessions, max_rows, archive_batch, **options)
     except SessionHeld:

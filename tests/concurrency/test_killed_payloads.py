@@ -68,8 +68,8 @@ with Store(url, payload_threshold=1_000) as store:
         log = conversation.all_messages()
         seq = choose.choice(log).seq
         match choose.randrange(8):
-            case 0: conversation.delete_message(seq)
-            case 1: conversation.update_message(seq, make(3 * n))
+            case 0: conversation.edits.delete(seq)
+            case 1: conversation.edits.update(seq, make(3 * n))
             case 2: conversation.append_messages([make(2 * n)], replace_after=seq)
             case 3: conversation.truncate(after=log[-1].seq - 2)
             case 4: conversation.pop_message()

@@ -105,7 +105,7 @@ def test_replica_answers_reads_while_primary_is_down(
             with pytest.raises(DatabaseUnavailable):
                 call()
         with pytest.raises(DatabaseUnavailable):  # a primary connection is opened for the write
-            store.conversation("k").begin_compaction()
+            store.conversation("k").turns.begin_compaction()
     finally:
         primary.resume()
 

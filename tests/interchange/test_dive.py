@@ -43,7 +43,8 @@ def test_imported_session_has_the_title_messages_and_usage_that_dive_loads(path:
             assert [dives(message) for message in session.all_messages()] == (expected["all_messages"] or [])
         if "compaction_history" in expected:
             history = [
-                ([dives(message) for message in each.summary], each.replaced_messages) for each in session.compactions()
+                ([dives(message) for message in each.summary], each.replaced_messages)
+                for each in session.turns.compactions()
             ]
             told = expected["compaction_history"] or []
             assert history == [(each["summary"], len(each["replaced_messages"])) for each in told]

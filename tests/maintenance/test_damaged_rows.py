@@ -150,5 +150,5 @@ def test_delete_message_counts_tokens_that_are_not_a_number_as_zero(damaged_file
     with opened(damaged_file) as store:
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)
-        store.conversation("k").delete_message(1)
+        store.conversation("k").edits.delete(1)
         assert store.conversation("k").info().token_count == 8

@@ -101,7 +101,7 @@ METHODS: dict[str, Callable[[Store], Any]] = {
     "shared values": lambda store: store.shared_values("shared").set({"b": 2}),
     "turn": begin_and_leave,
     "enqueue": lambda store: store.conversation("k").inbox.put(message()),
-    "redact": lambda store: store.conversation("k").redact_message(2),
+    "redact": lambda store: store.conversation("k").edits.redact(2),
     "undo": replace_and_take_back,
     "cut": lambda store: store.conversation("k").truncate(after=0),
     "fork": lambda store: store.conversation("k").fork(),
@@ -162,7 +162,7 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
 ) -> None:
     talked(database.url("app"), clock())
     with Store(database.url("app"), clock=lambda: clock() - 2 * DAY, keep_removed=DAY) as store:
-        store.conversation("k").update_message(2, message("shorter"))
+        store.conversation("k").edits.update(2, message("shorter"))
         store.conversation("k").truncate(after=0)
     with Store(database.url("purge"), clock=clock) as store:
         assert refused(store, READS) == set()
@@ -220,7 +220,7 @@ def test_row_level_security_policies_separate_tenants_that_share_a_role(database
             store.append_message(f"{name}/2", message(id="a"), create=True)
             conversation = store.conversation(f"{name}/1")
             conversation.save_turn(messages(2), {"tokens": 1}, id="t")
-            conversation.update_message(1, message("edited"))
+            conversation.edits.update(1, message("edited"))
             store.append_message(f"{name}/2", message(LARGE))
             conversation.truncate(after=3)
             conversation.fork(f"{name}/fork")
@@ -285,7 +285,7 @@ def test_policies_on_the_search_index_let_tenants_index_and_search_only_their_ow
         for name in names:
             tenant.set(name)
             assert entries() == {"lango_search": {name}, "lango_search_queue": set()}
-            store.conversation(f"{name}/1").redact_message(2)
+            store.conversation(f"{name}/1").edits.redact(2)
         assert hits(store, "annword") == [[], []]
         tenant.set("ann")
         assert store.delete("ann/1")

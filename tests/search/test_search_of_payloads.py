@@ -72,8 +72,8 @@ def test_search_finds_only_the_new_words_of_an_edited_payload(searched: Store) -
     store_messages(searched)
     assert found(searched, "oslo") == [("k", 1), ("k", 5)]
     conversation = searched.conversation("k")
-    conversation.update_message(1, message(f"stavanger {FILLER}"))
-    conversation.redact_message(2)
+    conversation.edits.update(1, message(f"stavanger {FILLER}"))
+    conversation.edits.redact(2)
     assert (found(searched, "stavanger"), found(searched, "oslo")) == ([("k", 1)], [("k", 5)])
     assert found(searched, "bergen") == []
     conversation.compact(lambda _: summary(f"ålesund {FILLER}"), discard=True)

@@ -102,7 +102,7 @@ def test_filter_with_nul_or_surrogate_is_refused(store: Store, name: str, text: 
 
 LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
     "key": lambda store: store.get("k" * 512),
-    "id": lambda store: store.conversation("s").delete_message("i" * 512),
+    "id": lambda store: store.conversation("s").edits.delete("i" * 512),
     "order": lambda store: store.list_sessions(order="o" * 100_000),  # type: ignore[arg-type]
     "position": lambda store: store.at("p" * 100_000),
     "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),

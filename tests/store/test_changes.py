@@ -24,9 +24,9 @@ CHANGES: dict[str, tuple[Callable[[Conversation], object], tuple[str, int]]] = {
     "clear": (lambda c: c.clear(), ("clear", 0)),
     "clear with keep_system": (lambda c: c.clear(keep_system=True), ("clear", 0)),
     "pop": (lambda c: c.pop_message(), ("pop", 4)),
-    "delete": (lambda c: c.delete_message(2), ("delete", 2)),
-    "update": (lambda c: c.update_message(3, message("new")), ("update", 3)),
-    "redact": (lambda c: c.redact_message(3), ("redact", 3)),
+    "delete": (lambda c: c.edits.delete(2), ("delete", 2)),
+    "update": (lambda c: c.edits.update(3, message("new")), ("update", 3)),
+    "redact": (lambda c: c.edits.redact(3), ("redact", 3)),
     "compact": (lambda c: c.compact(lambda window: messages(2)), ("compact", 4)),
     "discard": (lambda c: c.compact(lambda window: messages(2), discard=True), ("discard", 4)),
 }
@@ -65,14 +65,14 @@ def test_no_change_is_recorded_for_an_append_or_a_refused_change(store: Store) -
     conversation.update(title="t")
     assert conversation.truncate(after=4) == 0
     with pytest.raises(MessageNotFound):
-        conversation.delete_message(9)
+        conversation.edits.delete(9)
     assert changes(store) == []
 
 
 def changed_session(store: Store) -> Conversation:
     """Open a session with three changes: a deletion, a compaction and a pop."""
     conversation = store.open("k", ttl=timedelta(hours=1), messages=messages(6))
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     conversation.compact(lambda window: messages(1))
     conversation.append_messages(messages(3))
     conversation.pop_message()

@@ -37,8 +37,8 @@ def stored(store: Store, table: sa.Table) -> dict[str, str]:
 def test_redaction_removes_each_column_that_does_not_identify_the_message(url: str, payloads: int | None) -> None:
     with Store(url, keep_removed=timedelta(days=1), payload_threshold=payloads) as store:
         store.open("k").append_message(a_message_with_all_fields())
-        store.conversation("k").update_message(1, a_message_with_all_fields())
-        store.conversation("k").redact_message(1)
+        store.conversation("k").edits.update(1, a_message_with_all_fields())
+        store.conversation("k").edits.redact(1)
         for table in (MESSAGE, REMOVED_MESSAGE):
             row = stored(store, table)
             assert row.keys() - IDENTIFYING - BOOKKEEPING == {"text"}

@@ -155,8 +155,8 @@ with Store(sys.argv[1]) as store:
     for key in ("a", "b", "c"):
         store.append_message(key, Message.user(sys.argv[2] * 5_000))
         store.append_message(key, Message.user("x" * 4_096))
-        store.conversation(key).update_message(1, Message.user([sys.argv[2] * 5_000]))
-        store.conversation(key).delete_message("x")
+        store.conversation(key).edits.update(1, Message.user([sys.argv[2] * 5_000]))
+        store.conversation(key).edits.delete("x")
 """
 
 
@@ -191,7 +191,7 @@ def test_move_waits_for_a_transaction_that_edits_the_session(
     with Store(url, payload_threshold=None if threshold else 4_096) as store, ThreadPoolExecutor(1) as pool:
         store.create("k", messages=[message(LARGE), message(LARGE)])
         with store.engine.connect() as host:
-            store.using(host).conversation("k").update_message(1, message("y" * 5_000))
+            store.using(host).conversation("k").edits.update(1, message("y" * 5_000))
             moving = pool.submit(store.move_payloads, threshold=threshold)
             until_one_waits(store.engine)
             host.commit()
@@ -255,7 +255,7 @@ def test_doctor_reports_missing_payloads(whole: Store) -> None:
     damaged = whole.conversation("b").all_messages(damaged="return")[2]
     assert "payload" in str(damaged)
     assert whole.move_payloads(threshold=None) == 11
-    whole.conversation("b").redact_message(3)
+    whole.conversation("b").edits.redact(3)
     assert_sound(whole)
 
 

@@ -117,7 +117,7 @@ def test_edits_and_forks_store_any_json(store: Store, sent: list[Message], thres
     with Store(store.engine, payload_threshold=threshold) as writer:
         edited = writer.open("edited", messages=[message("x" * 64)] * len(sent))
         for seq, each in enumerate(sent, 1):
-            stored = edited.update_message(seq, each)
+            stored = edited.edits.update(seq, each)
             assert reprs([stored]) == reprs([each])
         assert_stored(edited, store, sent, threshold)
         assert_stored(edited.fork("fork"), store, sent, threshold)
@@ -126,7 +126,7 @@ def test_edits_and_forks_store_any_json(store: Store, sent: list[Message], thres
         compacted.compact(lambda _: sent, discard=True)
         assert reprs(compacted.messages()) == reprs(sent)
         assert_stored(compacted, store, sent, threshold)
-        edited.delete_message(1)
+        edited.edits.delete(1)
         assert_stored(edited, store, sent[1:], threshold)
         assert_sound(store)
         delete_all(store)

@@ -32,6 +32,7 @@ from lango_store import (
     Calls,
     Conversation,
     Drafts,
+    Edits,
     Inbox,
     LangoStoreError,
     Message,
@@ -68,6 +69,7 @@ PREFIXES: Final = {
     Suspensions: "suspensions.",
     Drafts: "drafts.",
     Inbox: "inbox.",
+    Edits: "edits.",
     Versions: "versions.",
     Values: "values.",
     PendingCompaction: "compaction.",
@@ -428,7 +430,7 @@ def test_stored_texts_are_not_recorded(watched: Store, telemetry: Telemetry, clo
         turn.append(message(f"{word} answer", role="assistant"))
     talk.compact(lambda _: summary(word))
     talk.find_message(word)
-    talk.redact_message(1)
+    talk.edits.redact(1)
     watched.list_sessions(user_id=word)
     watched.usage(["user_id", "model"])
     with pytest.raises(LangoStoreError):

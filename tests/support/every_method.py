@@ -11,6 +11,7 @@ from lango_store import (
     Calls,
     Conversation,
     Drafts,
+    Edits,
     Inbox,
     Message,
     Payload,
@@ -35,7 +36,7 @@ CallsByMethod = dict[type, dict[str, list[Callable[[], object]]]]
 
 KINDS = (
     *(Store, StoreCalls, StoreSuspensions, StoreTurns),
-    *(Conversation, Calls, Drafts, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
+    *(Conversation, Calls, Drafts, Edits, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
 )
 """The classes whose methods have an asynchronous version."""
 
@@ -74,7 +75,7 @@ def prepare(store: Store, cold: Path) -> None:
     changed = Store(store.engine, clock=store.context.clock_time, keep_removed=timedelta(days=1)).open("changed")
     changed.append_messages(messages(3))
     for seq in (1, 2):
-        changed.update_message(seq, message("edited"))
+        changed.edits.update(seq, message("edited"))
     changed.versions.undo()
 
 
@@ -98,7 +99,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
     k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
     (draft,) = k.drafts.list()
     (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
-    pending = k.begin_compaction()
+    pending = k.turns.begin_compaction()
     asking = k.find_message("asking")
     assert asking is not None
     (suspension,) = k.suspensions.list()
@@ -164,10 +165,6 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "payload": [lambda: k.payload(payload.digest)],
             "find_message": [lambda: k.find_message("one")],
             "pop_message": [k.pop_message],
-            "update_message": [lambda: k.update_message(1, message())],
-            "delete_message": [lambda: k.delete_message(1)],
-            "redact_message": [lambda: k.redact_message(1)],
-            "drop_sent": [lambda: k.drop_sent(before=3)],
             "search": [lambda: k.search("hello")],
             "truncate": [lambda: k.truncate(after=1)],
             "clear": [k.clear],
@@ -177,9 +174,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "child": [lambda: k.child("new"), lambda: k.child("child")],
             "children": [k.children],
             "fork": [k.fork, lambda: changed.fork(as_of=3)],
-            "compactions": [k.compactions],
             "history": [k.history, lambda: k.history(max_tokens=1)],
-            "begin_compaction": [k.begin_compaction],
             "compact": [lambda: k.compact(lambda window: message("summary"))],
         },
         StoreTurns: {
@@ -194,6 +189,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         },
         Turns: {
             "list": [k.turns.list],
+            "compactions": [k.turns.compactions],
+            "begin_compaction": [k.turns.begin_compaction],
             "find": [lambda: k.turns.find("turn"), lambda: k.turns.find(1)],
             "in_progress": [k.turns.in_progress, busy.turns.in_progress],
             "release": [busy.turns.release],
@@ -226,6 +223,12 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "list": [k.inbox.list],
             "drop": [lambda: k.inbox.drop("unknown")],
             "redact": [lambda: k.inbox.redact("waiting")],
+        },
+        Edits: {
+            "update": [lambda: k.edits.update(1, message())],
+            "delete": [lambda: k.edits.delete(1)],
+            "redact": [lambda: k.edits.redact(1)],
+            "drop_sent": [lambda: k.edits.drop_sent(before=3)],
         },
         Versions: {
             "changes": [changed.versions.changes],

@@ -238,7 +238,7 @@ def _branch(
             "fork the conversation from this entry"
         )
     for message in moved:
-        tx.conversation(key).update_message(message.seq, message)
+        tx.conversation(key).edits.update(message.seq, message)
     first = tx.conversation(key).info().last_seq + 1
     seqs: dict[str | None, int] = {id: each.seq for id, each in log.by_id.items()} | {None: 0}
     seqs |= {message.id: seq for seq, message in enumerate(new, first)}

@@ -163,8 +163,8 @@ async def test_conversation_is_loaded_without_redacted_texts_and_deleted_message
     branched = await conversations.branch("c", at=2, expected_revision=talk.revision)
     branched.messages += exchange("secret", "ok", "fine")
     stored = await conversations.save(branched)
-    store.conversation("c").redact_message(str(stored[0].id), reason="a password")
-    store.conversation("c").delete_message(str(stored[1].id))
+    store.conversation("c").edits.redact(str(stored[0].id), reason="a password")
+    store.conversation("c").edits.delete(str(stored[1].id))
     loaded = await load(conversations, "c")
     assert texts(loaded.messages) == ["1", "2", "(redacted)", "fine"]
     again = await conversations.branch("c", at=1, expected_revision=loaded.revision)
@@ -178,7 +178,7 @@ async def test_conversation_is_loaded_without_redacted_texts_and_deleted_message
 async def test_redacted_tool_result_has_placeholder_content(conversations: Conversations, store: Store) -> None:
     result = await weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c"))
     stored = await conversations.save(result)
-    store.conversation("c").redact_message(str(stored[2].id))
+    store.conversation("c").edits.redact(str(stored[2].id))
     loaded = await load(conversations, "c")
     assert texts(loaded.messages[2:3]) == ["(redacted)"]
     assert loaded.messages[3] == result.all_messages()[3]
