@@ -6,6 +6,7 @@ from lango_store._features import (
     Drafts,
     Edits,
     Inbox,
+    Maintenance,
     PendingCompaction,
     StoreCalls,
     StoreSuspensions,
@@ -107,7 +108,16 @@ from lango_store.store import Store
 
 __all__ = ["AsyncConversation", "AsyncRunningTurn", "AsyncStore", "Conversation", "RunningTurn", "Store"]
 __all__ += ["Filters", "SearchFilters", "create_engine", "read_only_engine"]
-__all__ += ["AsyncPendingCompaction", "AsyncValues", "Calls", "Drafts", "Edits", "Inbox", "PendingCompaction"]
+__all__ += [
+    "AsyncPendingCompaction",
+    "AsyncValues",
+    "Calls",
+    "Drafts",
+    "Edits",
+    "Inbox",
+    "Maintenance",
+    "PendingCompaction",
+]
 __all__ += ["StoreCalls", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
 __all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "Page", "Payload", "Piece"]

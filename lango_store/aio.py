@@ -223,6 +223,13 @@ class AsyncStoreSuspensions(AsyncPart[_features.StoreSuspensions]):
     list = awaited(_features.StoreSuspensions.list)
 
 
+class AsyncMaintenance(AsyncPart[_features.Maintenance]):
+    """The methods of `Maintenance` as coroutines."""
+
+    move_payloads = awaited(_features.Maintenance.move_payloads)
+    examine = awaited(_features.Maintenance.examine)
+
+
 class AsyncDrafts(AsyncPart[_features.Drafts]):
     """The methods of `Drafts` as coroutines."""
 
@@ -432,6 +439,7 @@ class AsyncStore:
     turns = _group("turns", AsyncStoreTurns)
     calls = _group("calls", AsyncStoreCalls)
     suspensions = _group("suspensions", AsyncStoreSuspensions)
+    maintenance = _group("maintenance", AsyncMaintenance)
 
     def shared_values(self, scope: str) -> AsyncValues:
         """Return the shared values of a scope, as `Store.shared_values` does. This method is not a coroutine.
@@ -446,8 +454,6 @@ class AsyncStore:
     search = awaited(Store.search)
     usage = awaited(Store.usage)
     stats = awaited(Store.stats)
-    move_payloads = awaited(Store.move_payloads)
-    examine = awaited(Store.examine)
 
     expire = awaited(Store.expire)
     delete_where = awaited(Store.delete_where)
@@ -463,7 +469,7 @@ class AsyncStore:
             page_size: The number of sessions to read per statement, 1 to 1,000. Defaults to 500.
             **which: Filters as in `Store.list_sessions`.
         """
-        context = self.store.context
+        context = self.store._context
         infos = iterate(self._threads, session_pages(context, Filter(**which), page_size))
         return context.telemetry.each_async("iter_sessions", None, infos)
 
@@ -478,7 +484,7 @@ class AsyncStore:
         if self._is_derived:
             return
         self._threads.close()
-        following.watcher_of(self.store.context).interrupt()
+        following.watcher_of(self.store._context).interrupt()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._threads.wait))
 
     async def __aenter__(self) -> Self:

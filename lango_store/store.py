@@ -15,7 +15,15 @@ from sqlalchemy import orm
 from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Values, store_group, usage_report
+from lango_store._features import (
+    Maintenance,
+    StoreCalls,
+    StoreSuspensions,
+    StoreTurns,
+    Values,
+    store_group,
+    usage_report,
+)
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.usage_report import Prices
@@ -28,12 +36,12 @@ from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key
-from lango_store._services import appending, archiving, lifecycle, maintenance, searching
+from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Finding, Page, SearchPage, Stats, UsageRow
+from lango_store._values.reports import ExpiryReport, Page, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.errors import InvalidState, SessionHeld, quoted
+from lango_store.errors import InvalidState, SessionHeld
 
 R = TypeVar("R")
 
@@ -400,6 +408,8 @@ class Store:
     """The tool calls of all sessions: list the unknown ones."""
     suspensions = store_group(StoreSuspensions)
     """The suspensions of all sessions: list and answer them."""
+    maintenance = store_group(Maintenance)
+    """Maintenance of the tables: check and repair them, and move large strings."""
 
     def shared_values(self, scope: str) -> Values:
         """Return the shared values of a scope, without accessing the database.
@@ -717,44 +727,6 @@ class Store:
             lambda connection, _: stats.sum_up(connection, self._context.now(connection))
         )
 
-    def move_payloads(self, *, threshold: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
-        """Move large strings of stored messages to payloads, as `Store(payload_threshold=…)` does for new messages.
-
-        Messages are changed in batches, each in a separate transaction, and other processes can append between two
-        batches. An interrupted call can be repeated.
-
-        Args:
-            threshold: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
-                all payloads back into the rows of their messages, for a downgrade to a release without payloads.
-            on_batch: A function that is called after each batch with the number of changed messages so far.
-
-        Returns:
-            The number of changed messages.
-
-        Raises:
-            ValueError: `threshold` is less than 1.
-        """
-        if threshold is not None and (type(threshold) is not int or threshold < 1):
-            raise ValueError(f"threshold={quoted(threshold)} is not positive: give a number of characters, or None")
-        return maintenance.move_payloads(self._context, threshold, on_batch)
-
-    def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
-        """Check the store for damage, and optionally repair it.
-
-        The checks include the schema, indexes, settings of the database, counters, summaries, orphaned rows and values.
-
-        This reads every row, which takes minutes for millions of messages. The command `lango-store doctor` calls this
-        method.
-
-        Args:
-            repair: Repair the damage that can be repaired without guessing. False by default.
-            on_check: A function that is called with the name of each check before it starts.
-
-        Returns:
-            The findings; an empty list if the store is in order. `repaired` is True for repaired findings.
-        """
-        return maintenance.examine(self._context, repair=repair, on_check=on_check)
-
     def ping(self) -> None:
         """Check that the database answers, and that its schema and tables fit this release.
 
@@ -774,11 +746,6 @@ class Store:
         If you passed an engine to the store, it is that engine.
         """
         return self._context.engine
-
-    @property
-    def context(self) -> Context:
-        """The store's connections and settings, for the adapters of this package. It may change in any release."""
-        return self._context
 
     def close(self) -> None:
         """Close the connections. The store cannot be used afterwards.

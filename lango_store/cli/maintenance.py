@@ -195,7 +195,9 @@ def doctor(
     """
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
-        findings = store.examine(repair=repair, on_check=lambda name: update(description=f"checking: {name}"))
+        findings = store.maintenance.examine(
+            repair=repair, on_check=lambda name: update(description=f"checking: {name}")
+        )
     for finding in findings:
         if json_:
             print_json(finding)

@@ -37,5 +37,5 @@ def move(
         def show(number: int) -> None:
             update(description=f"{quantity(number, 'message')} changed")
 
-        changed = store.move_payloads(threshold=None if back else threshold, on_batch=show)
+        changed = store.maintenance.move_payloads(threshold=None if back else threshold, on_batch=show)
     print(f"changed {quantity(changed, 'message')}")

@@ -243,9 +243,9 @@ def _with_descendants(store: Store, keys: Sequence[str], *, expired: bool) -> It
 
 
 def _keys(store: Store, *, expired: bool, **which: Any) -> list[str]:
-    with store.context.snapshot(allow_replica=True) as connection:
+    with store._context.snapshot(allow_replica=True) as connection:
         sessions = Filter(expired=None if expired else False, **which)
-        return lists.keys(connection, store.context.moment(connection), sessions)
+        return lists.keys(connection, store._context.moment(connection), sessions)
 
 
 def _format_named(format: str) -> Format | Backups:

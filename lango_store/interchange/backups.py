@@ -80,7 +80,7 @@ class Backups:
         def write(file: BinaryIO) -> Iterator[Exported]:
             # A slow reader of a pipe must not keep the snapshot open: the server could not vacuum, or would end it.
             with nullcontext(file) if isinstance(to, Path) else SpooledTemporaryFile(_IN_MEMORY) as written:
-                with store.context.snapshot(allow_replica=True) as connection:
+                with store._context.snapshot(allow_replica=True) as connection:
                     faults, unread = write_sessions(connection, chosen, written, shared=shared)
                 if written is not file:
                     written.seek(0)
@@ -115,7 +115,7 @@ def _next(spool: IO[bytes]) -> BackupPiece | None:
 
 
 def _write(store: Store, pieces: Iterator[BackupPiece], report: FileReport, planned: set[str] | None) -> None:
-    context = store.context
+    context = store._context
     pause = Pause(context)
     for first in pieces:
         with context.transaction() if planned is None else context.snapshot() as connection:

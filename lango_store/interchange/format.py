@@ -124,7 +124,7 @@ class Format:
         nothing is written: the set contains the keys that earlier files would have created, and the keys of this file
         are added.
         """
-        context, dry_run = store.context, planned is not None
+        context, dry_run = store._context, planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         skipped: list[Skipped] = []
         pause = Pause(context)
@@ -160,8 +160,8 @@ class Format:
         replaceable = {*before} if replace else set()
         for key in keys:
             try:
-                with store.context.snapshot(allow_replica=True) as connection:
-                    draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
+                with store._context.snapshot(allow_replica=True) as connection:
+                    draft = exporting.draft(connection, store._context.moment(connection), key, self.name)
                     path = self.write(draft, to, replace=replaceable)
                 replaceable.discard(path)
                 unchanged = before.get(path) == state(path)

@@ -171,7 +171,7 @@ def test_keyboard_interrupt_inside_a_pipeline_of_psycopg_reaches_the_caller(make
         rename, titles = sa.text("UPDATE lango_session SET title = :title"), [{"title": "a"}, {"title": "b"}]
 
         def call() -> None:
-            store.context.transact(lambda connection, _: connection.execute(rename, titles))
+            store._context.transact(lambda connection, _: connection.execute(rename, titles))
 
         call()
         numbers = last_executions(call, files)
@@ -188,7 +188,7 @@ def test_database_error_is_raised_even_while_an_interruption_is_being_handled(st
         raise KeyboardInterrupt
     except KeyboardInterrupt:
         with pytest.raises(DatabaseError, match="missing"):
-            store.context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
+            store._context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
 
 
 def test_append_that_cannot_get_the_write_lock_returns_its_connection_to_the_pool(make_sqlite: MakeDatabase) -> None:
@@ -288,7 +288,12 @@ def test_error_for_an_exhausted_pool_names_the_option_pool_size(make_sqlite: Mak
     with Store(engine) as store:
         store.create("k")
         with engine.connect():
-            for call in (store.ping, lambda: store.append_message("k", message()), store.stats, store.examine):
+            for call in (
+                store.ping,
+                lambda: store.append_message("k", message()),
+                store.stats,
+                store.maintenance.examine,
+            ):
                 with pytest.raises(DatabaseBusy, match="pool_size"):
                     call()
     engine.dispose()

@@ -101,7 +101,7 @@ def test_examine_reports_wrongly_formatted_times(make_sqlite: MakeDatabase, colu
         with store.engine.begin() as connection:
             for key, stored in FORMS.items():
                 connection.exec_driver_sql(f"UPDATE {table} SET {column} = ? WHERE {key_column} = ?", (stored, key))
-        findings = [each for each in store.examine(repair=True) if each.name == "time in another form"]
+        findings = [each for each in store.maintenance.examine(repair=True) if each.name == "time in another form"]
     assert sorted(each.subject for each in findings) == sorted(FORMS)
     for each in findings:
         assert column_name in each.detail

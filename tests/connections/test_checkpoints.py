@@ -182,14 +182,14 @@ def test_doctor_names_a_large_log_which_shrinks_after_the_snapshot_that_kept_it(
             before.get("k")
             while log_size(file) <= 4 * LOG_LIMIT:
                 store.conversation("k").append_messages([message("x" * 1_000_000) for _ in range(10)])
-        (finding,) = [each for each in store.examine() if "-wal has" in each.detail]
+        (finding,) = [each for each in store.maintenance.examine() if "-wal has" in each.detail]
         assert finding.name == "settings"
         assert f"{log_size(file) >> 20} MiB instead of about 4: a connection keeps a snapshot open" in finding.detail
         assert "wal_checkpoint(TRUNCATE)" in finding.remedy
         for _ in range(30):
             store.conversation("k").append_messages([message("x" * 40_000) for _ in range(10)])
         assert log_size(file) <= LOG_LIMIT
-        assert [each for each in store.examine() if "-wal has" in each.detail] == []
+        assert [each for each in store.maintenance.examine() if "-wal has" in each.detail] == []
     engine.dispose()
 
 
@@ -248,7 +248,7 @@ def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
         assert [writer.communicate() for writer in writers] == [("", "")] * 3
         assert log_size(file) < 3 * MOST
         assert store.conversation("k").info().last_seq == 3_000
-        assert [each for each in store.examine() if each.name != "settings"] == []
+        assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_sqlite_version_with_the_fix_of_the_wal_reset_bug_keeps_automatic_checkp
         store.ping()
         with engine.connect() as connection:
             assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 1_000
-        assert store.examine() == []
+        assert store.maintenance.examine() == []
     engine.dispose()
 
 
@@ -272,7 +272,7 @@ def test_doctor_names_a_sqlite_version_that_has_the_wal_reset_bug(
     engine = make_engine(f"sqlite:///{file}", module=library(AFFECTED))
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
     with Store(engine) as store:
-        (finding,) = store.examine()
+        (finding,) = store.maintenance.examine()
     engine.dispose()
     assert finding.name == "settings"
     assert "SQLite 3.40.1" in finding.detail

@@ -91,7 +91,7 @@ def test_two_processes_write_with_the_hosts_engine_in_another_journal_mode(file:
             assert session.last_seq == len(session.messages)
         assert [writer.communicate() for writer in writers] == [("", "")] * 2
         assert [each.seq for each in store.conversation("k").messages()] == list(range(1, 201))
-        (finding,) = store.examine()
+        (finding,) = store.maintenance.examine()
         assert f"journal_mode is {mode}" in finding.detail
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == mode

@@ -181,7 +181,7 @@ def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line_of_
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:
         store.create("k")
-        gate = store.context._gate
+        gate = store._context._gate
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             if frame.f_code.co_filename != schema_gate.__file__:

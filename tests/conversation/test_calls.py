@@ -811,7 +811,7 @@ def test_begun_call_is_deleted_with_the_message_that_asks_for_the_call(store: St
         case "discard":
             conversation.compact(lambda _: message("summary"), discard=True)
     assert conversation.calls.list() == []
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 def test_call_is_unknown_after_the_message_with_the_result_is_removed(store: Store) -> None:

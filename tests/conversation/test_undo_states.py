@@ -74,7 +74,7 @@ def test_stats_and_examine_include_payloads_of_removed_messages(keeping: Store) 
     assert keeping.stats().payload_bytes == len(LARGE)
     with keeping.engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM lango_payload"))
-    assert "missing payload" in [finding.name for finding in keeping.examine()]
+    assert "missing payload" in [finding.name for finding in keeping.maintenance.examine()]
 
 
 def test_transaction_begun_before_a_payload_was_moved_cannot_delete_the_payload(
@@ -89,7 +89,7 @@ def test_transaction_begun_before_a_payload_was_moved_cannot_delete_the_payload(
         with engine.connect() as connection:
             host = store.using(connection).conversation("k")
             assert len(host.messages()) == 3
-            assert store.move_payloads() == 1
+            assert store.maintenance.move_payloads() == 1
             try:
                 host.edits.delete(3)
                 connection.commit()

@@ -85,7 +85,7 @@ def begin_and_leave(store: Store) -> None:
 
 def replace_and_take_back(store: Store) -> None:
     """Replace a message, undo this, and redo it."""
-    conversation = Store(store.engine, clock=store.context.clock_time, keep_removed=DAY).conversation("k")
+    conversation = Store(store.engine, clock=store._context.clock_time, keep_removed=DAY).conversation("k")
     conversation.append_messages([message()], replace_after=1)
     assert conversation.versions.undo()
     assert conversation.versions.redo()
@@ -118,7 +118,7 @@ READS: dict[str, Callable[[Store], Any]] = {
     "open turns": lambda store: store.turns.in_progress(),
     "history": lambda store: store.conversation("k").history(last=5),
     "stats": lambda store: store.stats(),
-    "doctor": lambda store: store.examine(),
+    "doctor": lambda store: store.maintenance.examine(),
     "what a purge would take": lambda store: store.expire(dry_run=True),
 }
 
@@ -203,7 +203,7 @@ def test_only_roles_with_grants_on_the_search_index_can_search(database: Databas
     for role in ("app", "reader"):
         with Store(database.url(role), clock=clock) as store:
             assert [hit.key for hit in store.search("oslo").items] == ["k"]
-            assert [finding for finding in store.examine() if finding.name != "settings"] == []
+            assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
     with Store(database.url("purge"), clock=clock) as store:
         assert store.expire().sessions == 1
 
@@ -291,7 +291,7 @@ def test_policies_on_the_search_index_let_tenants_index_and_search_only_their_ow
         assert store.delete("ann/1")
         assert hits(store, "oslo") == [[], ["bob/1"]]
     with Store(owner) as store:
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
         assert schema.search_status(owner).indexed == 2
     engine.dispose()
     owner.dispose()
@@ -323,7 +323,7 @@ def test_functions_and_operators_created_by_another_role_are_never_called(databa
 def test_doctor_names_roles_that_may_create_in_schema(database: Database) -> None:
     def remedies() -> list[str]:
         with Store(database.url("reader")) as store:
-            found = [each for each in store.examine() if "may create in schema public" in each.detail]
+            found = [each for each in store.maintenance.examine() if "may create in schema public" in each.detail]
         return [each.remedy.replace(database.name, "agents") for each in found]
 
     assert remedies() == []

@@ -298,7 +298,7 @@ def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) ->
     schema.enable_search(url)
     with Store(url) as store, store.engine.connect() as holder:
         holder.exec_driver_sql("LOCK TABLE lango_search IN ACCESS EXCLUSIVE MODE")
-        assert "check failed" in {each.name for each in store.examine()}
+        assert "check failed" in {each.name for each in store.maintenance.examine()}
         assert findings(store) == []
 
 

@@ -62,7 +62,7 @@ def test_snippet_is_cut_from_the_payload(searched: Store, words: str) -> None:
 def test_search_finds_the_same_messages_after_payloads_are_moved(searched: Store) -> None:
     store_messages(searched)
     for threshold in (None, 4_096, None):
-        assert searched.move_payloads(threshold=threshold) == 5
+        assert searched.maintenance.move_payloads(threshold=threshold) == 5
         for words, seqs in FOUND.items():
             assert found(searched, words) == [("k", seq) for seq in seqs], words
         assert findings(searched) == []

@@ -115,16 +115,16 @@ def test_examine_repairs_last_seq_below_the_seq_of_a_change(store: Store) -> Non
     last_seq = changed_session(store).info().last_seq
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_session SET last_seq = {last_seq - 1}")
-    (finding,) = [each for each in store.examine() if each.name != "settings"]
+    (finding,) = [each for each in store.maintenance.examine() if each.name != "settings"]
     assert (finding.name, "last_seq" in finding.detail) == ("wrong counters", True)
-    store.examine(repair=True)
+    store.maintenance.examine(repair=True)
     assert store.conversation("k").info().last_seq == last_seq
 
 
 def test_imported_compaction_is_recorded_as_change(store: Store) -> None:
     parts = [Part(messages=messages(2)), Part(kind="compaction", messages=messages(1))]
-    with store.context.transaction() as connection:
-        now = store.context.now(connection)
-        import_draft(connection, now, SessionDraft("k", parts=parts), ttl=None, encode=store.context.batch)
+    with store._context.transaction() as connection:
+        now = store._context.now(connection)
+        import_draft(connection, now, SessionDraft("k", parts=parts), ttl=None, encode=store._context.batch)
     assert changes(store) == [(3, "compact", 2)]
     assert unexplained_seqs(store) == set()

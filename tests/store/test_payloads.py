@@ -305,7 +305,9 @@ def test_damaged_payloads_column_raises_damaged_message(make_sqlite: MakeDatabas
         assert isinstance(damaged, DamagedMessage)
         assert isinstance(sound, Message)
         assert (damaged.seq, damaged.field, sound.content) == (1, "payloads", "sound")
-        assert "unreadable message" in {each.name for each in store.examine()} or listing == '{"text":["x",1]}'
+        assert (
+            "unreadable message" in {each.name for each in store.maintenance.examine()} or listing == '{"text":["x",1]}'
+        )
         conversation.edits.redact(1)
         assert_sound(store)
 

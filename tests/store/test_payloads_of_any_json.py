@@ -168,12 +168,12 @@ def test_payloads_moved_from_any_json_equal_payloads_stored_by_an_append(
     ):
         moved = whole.open("k", messages=sent)
         before = [row(store, seq) for seq in seqs]
-        store.move_payloads(threshold=threshold)
+        store.maintenance.move_payloads(threshold=threshold)
         assert_stored(moved, store, sent, threshold)
         writer.create("appended", messages=sent)
         assert listings(store) == listings(store, "appended")
         assert [row(store, seq)["content"] for seq in seqs] == [row(store, seq, "appended")["content"] for seq in seqs]
-        store.move_payloads(threshold=None)
+        store.maintenance.move_payloads(threshold=None)
         assert ([row(store, seq) for seq in seqs], bodies(store)) == (before, [])
         assert reprs(moved.messages()) == reprs(sent)
         assert_sound(store)

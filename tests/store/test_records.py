@@ -296,7 +296,7 @@ def test_examine_repairs_a_wrong_record_count(opened: Store) -> None:
     noted(opened)
     with opened.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET record_count = 1, message_count = 4")
-    (finding,) = [each for each in opened.examine(repair=True) if each.name == "wrong counters"]
+    (finding,) = [each for each in opened.maintenance.examine(repair=True) if each.name == "wrong counters"]
     assert "record_count is 1, its rows say 3" in finding.detail
     info = opened.conversation("k").info()
     assert (info.message_count, info.record_count) == (2, 3)

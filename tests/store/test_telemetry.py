@@ -35,6 +35,7 @@ from lango_store import (
     Edits,
     Inbox,
     LangoStoreError,
+    Maintenance,
     Message,
     PendingCompaction,
     SessionInfo,
@@ -67,6 +68,7 @@ PREFIXES: Final = {
     Calls: "calls.",
     StoreSuspensions: "suspensions.",
     Suspensions: "suspensions.",
+    Maintenance: "maintenance.",
     Drafts: "drafts.",
     Inbox: "inbox.",
     Edits: "edits.",
@@ -581,7 +583,7 @@ class CountingStore(Store):
         return iter([*super().iter_sessions(**options)])
 
     def conversation(self, key: str) -> CountingConversation:
-        return CountingConversation(self.context, key)
+        return CountingConversation(self._context, key)
 
 
 def test_attributes_that_an_overridden_method_sets_are_kept(url: str, telemetry: Telemetry) -> None:

@@ -203,7 +203,7 @@ def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "stats", lambda: store.stats()
     yield "open_turns", lambda: store.turns.in_progress()
     yield "expire", lambda: store.expire(dry_run=True)
-    yield "examine", lambda: store.examine()
+    yield "examine", lambda: store.maintenance.examine()
 
 
 def _run_turn(conversation: Conversation) -> None:
@@ -238,7 +238,7 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "pop", lambda: store.conversation(key).pop_message()
     yield "truncate", lambda: store.conversation(key).truncate(after=2)
     yield "clear", lambda: store.conversation(key).clear(keep_system=True)
-    yield "repair", lambda: store.examine(repair=True)
+    yield "repair", lambda: store.maintenance.examine(repair=True)
     yield "create", lambda: store.create(messages=[message])
     yield "get_or_create", lambda: store.open(key, renew=True).get()
     yield "delete", lambda: store.delete(key)

@@ -13,6 +13,7 @@ from lango_store import (
     Drafts,
     Edits,
     Inbox,
+    Maintenance,
     Message,
     Payload,
     PendingCompaction,
@@ -35,7 +36,7 @@ FIRST_CURSOR = cursor_after("0" * 64, datetime(2026, 11, 21, tzinfo=UTC), "k")
 CallsByMethod = dict[type, dict[str, list[Callable[[], object]]]]
 
 KINDS = (
-    *(Store, StoreCalls, StoreSuspensions, StoreTurns),
+    *(Store, Maintenance, StoreCalls, StoreSuspensions, StoreTurns),
     *(Conversation, Calls, Drafts, Edits, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
 )
 """The classes whose methods have an asynchronous version."""
@@ -72,7 +73,7 @@ def prepare(store: Store, cold: Path) -> None:
     k.inbox.put(message(id="waiting"))
     k.suspensions.create([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
-    changed = Store(store.engine, clock=store.context.clock_time, keep_removed=timedelta(days=1)).open("changed")
+    changed = Store(store.engine, clock=store._context.clock_time, keep_removed=timedelta(days=1)).open("changed")
     changed.append_messages(messages(3))
     for seq in (1, 2):
         changed.edits.update(seq, message("edited"))
@@ -126,11 +127,6 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "search": [lambda: store.search("hello")],
             "stats": [store.stats],
             "usage": [store.usage, lambda: store.usage(["user_id", "model", "day"], key_prefix="k")],
-            "move_payloads": [
-                lambda: store.move_payloads(threshold=1),
-                lambda: store.move_payloads(threshold=None),
-            ],
-            "examine": [store.examine],
             "expire": [
                 lambda: store.expire(older_than=timedelta(0)),
                 lambda: store.expire(dry_run=True),
@@ -179,6 +175,13 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         },
         StoreTurns: {
             "in_progress": [store.turns.in_progress],
+        },
+        Maintenance: {
+            "move_payloads": [
+                lambda: store.maintenance.move_payloads(threshold=1),
+                lambda: store.maintenance.move_payloads(threshold=None),
+            ],
+            "examine": [store.maintenance.examine],
         },
         StoreCalls: {
             "unknown": [store.calls.unknown],

@@ -223,7 +223,7 @@ def test_watcher_measures_how_long_readers_take(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
-            watching = watcher_of(store.store.context)
+            watching = watcher_of(store.store._context)
 
             async def follow() -> None:
                 async for _ in store.conversation("k").tail():

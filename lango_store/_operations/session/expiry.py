@@ -101,8 +101,8 @@ def purge(
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
     chosen. If an append commits first, the session is no longer due, and is not purged. If the purge commits first,
     the append does not find the session. Due sessions that another transaction has locked are skipped. With `waits`,
-    the purge waits for them instead. With `descendants`, all descendants are deleted too. The purge always waits for the
-    locks of descendants. Descendants do not count towards the limits.
+    the purge waits for them instead. With `descendants`, all descendants are deleted too. The purge always waits for
+    the locks of descendants. Descendants do not count towards the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:

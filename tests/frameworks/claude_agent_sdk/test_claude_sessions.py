@@ -401,4 +401,4 @@ async def test_overlapping_batches_store_each_entry_once_and_count_each_response
         assert sessions.store.conversation(NAME).total_usage()["output_tokens"] == 5 * 6 * 4
         (summary,) = await sessions.list_session_summaries(PROJECT)
         assert summary["data"] == sdk.fold_session_summary(None, KEY, found)["data"]
-        assert [finding for finding in sessions.store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in sessions.store.maintenance.examine() if finding.name != "settings"] == []

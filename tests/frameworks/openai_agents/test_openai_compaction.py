@@ -177,7 +177,7 @@ async def test_replacing_the_last_items_by_a_summary_keeps_earlier_items(store: 
         assert await seen.replace_suffix(start, SUMMARY) is True
         assert await session.get_items() == [*[*EXCHANGE, *EXCHANGE][:kept], *SUMMARY]
         assert await seen.replace_suffix(start, SUMMARY) is False
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
 
 
 async def test_last_items_are_not_replaced_if_the_end_of_the_session_has_changed(store: Store) -> None:
