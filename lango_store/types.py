@@ -28,3 +28,4 @@ __all__ = [
     "TimeSource",
     "TokenCounter",
 ]
+MessageFields.__module__ = OwnFields.__module__ = __name__  # tracebacks show the public name

@@ -66,6 +66,7 @@ __all__ = [
     "upgrade",
     "upgrade_in_env",
 ]
+Progress.__module__ = SearchStatus.__module__ = __name__  # pickles and tracebacks show the public name
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory

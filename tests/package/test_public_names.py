@@ -119,6 +119,12 @@ def test_public_classes_report_a_public_module() -> None:
     assert b"lango_store._values" not in pickle.dumps(Message.user("Hello"))
 
 
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_classes_of_a_public_module_report_no_private_module(module: ModuleType) -> None:
+    kinds = [value for name in names_of(module) if isinstance(value := getattr(module, name), type)]
+    assert [kind for kind in kinds if "._" in kind.__module__] == []
+
+
 def test_public_value_can_be_pickled_and_subclassed() -> None:
     class Tagged(Message):
         tag: str = "new"
