@@ -1,7 +1,7 @@
 """`python -m benchmarks.large_strings [--rounds 5]`: what payloads save in size, time and memory.
 
-Each measurement runs with payloads and without them (`payloads=None`): a workflow whose pauses repeat all earlier tool
-outputs, the end of a session with many images, and messages that have no large string.
+Each measurement runs with payloads and without them (`payload_threshold=None`): a workflow whose pauses repeat all
+earlier tool outputs, the end of a session with many images, and messages that have no large string.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def compare(url: str, rounds: int, table: Table, database: str) -> None:
     ]
     for workload, fill, read in workloads:
         for least in (4096, None):
-            with Store(url, payloads=least) as store:
+            with Store(url, payload_threshold=least) as store:
                 before = store.stats().bytes
                 conversation = store.open()
                 filled = _seconds(partial(fill, conversation), 1)

@@ -110,14 +110,14 @@ class Works:
 
     def last_fifty(self, key: str) -> Steps:
         """Load the last 50 messages, twenty times."""
-        tail, values = messages._tail[False], {"key": key, "now": None, "limit": 50}
+        tail, values = messages._last[False], {"key": key, "now": None, "limit": 50}
         return {
             BY_HAND: lambda: [self._floor.last(key, 50) for _ in range(20)],
             "the store's statements alone, without checks": lambda: [
                 tail.run(self._connection, values) for _ in range(20)
             ],
             "+ rows turned into `Message`": lambda: [
-                messages.tail(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
+                messages.read_last(self._connection, self._context.moment(self._connection), key, 50) for _ in range(20)
             ],
             POOLED + ", and the method itself": lambda: [
                 self._store.conversation(key).messages(last=50) for _ in range(20)

@@ -75,7 +75,7 @@ def follow_in_process(url: str, key: str, readers: int) -> None:
 
 async def joined(store: AsyncStore, key: str, readers: int) -> int:
     """Wait until all readers wait."""
-    channels: dict[str, Any] = watcher_of(store.store.context).channels
+    channels: dict[str, Any] = watcher_of(store.store._context).channels
     while key not in channels or channels[key].readers < readers:
         await asyncio.sleep(0.01)
     return readers

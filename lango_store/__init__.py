@@ -4,7 +4,9 @@ from lango_store._engine.engine import create_engine, read_only_engine
 from lango_store._features import (
     Calls,
     Drafts,
+    Edits,
     Inbox,
+    Maintenance,
     PendingCompaction,
     StoreCalls,
     StoreSuspensions,
@@ -71,9 +73,11 @@ from lango_store.errors import (
     DamagedDatabase,
     DamagedMessage,
     DatabaseBusy,
+    DatabaseError,
     DatabaseUnavailable,
     DraftNotFound,
     InProgress,
+    InstallationIncomplete,
     InvalidCursor,
     InvalidCut,
     InvalidFile,
@@ -107,20 +111,30 @@ from lango_store.store import Store
 
 __all__ = ["AsyncConversation", "AsyncRunningTurn", "AsyncStore", "Conversation", "RunningTurn", "Store"]
 __all__ += ["Filters", "SearchFilters", "WorkFilters", "create_engine", "read_only_engine"]
-__all__ += ["AsyncPendingCompaction", "AsyncValues", "Calls", "Drafts", "Inbox", "PendingCompaction", "StoreCalls"]
-__all__ += ["StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
+__all__ += [
+    "AsyncPendingCompaction",
+    "AsyncValues",
+    "Calls",
+    "Drafts",
+    "Edits",
+    "Inbox",
+    "Maintenance",
+    "PendingCompaction",
+]
+__all__ += ["StoreCalls", "StoreSuspensions", "StoreTurns", "Suspensions", "Turns", "Values", "Versions"]
 __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction", "Diff", "Draft", "Effect", "Ended"]
 __all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "OwedPage", "OwedTurn", "Page"]
 __all__ += ["Payload", "Piece"]
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
 __all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "Undone", "Unset", "UsageRow"]
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
-__all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseUnavailable", "DraftNotFound"]
-__all__ += ["InProgress", "InvalidCursor", "InvalidCut", "InvalidFile", "InvalidKey", "InvalidMessage"]
-__all__ += ["InvalidState", "InvalidValue", "LangoStoreError", "LeaseLost", "MessageNotFound", "MigrationRefused"]
-__all__ += ["NotFound", "NotKept", "NotPermitted", "PayloadNotFound", "SchemaOutOfDate", "SearchUnavailable"]
-__all__ += ["SessionExists", "SessionExpired", "SessionHeld", "SessionNotFound", "StoreClosed", "SuspensionExpired"]
-__all__ += ["SuspensionNotFound", "TurnInProgress", "UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
+__all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseError", "DatabaseUnavailable"]
+__all__ += ["DraftNotFound", "InProgress", "InstallationIncomplete", "InvalidCursor", "InvalidCut", "InvalidFile"]
+__all__ += ["InvalidKey", "InvalidMessage", "InvalidState", "InvalidValue", "LangoStoreError", "LeaseLost"]
+__all__ += ["MessageNotFound", "MigrationRefused", "NotFound", "NotKept", "NotPermitted", "PayloadNotFound"]
+__all__ += ["SchemaOutOfDate", "SearchUnavailable", "SessionExists", "SessionExpired", "SessionHeld"]
+__all__ += ["SessionNotFound", "StoreClosed", "SuspensionExpired", "SuspensionNotFound", "TurnInProgress"]
+__all__ += ["UniqueViolation", "UnknownFeature", "UnsupportedDatabase"]
 
 for _name in __all__:  # tracebacks and pickles show the public name; that of an exception is `lango_store.errors`
     if isinstance(_public := globals()[_name], type) and not issubclass(_public, LangoStoreError):

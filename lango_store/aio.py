@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from lango_store import _features
 from lango_store._connections.cancellation import pauses
-from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import DefaultTTL, TimeSource, TokenCounter
 from lango_store._connections.threads import Threads
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
@@ -117,6 +117,20 @@ class AsyncPart(Generic[S]):
     key: str = _attribute("key")
 
 
+class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
+    """A window that waits for its summary: the result of `AsyncConversation.turns.begin_compaction`.
+
+    Attributes:
+        key: The session's key.
+        session: The session with the window, as they were read.
+        window: The messages to summarize.
+    """
+
+    session: Session = _attribute("session")
+    window: list[Message] = _attribute("window")
+    finish = awaited(_features.PendingCompaction.finish)
+
+
 class AsyncTurns(AsyncPart[_features.Turns]):
     """The methods of `Turns` as coroutines."""
 
@@ -124,6 +138,17 @@ class AsyncTurns(AsyncPart[_features.Turns]):
     in_progress = awaited(_features.Turns.in_progress)
     release = awaited(_features.Turns.release)
     retry = awaited(_features.Turns.retry)
+    compactions = awaited(_features.Turns.compactions)
+
+    async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
+        """Read the window for a compaction in two steps, as `Conversation.turns.begin_compaction` does.
+
+        Args:
+            records: Also read the records between the messages.
+        """
+        pending = await self._threads.run(functools.partial(self._twin.begin_compaction, records=records))
+        return None if pending is None else AsyncPendingCompaction(self._threads, pending)
+
     list = awaited(_features.Turns.list)
 
 
@@ -201,6 +226,13 @@ class AsyncStoreSuspensions(AsyncPart[_features.StoreSuspensions]):
     list = awaited(_features.StoreSuspensions.list)
 
 
+class AsyncMaintenance(AsyncPart[_features.Maintenance]):
+    """The methods of `Maintenance` as coroutines."""
+
+    move_payloads = awaited(_features.Maintenance.move_payloads)
+    examine = awaited(_features.Maintenance.examine)
+
+
 class AsyncDrafts(AsyncPart[_features.Drafts]):
     """The methods of `Drafts` as coroutines."""
 
@@ -216,6 +248,15 @@ class AsyncInbox(AsyncPart[_features.Inbox]):
     list = awaited(_features.Inbox.list)
     drop = awaited(_features.Inbox.drop)
     redact = awaited(_features.Inbox.redact)
+
+
+class AsyncEdits(AsyncPart[_features.Edits]):
+    """The methods of `Edits` as coroutines."""
+
+    update = awaited(_features.Edits.update)
+    delete = awaited(_features.Edits.delete)
+    redact = awaited(_features.Edits.redact)
+    drop_sent = awaited(_features.Edits.drop_sent)
 
 
 class AsyncVersions(AsyncPart[_features.Versions]):
@@ -235,31 +276,17 @@ class AsyncValues(AsyncPart[_features.Values]):
     drop = awaited(_features.Values.drop)
 
 
-class AsyncPendingCompaction(AsyncPart[_features.PendingCompaction]):
-    """A window that waits for its summary: the result of `AsyncConversation.begin_compaction`.
-
-    Attributes:
-        key: The session's key.
-        session: The session with the window, as they were read.
-        window: The messages to summarize.
-    """
-
-    session: Session = _attribute("session")
-    window: list[Message] = _attribute("window")
-    finish = awaited(_features.PendingCompaction.finish)
-
-
 class StoreOptions(TypedDict, total=False):
     """The keyword arguments of `Store` and `AsyncStore`; `Store` describes them."""
 
     migrate: bool
     default_ttl: DefaultTTL
-    clock: Clock | None
+    clock: TimeSource | None
     durability: Durability
     token_counter: TokenCounter | None
     on_statement: Observer | None
     retry: timedelta | None
-    payloads: int | None
+    payload_threshold: int | None
     keep_removed: timedelta | None
     replica: str | sa.URL | None
 
@@ -288,8 +315,8 @@ class AsyncStore:
         database: A database URL, a SQLAlchemy `Engine` (not an `AsyncEngine`), or a `Store`. `close()` does not close
             an engine or a store that you passed.
         **options: The keyword arguments of `Store`: `migrate`, `default_ttl`, `clock`, `durability`, `token_counter`,
-            `on_statement`, `retry`, `payloads`, `keep_removed` and `replica`. They are ignored if `database` is a
-            `Store`.
+            `on_statement`, `retry`, `payload_threshold`, `keep_removed` and `replica`. They are ignored if `database`
+            is a `Store`.
 
     Attributes:
         store: The synchronous store. Its methods block the event loop; use `run_sync` to call them.
@@ -415,6 +442,7 @@ class AsyncStore:
     turns = _group("turns", AsyncStoreTurns)
     calls = _group("calls", AsyncStoreCalls)
     suspensions = _group("suspensions", AsyncStoreSuspensions)
+    maintenance = _group("maintenance", AsyncMaintenance)
 
     def shared_values(self, scope: str) -> AsyncValues:
         """Return the shared values of a scope, as `Store.shared_values` does. This method is not a coroutine.
@@ -429,8 +457,6 @@ class AsyncStore:
     search = awaited(Store.search)
     usage = awaited(Store.usage)
     stats = awaited(Store.stats)
-    move_payloads = awaited(Store.move_payloads)
-    examine = awaited(Store.examine)
 
     async def work(
         self,
@@ -505,7 +531,7 @@ class AsyncStore:
             page_size: The number of sessions to read per statement, 1 to 1,000. Defaults to 500.
             **which: Filters as in `Store.list_sessions`.
         """
-        context = self.store.context
+        context = self.store._context
         infos = iterate(self._threads, session_pages(context, Filter(**which), page_size))
         return context.telemetry.each_async("iter_sessions", None, infos)
 
@@ -520,7 +546,7 @@ class AsyncStore:
         if self._is_derived:
             return
         self._threads.close()
-        following.watcher_of(self.store.context).interrupt()
+        following.watcher_of(self.store._context).interrupt()
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._threads.wait))
 
     async def __aenter__(self) -> Self:
@@ -547,6 +573,7 @@ class AsyncConversation(AsyncPart[Conversation]):
     suspensions = _group("suspensions", AsyncSuspensions)
     drafts = _group("drafts", AsyncDrafts)
     inbox = _group("inbox", AsyncInbox)
+    edits = _group("edits", AsyncEdits)
     versions = _group("versions", AsyncVersions)
     values = _group("values", AsyncValues)
 
@@ -561,10 +588,6 @@ class AsyncConversation(AsyncPart[Conversation]):
     payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
     pop_message = awaited(Conversation.pop_message)
-    update_message = awaited(Conversation.update_message)
-    delete_message = awaited(Conversation.delete_message)
-    redact_message = awaited(Conversation.redact_message)
-    drop_sent = awaited(Conversation.drop_sent)
     search = awaited(Conversation.search)
     truncate = awaited(Conversation.truncate)
     clear = awaited(Conversation.clear)
@@ -613,7 +636,6 @@ class AsyncConversation(AsyncPart[Conversation]):
     child = opening(Conversation.child)
     children = awaited(Conversation.children)
     fork = opening(Conversation.fork)
-    compactions = awaited(Conversation.compactions)
     history = awaited(Conversation.history)
 
     def iter_messages(
@@ -657,15 +679,6 @@ class AsyncConversation(AsyncPart[Conversation]):
         events = following.follow_async(self._threads, reader)
         return context.telemetry.each_async("tail", self.key, cast(AsyncGenerator[Event, None], events))
 
-    async def begin_compaction(self, *, records: bool = False) -> AsyncPendingCompaction | None:
-        """Read the window for a compaction in two steps, as `Conversation.begin_compaction` does.
-
-        Args:
-            records: Also read the records between the messages.
-        """
-        pending = await self._threads.run(functools.partial(self._twin.begin_compaction, records=records))
-        return None if pending is None else AsyncPendingCompaction(self._threads, pending)
-
     async def compact(self, summarizer: Summarizer, *, discard: bool = False) -> Compaction | None:
         """Replace the messages of the window with a summary, as `Conversation.compact` does.
 
@@ -685,7 +698,7 @@ class AsyncConversation(AsyncPart[Conversation]):
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
         """
         with _steps(self._twin, "compact") as twin:
-            pending = await self._threads.run(twin.begin_compaction)
+            pending = await self._threads.run(twin.turns.begin_compaction)
             if pending is None:
                 return None
             summary = await summarize_async(summarizer, pending.window)

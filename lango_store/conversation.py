@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
 import sqlalchemy as sa
@@ -24,7 +23,7 @@ from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import levels, lists, sessions
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected
-from lango_store._services import appending, archiving, lifecycle, searching
+from lango_store._services import appending, lifecycle, searching
 from lango_store._values.events import Event
 from lango_store._values.model import (
     UNSET,
@@ -42,13 +41,14 @@ from lango_store._values.reports import SearchPage
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize
 from lango_store._values.usage import total
-from lango_store.errors import DamagedMessage, InvalidMessage, UniqueViolation, quoted
+from lango_store.errors import DamagedMessage
 
 
 class Conversation(_features.SessionPart):
     """A handle for one session.
 
-    Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `versions` and `values`.
+    Methods for one subject are in groups: `turns`, `calls`, `suspensions`, `drafts`, `inbox`, `edits`, `versions` and
+    `values`.
 
     `Store.open` and `Store.conversation` return conversations. A conversation holds no data, so any number of them can
     be used for one session. Returned objects are independent copies: changing them does not change stored data.
@@ -76,20 +76,23 @@ class Conversation(_features.SessionPart):
 
     # Groups of methods
 
-    turns = _features.of_session(_features.Turns)
-    """The turns of the session: list and find them, and look at the turn in progress."""
-    calls = _features.of_session(_features.Calls)
+    turns = _features.session_group(_features.Turns)
+    """The turns and compactions of the session: list and find them, and look at the turn in progress."""
+    calls = _features.session_group(_features.Calls)
     """The tool calls of the session: run each of them once."""
-    suspensions = _features.of_session(_features.Suspensions)
+    suspensions = _features.session_group(_features.Suspensions)
     """The suspensions of the session: questions that wait for an answer from outside the program."""
-    drafts = _features.of_session(_features.Drafts)
+    drafts = _features.session_group(_features.Drafts)
     """The drafts of the session: text that turns have streamed and not appended."""
-    inbox = _features.of_session(_features.Inbox)
+    inbox = _features.session_group(_features.Inbox)
     """The inbox of the session: messages that wait for a turn."""
-    versions = _features.of_session(_features.Versions)
+    edits = _features.session_group(_features.Edits)
+    """The edits of the log: change, delete and redact messages."""
+    versions = _features.session_group(_features.Versions)
     """The versions of the log: list changes and take them back."""
-    values = _features.of_session(_features.Values)
+    values = _features.session_group(_features.Values)
     """The values of the session: JSON by name."""
+
     # The session
 
     def get(self, *, expired: bool = False, records: bool = False, as_of: int | datetime | None = None) -> Session:
@@ -252,7 +255,7 @@ class Conversation(_features.SessionPart):
         if last is None:
             return self._context.read(log.load, self.key, records=records, mode=payloads).messages
         log.check_count("last", last)
-        return self._context.read(log.tail, self.key, last, records=records, mode=payloads)
+        return self._context.read(log.read_last, self.key, last, records=records, mode=payloads)
 
     def payload(self, digest: str) -> str:
         """Load a large string of a message; see `messages(payloads="reference")`.
@@ -382,101 +385,6 @@ class Conversation(_features.SessionPart):
             The removed message, or None if there is none.
         """
         return self._context.transact_once(edits.pop, self.key, records=records)
-
-    def update_message(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
-        """Replace a message of the log.
-
-        The new message gets the `seq` and the turn of the old one. It also gets the old `id` and `created_at`, unless
-        you set them. If the id changes, the old id can be stored again, so a late retry of the old append would store
-        the old message again.
-
-        Args:
-            seq_or_id: The `seq` (an int) or the `id` (text) of the message to replace.
-            message: The new message.
-            expect: Replace the message only if the session's `revision` equals this value.
-
-        Returns:
-            The new message, with its `seq` and `created_at`.
-
-        Raises:
-            MessageNotFound: The session has no such message; nothing was changed.
-            InvalidMessage: The message cannot be stored losslessly, another message has its `id`, its tool calls differ
-                although one of the old calls was begun, or a message of a summary would become a record; nothing was
-                changed.
-            Conflict: The session's `revision` differs from `expect`; nothing was changed.
-        """
-        message = self._context.counted(message)
-        try:
-            expected, least = Expected(revision=expect), self._context.least_payload
-            return self._context.transact(edits.update, self.key, seq_or_id, message, expected, least)
-        except UniqueViolation as error:
-            reason = f"{quoted(message.id)} is the id of another message: give another, or None to keep the old one"
-            raise InvalidMessage("id", reason) from error
-
-    def delete_message(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
-        """Delete a message anywhere in the log.
-
-        The usage of the message's turn does not change, and summaries that cover the message stay. Deleting the only
-        remaining message of a summary has the same effect as in `pop_message`. The message's `id` can be stored again.
-
-        Args:
-            seq_or_id: The `seq` (an int) or the `id` (text) of the message to delete.
-            expect: Delete the message only if the session's `revision` equals this value.
-
-        Raises:
-            MessageNotFound: The session has no such message; nothing was deleted.
-            Conflict: The session's `revision` differs from `expect`; nothing was deleted.
-        """
-        self._context.transact_once(edits.delete, self.key, seq_or_id, Expected(revision=expect))
-
-    def redact_message(
-        self,
-        seq_or_id: int | str,
-        *,
-        reason: str | None = None,
-        archive: str | Path | None = None,
-    ) -> Message:
-        """Remove the content, `sent`, the tool calls and `extra` of a message.
-
-        Its `seq`, role, names, id and times stay, and its `tokens` become 0. The content becomes the text `(redacted)`,
-        because providers refuse a prompt with an empty message; the content of a record becomes None. Copies in forks,
-        summaries, backups and archives stay, except in `archive`.
-
-        A store with `keep_removed` also keeps earlier versions of messages, and removed messages. The earlier versions
-        are redacted too, and a removed message can be redacted. Suspensions that name calls of the message lose their
-        state, reason and answer.
-
-        Args:
-            seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
-                messages that had it.
-            reason: A reason to store in the message's `extra`, as `redacted`.
-            archive: An archive in which to redact the message too, as in `Store.restore`. If the store has the message,
-                only the archived copy of the same session is redacted. If it has not, the message is redacted only in
-                the archive, in the session that has this key there.
-
-        Returns:
-            The redacted message.
-
-        Raises:
-            SessionNotFound: The store has no such session, and the archive has no such message; nothing was changed.
-            MessageNotFound: The session in the store has no such message, and neither has the archive; nothing was
-                changed.
-            InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
-        """
-        message = archiving.redact(self._context, self.key, seq_or_id, reason, archive)
-        searching.drain(self._context)
-        return message
-
-    def drop_sent(self, *, before: int) -> int:
-        """Delete the `sent` of earlier messages, so that prompts use their `content` again.
-
-        Args:
-            before: All messages of the log with a lower `seq` lose their `sent`.
-
-        Returns:
-            The number of messages that had a `sent`.
-        """
-        return self._context.transact_once(edits.drop_sent, self.key, before)
 
     def truncate(self, *, after: int) -> int:
         """Delete the messages and records with a `seq` above a value.
@@ -776,27 +684,10 @@ class Conversation(_features.SessionPart):
             InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
             TypeError: `summarizer` is a coroutine function, and an event loop is running in this thread.
         """
-        pending = self.begin_compaction()
+        pending = self.turns.begin_compaction()
         if pending is None:
             return None
         return pending.finish(summarize(summarizer, pending.window), discard=discard)
-
-    def begin_compaction(self, *, records: bool = False) -> _features.PendingCompaction | None:
-        """Read the window for a compaction in two steps, if a single function call cannot produce the summary.
-
-        Args:
-            records: Also read the records between the messages.
-
-        Returns:
-            The pending compaction, with the messages in `window` and the method `finish`, or None if the window is
-            empty.
-        """
-        read = self._context.on_primary().read(turns.read_window, self.key, records=records)
-        return _features.PendingCompaction(self._context, read) if read.session.messages else None
-
-    def compactions(self) -> list[Compaction]:
-        """List the compactions, oldest first, with their summaries."""
-        return self._context.read_together(turns.compactions, self.key)
 
     # The prompt
 

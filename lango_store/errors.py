@@ -182,18 +182,18 @@ class SessionHeld(LangoStoreError):
     """A session cannot be deleted, because a row of another table refers to it.
 
     The session was not changed. The foreign key has neither ON DELETE SET NULL nor ON DELETE CASCADE. Delete the row
-    first, or alter the foreign key. `expire` does not raise this exception: its report lists such sessions in `held`.
-    `delete_where` deletes the other sessions, and then raises this exception.
+    first, or alter the foreign key. `delete_where` deletes the other sessions, and then raises this exception. `expire`
+    lists such sessions in `held` of its report, and raises this exception only if there are more than 10,000.
 
     Attributes:
         key: The key of the session, or None if it is not known.
         constraint: The foreign key and its table. On SQLite only the driver's text, which names neither.
     """
 
-    def __init__(self, key: str | None, constraint: str) -> None:
-        subject = "a session" if key is None else f"session {quoted(key)}"
+    def __init__(self, key: str | None, constraint: str, *, number: int = 1) -> None:
+        subject = f"{number:,} sessions are" if number > 1 else f"session {quoted(key)} is" if key else "a session is"
         super().__init__(
-            f"{subject} is held by {constraint}: delete the row that refers to it first, "
+            f"{subject} held by {constraint}: delete the row that refers to it first, "
             "or give the foreign key ON DELETE SET NULL or CASCADE"
         )
         self.key = key
@@ -396,7 +396,15 @@ class DraftNotFound(NotFound):
     """The session has no draft with this id; nothing was written. `Conversation.drafts.list` lists the drafts."""
 
 
-class UniqueViolation(LangoStoreError):
+class DatabaseError(LangoStoreError):
+    """The database or its driver reported an error, or the database cannot be reached.
+
+    Raised as a subclass if the cause is known: `DatabaseUnavailable`, `DatabaseBusy`, `NotPermitted` or
+    `UniqueViolation`. The text has the message of the database without the parts that may quote stored rows.
+    """
+
+
+class UniqueViolation(DatabaseError):
     """The database refused a row, because a unique value of the row is already stored.
 
     Nothing was written. The store itself handles keys and ids that are already stored. This exception appears when
@@ -585,6 +593,13 @@ class MigrationRefused(LangoStoreError):
     """
 
 
+class InstallationIncomplete(LangoStoreError):
+    """A part of the installation is missing: the driver of the database, or the migration revisions.
+
+    The text says what to install.
+    """
+
+
 class UnsupportedDatabase(LangoStoreError):
     """The database, or the connection that you passed, has a setting or a version that the store cannot use.
 
@@ -600,7 +615,7 @@ class SearchUnavailable(LangoStoreError):
     """
 
 
-class DatabaseUnavailable(LangoStoreError):
+class DatabaseUnavailable(DatabaseError):
     """The database cannot be reached, opened, read or written.
 
     A write whose connection was lost may still have been committed. Repeat an append with the same message ids: a
@@ -617,7 +632,7 @@ class NotPermitted(DatabaseUnavailable):
     """
 
 
-class DatabaseBusy(LangoStoreError):
+class DatabaseBusy(DatabaseError):
     """The database, or the connection pool, was busy for too long.
 
     The transaction was rolled back. Another transaction held a lock, the database aborted this transaction in favor of

@@ -141,7 +141,7 @@ class EventStream:
     async def _send_events(self, scope: _Scope, key: str, send: _Send) -> None:
         has_started = False
         try:
-            reader = Reader(self._store.store.context, key, _cursor(scope), follow=True)
+            reader = Reader(self._store.store._context, key, _cursor(scope), follow=True)
             async with aclosing(follow_async(self._store._threads, reader, self._heartbeat)) as events:
                 async for event in events:
                     if not has_started:  # the session was read, and errors have no status any more

@@ -13,10 +13,18 @@ from typing import Any, Self, TypeVar, Unpack
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from lango_store._connections.context import IN_ASYNC_SESSIONS, Clock, Context, DefaultTTL, TokenCounter
+from lango_store._connections.context import IN_ASYNC_SESSIONS, Context, DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
-from lango_store._features import StoreCalls, StoreSuspensions, StoreTurns, Values, of_store, usage_report
+from lango_store._features import (
+    Maintenance,
+    StoreCalls,
+    StoreSuspensions,
+    StoreTurns,
+    Values,
+    store_group,
+    usage_report,
+)
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress import claims, working
 from lango_store._features.turns_in_progress.claims import Chosen, WorkFilters
@@ -31,12 +39,12 @@ from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order
 from lango_store._operations.session.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key
-from lango_store._services import appending, archiving, lifecycle, maintenance, searching
+from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
-from lango_store._values.reports import ExpiryReport, Finding, OwedPage, Page, SearchPage, Stats, UsageRow
+from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
 from lango_store.conversation import Conversation
-from lango_store.errors import InvalidState, SessionHeld, quoted
+from lango_store.errors import InvalidState, SessionHeld
 
 R = TypeVar("R")
 
@@ -68,9 +76,9 @@ class Store:
             get one, so that nothing is stored twice. Calls inside your own transaction are never repeated. Removals and
             other calls that must not run twice are not repeated if the connection was lost: they raise
             `DatabaseUnavailable`, and may have been committed.
-        payloads: The length in characters from which a string in `content`, `tool_calls` or `extra` of a message is
-            stored separately from the message's row, once per session; 1 or more. None stores all strings in the row.
-            What reads return does not depend on this option. Defaults to 4,096.
+        payload_threshold: The length in characters from which a string in `content`, `tool_calls` or `extra` of a
+            message is stored separately from the message's row, once per session; 1 or more. None stores all strings in
+            the row. What reads return does not depend on this option. Defaults to 4,096.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
             `Conversation.versions.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When
             this time has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a
@@ -107,12 +115,12 @@ class Store:
         *,
         migrate: bool = False,
         default_ttl: DefaultTTL = None,
-        clock: Clock | None = None,
+        clock: TimeSource | None = None,
         durability: Durability = "full",
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
-        payloads: int | None = 4096,
+        payload_threshold: int | None = 4096,
         keep_removed: timedelta | None = None,
         replica: str | sa.URL | None = None,
     ) -> None:
@@ -126,7 +134,7 @@ class Store:
             token_counter=token_counter,
             on_statement=on_statement,
             retry=retry,
-            payloads=payloads,
+            payload_threshold=payload_threshold,
             keep_removed=keep_removed,
             replica=None if replica is None else _replica(replica),
             watch=Watcher,
@@ -272,7 +280,7 @@ class Store:
             SessionHeld: A row of another table refers to the session, or to one of the descendants, by a foreign key
                 without ON DELETE; nothing was deleted. `key` of the exception names the session or descendant.
         """
-        return lifecycle.delete(self._context, key, Expected(revision=expect), children=descendants)
+        return lifecycle.delete(self._context, key, Expected(revision=expect), descendants=descendants)
 
     # Messages
 
@@ -397,12 +405,14 @@ class Store:
 
     # Groups of methods
 
-    turns = of_store(StoreTurns)
+    turns = store_group(StoreTurns)
     """The turns of all sessions: list those in progress."""
-    calls = of_store(StoreCalls)
+    calls = store_group(StoreCalls)
     """The tool calls of all sessions: list the unknown ones."""
-    suspensions = of_store(StoreSuspensions)
+    suspensions = store_group(StoreSuspensions)
     """The suspensions of all sessions: list and answer them."""
+    maintenance = store_group(Maintenance)
+    """Maintenance of the tables: check and repair them, and move large strings."""
 
     def shared_values(self, scope: str) -> Values:
         """Return the shared values of a scope, without accessing the database.
@@ -554,7 +564,7 @@ class Store:
                 cannot be written; the current batch was not deleted.
         """
         moment = None if now is None else aware(now)
-        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, children=descendants)
+        policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:
             after: str | None = ""
@@ -598,7 +608,7 @@ class Store:
                 "no filter was given, and all sessions would be deleted: give user_id, agent_id or key_prefix"
             )
         policy = Policy(
-            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, children=descendants
+            agent_id=agent_id, user_id=user_id, key_prefix=key_prefix, everything=True, descendants=descendants
         )
         report = lifecycle.purge(self._context, policy, None, batch_size)
         if report.held:
@@ -629,7 +639,7 @@ class Store:
             DatabaseUnavailable: The database or the archive cannot be reached, or the file is not a SQLite file;
                 nothing was written.
         """
-        return archiving.restore(self._context, archive, key, ttl, children=descendants)
+        return archiving.restore(self._context, archive, key, ttl, descendants=descendants)
 
     # Transactions and snapshots
 
@@ -806,44 +816,6 @@ class Store:
             lambda connection, _: stats.sum_up(connection, self._context.now(connection))
         )
 
-    def move_payloads(self, *, larger_than: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
-        """Move large strings of stored messages to payloads, as `Store(payloads=…)` does for new messages.
-
-        Messages are changed in batches, each in a separate transaction, and other processes can append between two
-        batches. An interrupted call can be repeated.
-
-        Args:
-            larger_than: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
-                all payloads back into the rows of their messages, for a downgrade to a release without payloads.
-            on_batch: A function that is called after each batch with the number of changed messages so far.
-
-        Returns:
-            The number of changed messages.
-
-        Raises:
-            ValueError: `larger_than` is less than 1.
-        """
-        if larger_than is not None and (type(larger_than) is not int or larger_than < 1):
-            raise ValueError(f"larger_than={quoted(larger_than)} is not positive: give a number of characters, or None")
-        return maintenance.move_payloads(self._context, larger_than, on_batch)
-
-    def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
-        """Check the store for damage, and optionally repair it.
-
-        The checks include the schema, indexes, settings of the database, counters, summaries, orphaned rows and values.
-
-        This reads every row, which takes minutes for millions of messages. The command `lango-store doctor` calls this
-        method.
-
-        Args:
-            repair: Repair the damage that can be repaired without guessing. False by default.
-            on_check: A function that is called with the name of each check before it starts.
-
-        Returns:
-            The findings; an empty list if the store is in order. `repaired` is True for repaired findings.
-        """
-        return maintenance.examine(self._context, repair=repair, on_check=on_check)
-
     def ping(self) -> None:
         """Check that the database answers, and that its schema and tables fit this release.
 
@@ -863,11 +835,6 @@ class Store:
         If you passed an engine to the store, it is that engine.
         """
         return self._context.engine
-
-    @property
-    def context(self) -> Context:
-        """The store's connections and settings, for the adapters of this package. It may change in any release."""
-        return self._context
 
     def close(self) -> None:
         """Close the connections. The store cannot be used afterwards.

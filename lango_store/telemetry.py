@@ -53,8 +53,10 @@ _TRACED: Final[dict[type, str]] = {
     **dict.fromkeys((_features.StoreTurns, _features.Turns), "turns."),
     **dict.fromkeys((_features.StoreCalls, _features.Calls), "calls."),
     **dict.fromkeys((_features.StoreSuspensions, _features.Suspensions), "suspensions."),
+    _features.Maintenance: "maintenance.",
     _features.Drafts: "drafts.",
     _features.Inbox: "inbox.",
+    _features.Edits: "edits.",
     _features.Versions: "versions.",
     _features.Values: "values.",
 }
@@ -83,7 +85,7 @@ def instrument(
         meter_provider: The provider that gets the metrics. Defaults to the global provider.
     """
     wrapped = store.store if isinstance(store, AsyncStore) else store
-    context = wrapped.context
+    context = wrapped._context
     tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider, schema_url=SEMANTIC_CONVENTIONS)
     meter = metrics.get_meter(_NAME, meter_provider=meter_provider, schema_url=SEMANTIC_CONVENTIONS)
     retries = meter.create_counter("lango_store.retries", unit="{retry}", description="Repeated calls.")

@@ -1,12 +1,13 @@
 """Types of arguments, for annotations in your code.
 
-- Options of a `Store`: `DefaultTTL`, `Clock`, `TokenCounter`, `Observer` and `Durability`. `StoreOptions` has them all.
+- Options of a `Store`: `DefaultTTL`, `TimeSource`, `TokenCounter`, `Observer` and `Durability`. `StoreOptions` has them
+  all.
 - Fields of a message: `MessageFields`. Fields of a session that `Conversation.save_turn` creates: `OwnFields`.
 - Argument of `Conversation.compact`: `Summarizer`, a function whose result is a `Summary`.
 - Argument of `Conversation.all_messages`: `Damaged`.
 """
 
-from lango_store._connections.context import Clock, DefaultTTL, TokenCounter
+from lango_store._connections.context import DefaultTTL, TimeSource, TokenCounter
 from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability
 from lango_store._operations.log.messages import Damaged
@@ -15,7 +16,6 @@ from lango_store._values.summarizer import Summarizer, Summary
 from lango_store.aio import StoreOptions
 
 __all__ = [
-    "Clock",
     "Damaged",
     "DefaultTTL",
     "Durability",
@@ -25,5 +25,7 @@ __all__ = [
     "StoreOptions",
     "Summarizer",
     "Summary",
+    "TimeSource",
     "TokenCounter",
 ]
+MessageFields.__module__ = OwnFields.__module__ = __name__  # tracebacks show the public name

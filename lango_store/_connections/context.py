@@ -40,7 +40,7 @@ IN_ASYNC_SESSIONS: Final = (
     "`await session.run_sync(lambda s: store.using(s).append_message(key, message))`"
 )
 
-Clock = Callable[[], datetime]
+TimeSource = Callable[[], datetime]
 DefaultTTL = timedelta | None | Callable[[str], timedelta | None]
 TokenCounter = Callable[[Message], int]
 
@@ -88,26 +88,26 @@ class Context:
         owned: bool,
         migrate: bool = False,
         default_ttl: DefaultTTL = None,
-        clock: Clock | None = None,
+        clock: TimeSource | None = None,
         token_counter: TokenCounter | None = None,
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
         replica: sa.Engine | None = None,
-        payloads: int | None = None,
+        payload_threshold: int | None = None,
         keep_removed: timedelta | None = None,
         watch: Callable[[Context], Followers] | None = None,
     ) -> None:
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
-        if payloads is not None and not (type(payloads) is int and payloads > 0):
-            raise ValueError(f"payloads={quoted(payloads)}: give a number of characters, 1 or more, or None")
+        if payload_threshold is not None and not (type(payload_threshold) is int and payload_threshold > 0):
+            raise ValueError(f"payload_threshold={quoted(payload_threshold)}: give a length of 1 or more, or None")
         if keep_removed is not None and not (isinstance(keep_removed, timedelta) and keep_removed > timedelta(0)):
             raise ValueError(f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, or None")
         self.engine = engine
         self._keep_removed = keep_removed
         self.keeps_removed = keep_removed is not None
         """True if the store keeps removed rows."""
-        self.least_payload = payloads
+        self.payload_threshold = payload_threshold
         """The number of characters from which a string becomes a payload; None if no string does."""
         self._owned = owned
         self._default_ttl = default_ttl
@@ -204,7 +204,7 @@ class Context:
 
     def batch(self, messages: Iterable[Message]) -> Batch:
         """Add missing token counts, and encode messages; raise `InvalidMessage` if one cannot be stored."""
-        return Batch([self.counted(message) for message in messages], self.least_payload)
+        return Batch([self.counted(message) for message in messages], self.payload_threshold)
 
     def with_id(self, message: Message) -> Message:
         """Add an id to a message without one if the store retries calls, so that no retry stores the message twice."""

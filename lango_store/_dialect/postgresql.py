@@ -22,6 +22,7 @@ from lango_store._engine.engine import RELEASE
 from lango_store._rows.columns import TimeColumn
 from lango_store.errors import (
     DatabaseBusy,
+    DatabaseError,
     DatabaseUnavailable,
     LangoStoreError,
     MigrationRefused,
@@ -318,7 +319,7 @@ class PostgreSQL(Dialect):
                 f"{reason}; to change the schema or the search index use the URL of the role that owns the tables; "
                 "grant other rights to the role of this URL"
             )
-        return UniqueViolation(reason) if state == "23505" else LangoStoreError(reason)
+        return UniqueViolation(reason) if state == "23505" else DatabaseError(reason)
 
     def has_unread_answer(self, driver: Any) -> bool:
         return bool(driver.pgconn.transaction_status == _ACTIVE)

@@ -29,6 +29,7 @@ from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import encode_time_text
 from lango_store.errors import (
     DatabaseBusy,
+    DatabaseError,
     DatabaseUnavailable,
     LangoStoreError,
     MigrationRefused,
@@ -297,7 +298,7 @@ class SQLite(Dialect):
             case sqlite3.SQLITE_CONSTRAINT if str(error).startswith("UNIQUE"):  # pysqlite3 has no extended error codes
                 return UniqueViolation(reason)
             case _:
-                return LangoStoreError(reason)
+                return DatabaseError(reason)
 
     def transient_reason(self, error: BaseException) -> TransientReason | None:
         code = getattr(error, "sqlite_errorcode", None)

@@ -17,7 +17,7 @@ from lango_store._engine import checkpoints, pool
 from lango_store._engine.fair_pool import FairPool
 from lango_store._engine.sqlite_library import is_affected, log_affected
 from lango_store._engine.url import milliseconds, parse
-from lango_store.errors import DatabaseUnavailable, LangoStoreError, quoted
+from lango_store.errors import DatabaseUnavailable, InstallationIncomplete, UnsupportedDatabase, quoted
 
 Durability = Literal["full", "normal"]
 
@@ -239,7 +239,7 @@ def _ensure_wal(driver: Any, operational_error: type[Exception]) -> None:
             if mode != "wal":
                 (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":  # SQLite keeps the old mode and reports no error
-                raise LangoStoreError(f"the file stays in journal mode {mode!r}: {NO_SHARED_MEMORY}")
+                raise UnsupportedDatabase(f"the file stays in journal mode {mode!r}: {NO_SHARED_MEMORY}")
             return
         except operational_error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -293,7 +293,7 @@ def _postgresql(url: sa.URL, durability: Durability, options: dict[str, Any]) ->
         _reject_unknown_parameters(url)
     except ImportError as error:  # raised by psycopg
         reason = str(error).splitlines()[0]
-        raise LangoStoreError(
+        raise InstallationIncomplete(
             f"PostgreSQL's client library is missing ({reason}): "
             "pip install 'lango-store[postgresql]', or install libpq"
         ) from error

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from lango_store.errors import LangoStoreError
+from lango_store.errors import InstallationIncomplete
 
 
 class PySQLite3(SQLiteDialect_pysqlite):
@@ -19,4 +19,4 @@ class PySQLite3(SQLiteDialect_pysqlite):
         try:
             return import_module("pysqlite3.dbapi2")
         except ImportError as error:
-            raise LangoStoreError("pysqlite3 is missing: pip install 'lango-store[sqlite]'") from error
+            raise InstallationIncomplete("pysqlite3 is missing: pip install 'lango-store[sqlite]'") from error

@@ -4,11 +4,22 @@ A group is a small class with one subject, such as `conversation.drafts`. It hol
 session's key.
 """
 
-from lango_store._features.groups import SessionPart, of_session, of_store
+from lango_store._features.groups import SessionPart, session_group, store_group
+from lango_store._features.maintenance import Maintenance
 from lango_store._features.named_values.groups import Values
 from lango_store._features.tool_calls.groups import Calls, StoreCalls, StoreSuspensions, Suspensions
-from lango_store._features.turns_in_progress.groups import Drafts, Inbox, StoreTurns, Turns
-from lango_store._features.versions.groups import PendingCompaction, Versions
+from lango_store._features.turns_in_progress.groups import Drafts, Inbox, PendingCompaction, StoreTurns, Turns
+from lango_store._features.versions.groups import Edits, Versions
 
-__all__ = ["Calls", "Drafts", "Inbox", "PendingCompaction", "SessionPart", "StoreCalls", "StoreSuspensions"]
-__all__ += ["StoreTurns", "Suspensions", "Turns", "Values", "Versions", "of_session", "of_store"]
+__all__ = [
+    "Calls",
+    "Drafts",
+    "Edits",
+    "Inbox",
+    "Maintenance",
+    "PendingCompaction",
+    "SessionPart",
+    "StoreCalls",
+    "StoreSuspensions",
+]
+__all__ += ["StoreTurns", "Suspensions", "Turns", "Values", "Versions", "session_group", "store_group"]

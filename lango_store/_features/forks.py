@@ -65,7 +65,7 @@ def fork(
     info = sessions.info(connection, now, source)
     fields = {name: getattr(info, name) for name in _COPIED_FIELDS} | {"forked_from": source}
     source_ttl = None if info.ttl_seconds is None else timedelta(seconds=info.ttl_seconds)
-    created = sessions.New(new, source_ttl if isinstance(ttl, Unset) else ttl, fields)
+    created = sessions.NewSession(new, source_ttl if isinstance(ttl, Unset) else ttl, fields)
     if upto is not None and upto >= info.last_seq:
         upto = None
     if as_of is not None:

@@ -28,11 +28,11 @@ class StorePart:
         self._context = context
 
 
-def of_session(kind: Callable[[Context, str], R]) -> R:
+def session_group(kind: Callable[[Context, str], R]) -> R:
     """Create a property of a conversation that returns a group of methods."""
     return cast(R, property(lambda part: kind(part._context, part.key)))
 
 
-def of_store(kind: Callable[[Context], R]) -> R:
+def store_group(kind: Callable[[Context], R]) -> R:
     """Create a property of a store that returns a group of methods."""
     return cast(R, property(lambda store: kind(store._context)))

@@ -8,7 +8,7 @@ from typing import Final
 from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._features.tool_calls import calls
-from lango_store._operations.log.messages import ALL, Tail, check_count, tail_of_prompt
+from lango_store._operations.log.messages import ALL, LastMessages, check_count, read_last_of_prompt
 from lango_store._operations.session import sessions
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import quoted
@@ -72,7 +72,7 @@ def history(
         newest = info.message_count - info.last_consolidated if from_consolidated else None
     size = budget.most if budget.max_tokens is None else min(_FIRST_PAGE, budget.most)
     while True:
-        read = tail_of_prompt(connection, now, key, size, newest=newest)
+        read = read_last_of_prompt(connection, now, key, size, newest=newest)
         if read.is_whole or size == budget.most or len(_fitting(read.messages, budget, count)) < len(read.messages):
             break
         size = min(4 * size, budget.most)
@@ -90,11 +90,11 @@ def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Bud
     for position, message in enumerate([*messages, None]):
         if message is None or message.role.canonical is MessageRole.ASSISTANT:
             start = max(position - budget.most, 0)
-            read = Tail(messages[start:position], summary_turn, is_whole=start == 0, leading=leading[:position])
+            read = LastMessages(messages[start:position], summary_turn, is_whole=start == 0, leading=leading[:position])
             yield _chosen(read, budget, 0, None)
 
 
-def _chosen(read: Tail, budget: Budget, stored_tokens: int, count: window.Count | None) -> list[Message]:
+def _chosen(read: LastMessages, budget: Budget, stored_tokens: int, count: window.Count | None) -> list[Message]:
     """Return the last messages that fit the budget, after the instructions at the start of the window.
 
     If the budget leaves out other messages, the rest begins with a user message if it has one, or with a summary.
@@ -121,7 +121,7 @@ def _fitting(
     """Return the last messages that have at most `max_tokens` tokens together with the `leading` tokens."""
     if budget.max_tokens is None:
         return messages
-    return window.tail_within(messages, max(budget.max_tokens - leading, 0), count=count)
+    return window.last_within(messages, max(budget.max_tokens - leading, 0), count=count)
 
 
 def _instructs(message: Message) -> bool:

@@ -38,7 +38,7 @@ def reference_to(body: str) -> list[Any]:
     return [digest_of(body), len(body.encode()), *([media_type[1]] if media_type else [])]
 
 
-def move(row: dict[str, Any], least: int) -> dict[str, str]:
+def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
     """Move the strings with at least this many characters out of an encoded message; return them by digest.
 
     The id and the name of a tool call stay, and so do strings that a database cannot store as text. A column with
@@ -47,16 +47,16 @@ def move(row: dict[str, Any], least: int) -> dict[str, str]:
     moved: dict[str, str] = {}
     listing: list[str] = []
     text = row["text"]
-    if text is not None and len(text) >= least:
+    if text is not None and len(text) >= threshold:
         reference = reference_to(text)
         row["text"], moved[reference[0]] = "", text
         listing.append(f'"text":{encode_json(reference, "payloads")}')
     for name in _JSON:
-        if row[name] is None or not _may_have_string_of(least, row[name]):
+        if row[name] is None or not _may_have_string_of(threshold, row[name]):
             continue
         value = decode_json(row[name])
         taken: dict[str, str] = {}
-        if places := _take(value, least, taken, _STAYS if name == "tool_calls" else ()):
+        if places := _take(value, threshold, taken, _STAYS if name == "tool_calls" else ()):
             try:
                 row[name], places_json = encode_json(value, name), encode_json(places, "payloads")
             except InvalidValue:
@@ -67,25 +67,25 @@ def move(row: dict[str, Any], least: int) -> dict[str, str]:
     return moved
 
 
-def _may_have_string_of(least: int, json: str) -> bool:
+def _may_have_string_of(threshold: int, json: str) -> bool:
     # No decoding is needed: such a string is a part of the JSON of at least this length without a quotation mark.
     if '\\"' in json:
         json = json.replace('\\"', "__")
     start = 0
-    while start + least <= len(json):
-        start = json.rfind('"', start, start + least) + 1
+    while start + threshold <= len(json):
+        start = json.rfind('"', start, start + threshold) + 1
         if not start:
             return True
     return False
 
 
-def _take(value: Any, least: int, taken: dict[str, str], stays: tuple[str, ...] = (), level: int = 0) -> Listing:
+def _take(value: Any, threshold: int, taken: dict[str, str], stays: tuple[str, ...] = (), level: int = 0) -> Listing:
     places: Listing = {}
     for name, item in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         if isinstance(item, dict | list):
-            if inner := _take(item, least, taken, stays, level + 1):
+            if inner := _take(item, threshold, taken, stays, level + 1):
                 places[str(name)] = inner
-        elif isinstance(item, str) and len(item) >= least and not (level == 1 and name in stays) and _is_text(item):
+        elif isinstance(item, str) and len(item) >= threshold and not (level == 1 and name in stays) and _is_text(item):
             reference = reference_to(item)
             value[name], taken[reference[0]] = "", item
             places[str(name)] = reference

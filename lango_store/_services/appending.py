@@ -9,7 +9,7 @@ from lango_store._connections.context import Context
 from lango_store._operations.log import appends
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import ANYTHING, Expected, New
+from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._values.model import UNSET, Message, SessionFields, Unset
 from lango_store.errors import (
     Conflict,
@@ -34,16 +34,16 @@ def encoded(context: Context, new: Sequence[Message]) -> Batch:
     return context.batch([context.with_id(message) for message in new])
 
 
-def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> New:
+def new_session(context: Context, key: str | None, ttl: timedelta | None | Unset, fields: SessionFields) -> NewSession:
     """Encode a new session, by default with a generated key and the store's default TTL."""
     sessions.check_fields(fields, SessionFields)
     key = context.new_id() if key is None else key
-    return New(key, context.ttl(key, ttl), fields)
+    return NewSession(key, context.ttl(key, ttl), fields)
 
 
 def missing(
     context: Context, key: str, create: bool, ttl: timedelta | None | Unset, fields: SessionFields
-) -> New | None:
+) -> NewSession | None:
     """Return the session to create if a write with `create` finds none; return None without `create`."""
     if create:
         return new_session(context, key, ttl, fields)
@@ -64,7 +64,7 @@ def append(
     fields: SessionFields,
 ) -> list[Message]:
     """Append messages; with `replace_after`, first remove the messages after that seq."""
-    batch = Batch(new, context.least_payload) if context.stores_unchanged else encoded(context, new)
+    batch = Batch(new, context.payload_threshold) if context.stores_unchanged else encoded(context, new)
     new_if_missing = missing(context, key, create, ttl, fields) if create or fields or ttl is not UNSET else None
     expected = context.expected(key, after, expect)
     if replace_after is not None:
@@ -81,7 +81,7 @@ def append_with_retry(
     key: str,
     new: Batch,
     expected: Expected,
-    new_if_missing: New | None,
+    new_if_missing: NewSession | None,
     write: Callable[..., R],
     write_new_ids: Callable[..., R],
     *,
@@ -119,7 +119,7 @@ def _try_append(
     key: str,
     new: Batch,
     expected: Expected,
-    create: New | None,
+    create: NewSession | None,
     write: Callable[..., R],
     write_new_ids: Callable[..., R],
     *,

@@ -160,8 +160,8 @@ def _insert(connection: sa.Connection, parts: Parts, *, key: str, **changes: Any
 # Restore and redact
 
 
-def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, children: bool) -> Session:
-    """Restore a session from an archive; with `children`, also restore its descendants."""
+def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | None, *, descendants: bool) -> Session:
+    """Restore a session from an archive; with `descendants`, also restore its descendants."""
     query = _INCARNATIONS.where(of_session(SESSION, checked_key(key)))
     seconds = sessions.seconds(ttl)
     with opened(context, archive) as cold:
@@ -169,7 +169,7 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
         def copy_back(connection: sa.Connection, now: datetime) -> Session:
             expiry = {"ttl_seconds": seconds, "expires_at": None if ttl is None else now + ttl}
             with cold.snapshot() as reading:
-                rows = levels.families(reading, _INCARNATIONS, [key]) if children else reading.execute(query).all()
+                rows = levels.families(reading, _INCARNATIONS, [key]) if descendants else reading.execute(query).all()
                 found = {row.key: row.incarnation for row in rows}
                 if key not in found:
                     name = quoted(key)

@@ -19,12 +19,12 @@ from lango_store._operations.pace import Pace
 from lango_store._operations.session import expiry, levels, lists, sessions
 from lango_store._operations.session.expiry import ArchiveBatch, Policy, Purged, Reason
 from lango_store._operations.session.lists import Filter
-from lango_store._operations.session.sessions import Expected, New
+from lango_store._operations.session.sessions import Expected, NewSession
 from lango_store._services import appending, archiving
 from lango_store._values.model import UNSET, SessionFields, Unset
 from lango_store._values.reports import ExpiryReport
 from lango_store._values.session import Session
-from lango_store.errors import LangoStoreError, SessionExists, SessionExpired, SessionHeld, SessionNotFound, quoted
+from lango_store.errors import SessionExists, SessionExpired, SessionHeld, SessionNotFound, quoted
 
 _SHOWN: Final = 10
 _MAX_HELD: Final = 10_000  # the key of each protected session is a parameter of the next batch
@@ -36,7 +36,7 @@ Find = Callable[[AnyConnection, Moment, str], R]
 # Create
 
 
-def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Session:
+def create(context: Context, new: NewSession, first: Batch, *, own_key: bool) -> Session:
     """Create a session with its first messages; raise `SessionExists` if its key is taken.
 
     With `own_key` the store has generated the key, so a retry returns the session that the first try created.
@@ -55,7 +55,7 @@ def create(context: Context, new: New, first: Batch, *, own_key: bool) -> Sessio
 
 
 def find_or_create(
-    context: Context, new: New, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
+    context: Context, new: NewSession, first: Batch, find: Find[R], *, renew: bool, parent: str | None = None
 ) -> Session | R:
     """Find a live session, or create it with its first messages; with `renew`, replace an expired session.
 
@@ -99,7 +99,9 @@ def _reject_taken(connection: AnyConnection, now: Moment, key: str) -> NoReturn:
     raise error if isinstance(error, SessionExists) else SessionNotFound(key)
 
 
-def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Batch, find: Find[R]) -> Session | R:
+def _insert_or_find(
+    connection: AnyConnection, now: Moment, new: NewSession, first: Batch, find: Find[R]
+) -> Session | R:
     """Create a session, or find the session that has its key; raise `NotPermitted` if a policy hides that session."""
     for _ in range(sessions.MAX_TRIES):
         if (session := _insert(connection, now, new, first)) is not None:
@@ -113,7 +115,7 @@ def _insert_or_find(connection: AnyConnection, now: Moment, new: New, first: Bat
     raise sessions.exists_error(connection, now, new.key)
 
 
-def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> Session | None:
+def _insert(connection: AnyConnection, now: Moment, new: NewSession, first: Batch) -> Session | None:
     """Create a session with its first messages, or return None if its key exists. Messages require a transaction."""
     info = sessions.insert(connection, now, new)
     if info is None or not first.rows:
@@ -126,8 +128,8 @@ def _insert(connection: AnyConnection, now: Moment, new: New, first: Batch) -> S
 # Delete
 
 
-def delete(context: Context, key: str, expected: Expected, *, children: bool) -> bool:
-    """Delete a session and everything that belongs to it; with `children`, also delete its descendants.
+def delete(context: Context, key: str, expected: Expected, *, descendants: bool) -> bool:
+    """Delete a session and everything that belongs to it; with `descendants`, also delete its descendants.
 
     Raises:
         SessionHeld: A foreign key of the application protects a session. The error names the
@@ -135,7 +137,7 @@ def delete(context: Context, key: str, expected: Expected, *, children: bool) ->
         Conflict: The session has another revision than expected.
     """
     # On PostgreSQL, a violated foreign key ends the caller's transaction, unless there is a savepoint.
-    get_connection = context.transaction if children or context.in_callers_transaction else context.single_write
+    get_connection = context.transaction if descendants or context.in_callers_transaction else context.single_write
     current = key
 
     def run() -> bool:
@@ -144,9 +146,9 @@ def delete(context: Context, key: str, expected: Expected, *, children: bool) ->
             current = key
             # Delete the session first: `open_child` locks its parent, so no child can be committed after this delete.
             deleted = sessions.delete(connection, key, expected)
-            if children and (deleted or not expected.needs_session):
-                descendants = Filter(key_prefix=levels.below(key), expired=None)
-                for current in lists.keys(connection, None, descendants):
+            if descendants and (deleted or not expected.needs_session):
+                below = Filter(key_prefix=levels.below(key), expired=None)
+                for current in lists.keys(connection, None, below):
                     deleted = sessions.delete(connection, current) or deleted
             current = key
             return deleted
@@ -181,7 +183,7 @@ def purge(
     report = ExpiryReport(at=now, dry_run=dry_run)
     if dry_run:
         preview = context.on_primary().read_together(
-            expiry.preview, reasons, filters, limit, _SHOWN, children=policy.children
+            expiry.preview, reasons, filters, limit, _SHOWN, descendants=policy.descendants
         )
         report.sessions, report.messages, report.oldest = preview
         reasons = []
@@ -204,7 +206,7 @@ def purge(
                     archive_batch,
                     report.held,
                     waits=policy.everything,
-                    children=policy.children,
+                    descendants=policy.descendants,
                 )
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
@@ -230,16 +232,14 @@ def _purge_batch(
     held: dict[str, str],
     *,
     waits: bool,
-    children: bool,
+    descendants: bool,
 ) -> Purged:
     """Purge a batch; if a foreign key prevents it, purge each session alone, and add the protected ones to `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
-        raise LangoStoreError(
-            f"{len(held):,} sessions cannot be deleted because of {constraint}: declare it ON DELETE SET NULL"
-        )
+        raise SessionHeld(None, constraint, number=len(held))
     conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
-    options = {"waits": waits, "children": children}
+    options = {"waits": waits, "descendants": descendants}
     try:
         return context.transact(expiry.purge, reason, conditions, max_sessions, max_rows, archive_batch, **options)
     except SessionHeld:

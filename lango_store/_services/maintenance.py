@@ -12,13 +12,13 @@ from lango_store._values.reports import Finding
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 
 
-def move_payloads(context: Context, least: int | None, on_batch: Callable[[int], None] | None) -> int:
-    """Move large strings of stored messages to payloads or, if `least` is None, back to the rows; commit in batches."""
+def move_payloads(context: Context, threshold: int | None, on_batch: Callable[[int], None] | None) -> int:
+    """Move large strings of stored messages to payloads or, with the threshold None, back to the rows, in batches."""
     after, moved = ("", 0), 0
     pace = Pace(dialect_of(context.engine))
-    while chosen := context.read_together(payloads.choose, after, pace.rows, least):
+    while chosen := context.read_together(payloads.choose, after, pace.rows, threshold):
         with pace.batch():
-            moved += context.transact(payloads.move_rows, chosen, least)
+            moved += context.transact(payloads.move_rows, chosen, threshold)
         after = chosen[-1]
         if on_batch is not None:
             on_batch(moved)

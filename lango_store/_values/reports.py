@@ -202,7 +202,7 @@ class UsageRow(Value):
 
 
 class Finding(Value):
-    """One fault that `examine` or `lango-store doctor` found.
+    """One fault that `maintenance.examine` or `lango-store doctor` found.
 
     Attributes:
         name: The kind of fault, such as "schema".

@@ -12,7 +12,7 @@ import typer
 from lango_store import interchange
 from lango_store._engine.engine import database_file
 from lango_store.cli import streams
-from lango_store.cli.options import ChildrenOption, JsonOption, UrlOption, open_store
+from lango_store.cli.options import DescendantsOption, JsonOption, UrlOption, open_store
 from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
@@ -110,7 +110,7 @@ def export(
         str | None, typer.Option("--user", metavar="ID", help="Export all sessions with this user id.")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Export all sessions; with jsonl also shared values.")] = False,
-    children: ChildrenOption = False,
+    descendants: DescendantsOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files that have different content.")] = False,
     redact: Annotated[
         Any,
@@ -175,7 +175,7 @@ def export(
             keys=keys or (),
             user_id=user,
             everything=all_,
-            descendants=children,
+            descendants=descendants,
             replace=force,
             redact=None if no_redact else redact or interchange.redact_text,
             names=names,

@@ -62,9 +62,11 @@ def expire(
             help="Copy sessions to this database before they are purged. A SQLite file is created if necessary.",
         ),
     ] = None,
-    children: Annotated[
+    descendants: Annotated[
         bool,
-        typer.Option("--children", help="Also purge all descendants of each purged session, even if they are not due."),
+        typer.Option(
+            "--descendants", help="Also purge all descendants of each purged session, even if they are not due."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,
@@ -86,7 +88,7 @@ def expire(
         "user_id": user,
         "key_prefix": prefix,
         "limit": limit,
-        "descendants": children,
+        "descendants": descendants,
     }
     announcement = None if json_ else "looking at" if dry_run else "purging on"
     has_bar = sys.stderr.isatty() and not json_
@@ -193,7 +195,9 @@ def doctor(
     """
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
-        findings = store.examine(repair=repair, on_check=lambda name: update(description=f"checking: {name}"))
+        findings = store.maintenance.examine(
+            repair=repair, on_check=lambda name: update(description=f"checking: {name}")
+        )
     for finding in findings:
         if json_:
             print_json(finding)

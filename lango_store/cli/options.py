@@ -25,7 +25,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
 ]
-ChildrenOption = Annotated[bool, typer.Option("--children", help="Include all descendants of each session.")]
+DescendantsOption = Annotated[bool, typer.Option("--descendants", help="Include all descendants of each session.")]
 Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only sessions with this agent id.")]
 User = Annotated[str | None, typer.Option("--user", metavar="ID", help="Only sessions with this user id.")]
 Prefix = Annotated[

@@ -10,7 +10,7 @@ from lango_store.cli.output import progress, quantity
 app = typer.Typer(
     no_args_is_help=True,
     help="Move large strings of stored messages.",
-    epilog=example("payloads move --larger-than 4096 --url sqlite:///agent.db"),
+    epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"),
 )
 
 
@@ -19,9 +19,9 @@ def _payloads() -> None:
     pass
 
 
-@app.command(epilog=example("payloads move --larger-than 4096 --url sqlite:///agent.db"))
+@app.command(epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"))
 def move(
-    larger_than: Annotated[int, typer.Option(min=1, metavar="N", help="Move strings of at least N characters.")] = 4096,
+    threshold: Annotated[int, typer.Option(min=1, metavar="N", help="Move strings of at least N characters.")] = 4096,
     back: Annotated[bool, typer.Option("--back", help="Move all strings back into their messages.")] = False,
     url: UrlOption = None,
 ) -> None:
@@ -37,5 +37,5 @@ def move(
         def show(number: int) -> None:
             update(description=f"{quantity(number, 'message')} changed")
 
-        changed = store.move_payloads(larger_than=None if back else larger_than, on_batch=show)
+        changed = store.maintenance.move_payloads(threshold=None if back else threshold, on_batch=show)
     print(f"changed {quantity(changed, 'message')}")

@@ -18,7 +18,7 @@ from lango_store._values.model import UNSET, Message, SessionInfo
 from lango_store.cli.changes import point
 from lango_store.cli.options import (
     Agent,
-    ChildrenOption,
+    DescendantsOption,
     JsonOption,
     Prefix,
     UrlOption,
@@ -186,7 +186,7 @@ def show(
     expired: Annotated[
         bool, typer.Option("--expired", help="Show the session even if its TTL has passed. This does not revive it.")
     ] = False,
-    children: ChildrenOption = False,
+    descendants: DescendantsOption = False,
     as_of: Annotated[
         Any,
         typer.Option(
@@ -206,7 +206,7 @@ def show(
     The header includes the open turn, the drafts and the inbox. With
     --expired or --as-of, it has neither these nor the usage.
 
-    With --children, the descendants follow. Their usage is not included
+    With --descendants, the descendants follow. Their usage is not included
     in the usage of the session.
 
     Exit code 1 if a part of the session is damaged. The rest is shown.
@@ -241,13 +241,13 @@ def show(
             return None
 
     with open_store(url) as store:
-        if as_of is not None and children:
-            raise typer.BadParameter("--as-of shows one session: leave out --children")
+        if as_of is not None and descendants:
+            raise typer.BadParameter("--as-of shows one session: leave out --descendants")
         earlier = None if as_of is None else store.get(key, expired=expired, records=True, as_of=as_of)
         info = store.conversation(key).info(expired=expired)
         if earlier is not None:
             info = SessionInfo.model_validate(earlier.model_dump(exclude={"messages"}))
-        infos = _family(store, info, expired=None if expired else False) if children else [info]
+        infos = _family(store, info, expired=None if expired else False) if descendants else [info]
         if html is not None:
             with atomic_writer(html, replace=True) as file:
                 file.write(document.start_page(info.title or key).encode())
@@ -295,7 +295,7 @@ def delete(
     user: User = None,
     agent: Agent = None,
     prefix: Prefix = None,
-    children: ChildrenOption = False,
+    descendants: DescendantsOption = False,
     yes: YesOption = False,
 ) -> None:
     """Delete sessions by key, or all sessions of a user, an agent or a key prefix.
@@ -308,13 +308,13 @@ def delete(
         raise typer.BadParameter("give keys, or one of --user, --agent and --prefix")
     with open_store(url) as store:
         count = len(set(keys)) if keys else store.count(**filters, expired=None)
-        descendants = " with all descendants" if children else ""
-        confirm(f"deleting {quantity(count, 'session')}{descendants} on {store.engine.url}", yes=yes)
+        others = " with all descendants" if descendants else ""
+        confirm(f"deleting {quantity(count, 'session')}{others} on {store.engine.url}", yes=yes)
         if not keys:
-            print(f"deleted {quantity(store.delete_where(**filters, descendants=children), 'session')}")
+            print(f"deleted {quantity(store.delete_where(**filters, descendants=descendants), 'session')}")
             return
-        missing = [key for key in keys if not store.delete(key, descendants=children)]
-    print(f"deleted {quantity(len(keys) - len(missing), 'session')}{descendants}")
+        missing = [key for key in keys if not store.delete(key, descendants=descendants)]
+    print(f"deleted {quantity(len(keys) - len(missing), 'session')}{others}")
     for key in missing:
         print_error(LangoStoreError(f"no session {quoted(key)}"))
     if missing:
@@ -364,9 +364,9 @@ def restore(
             help="TTL of the restored session, such as 30d. Default: never expires.",
         ),
     ] = None,
-    children: ChildrenOption = False,
+    descendants: DescendantsOption = False,
 ) -> None:
     """Restore a session from an archive, which keeps its copy."""
     with open_store(url, "restoring on") as store:
-        session = store.restore(archive, key, ttl=ttl, descendants=children)
+        session = store.restore(archive, key, ttl=ttl, descendants=descendants)
     print(f"restored {quantity(session.message_count, 'message')}")

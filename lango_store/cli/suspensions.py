@@ -57,8 +57,8 @@ def suspensions(
         print_items(COLUMNS, pages(), as_json=json_, none="no suspension waits for an answer")
 
 
-@app.command(epilog=example("suspensions resume TOKEN --json yes.json --url sqlite:///a.db"))
-def resume(
+@app.command(epilog=example("suspensions answer TOKEN --json yes.json --url sqlite:///a.db"))
+def answer(
     token: Annotated[str, typer.Argument(help="Token of the suspension.")],
     json_: Annotated[Path, typer.Option("--json", metavar="FILE", help="The answer, a file with JSON.")],
     url: UrlOption = None,

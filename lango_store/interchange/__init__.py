@@ -1,7 +1,7 @@
 """Import and export of sessions: lossless backups, and the files of other systems.
 
 The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format in `FORMATS`
-except `jsonl` converts its files to a `Draft`, and all of these except `lango` also write files from a `Draft`. The
+except `jsonl` converts its files to a `SessionDraft`, and all of these except `lango` also write files from one. The
 format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
 """
 
@@ -243,9 +243,9 @@ def _with_descendants(store: Store, keys: Sequence[str], *, expired: bool) -> It
 
 
 def _keys(store: Store, *, expired: bool, **which: Any) -> list[str]:
-    with store.context.snapshot(allow_replica=True) as connection:
+    with store._context.snapshot(allow_replica=True) as connection:
         sessions = Filter(expired=None if expired else False, **which)
-        return lists.keys(connection, store.context.moment(connection), sessions)
+        return lists.keys(connection, store._context.moment(connection), sessions)
 
 
 def _format_named(format: str) -> Format | Backups:

@@ -15,7 +15,7 @@ from lango_store._operations.maintenance.transfer import Row
 from lango_store.errors import InvalidFile, InvalidValue, quoted
 from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
-from lango_store.interchange.pieces import Outcome, Piece, Pieces, SharedValue, Writer
+from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, SharedValue, Writer
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 _PARTS: Final = {each.stored.kind: each for each in CHILDREN}
@@ -35,7 +35,7 @@ def load(
         yield from writer.write(piece)
 
 
-def read(path: object, lines: Iterable[bytes]) -> Iterator[Piece]:
+def read(path: object, lines: Iterable[bytes]) -> Iterator[BackupPiece]:
     """Read and validate the lines of a file. Raises `InvalidFile` if the file is damaged or incomplete."""
     file, pieces = _File(path, lines), Pieces()
     file.read_header()
@@ -54,7 +54,7 @@ def read(path: object, lines: Iterable[bytes]) -> Iterator[Piece]:
     raise file.fault("the file is cut off")
 
 
-def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -> Iterator[Piece]:
+def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -> Iterator[BackupPiece]:
     encoder, digest = RowEncoder(marks_copies=file.marks_copies), SessionDigest()
     row = file.encoded(encoder, SESSION, fields)
     key = row["key"]
@@ -83,7 +83,7 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
     raise file.fault(f"session {quoted(key)} is cut off")
 
 
-def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[Piece]:
+def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[BackupPiece]:
     digest, encoder = SessionDigest(), RowEncoder()
     kind, value = "shared_value", first
     seen: set[object] = set()

@@ -15,7 +15,7 @@ from lango_store.interchange import backup_reading, files
 from lango_store.interchange.backup_writing import write_sessions
 from lango_store.interchange.draft import Skipped
 from lango_store.interchange.format import Exported, FileReport, count
-from lango_store.interchange.pieces import Outcome, Pause, Piece, SharedValue, Writer
+from lango_store.interchange.pieces import BackupPiece, Outcome, Pause, SharedValue, Writer
 from lango_store.store import Store
 
 FILE_NAME: Final = "lango_store.jsonl"
@@ -80,7 +80,7 @@ class Backups:
         def write(file: BinaryIO) -> Iterator[Exported]:
             # A slow reader of a pipe must not keep the snapshot open: the server could not vacuum, or would end it.
             with nullcontext(file) if isinstance(to, Path) else SpooledTemporaryFile(_IN_MEMORY) as written:
-                with store.context.snapshot(allow_replica=True) as connection:
+                with store._context.snapshot(allow_replica=True) as connection:
                     faults, unread = write_sessions(connection, chosen, written, shared=shared)
                 if written is not file:
                     written.seek(0)
@@ -107,15 +107,15 @@ def export_to(
     yield from (each if each.error else each.model_copy(update=written) for each in done)
 
 
-def _next(spool: IO[bytes]) -> Piece | None:
+def _next(spool: IO[bytes]) -> BackupPiece | None:
     try:
-        return cast(Piece, pickle.load(spool))
+        return cast(BackupPiece, pickle.load(spool))
     except EOFError:
         return None
 
 
-def _write(store: Store, pieces: Iterator[Piece], report: FileReport, planned: set[str] | None) -> None:
-    context = store.context
+def _write(store: Store, pieces: Iterator[BackupPiece], report: FileReport, planned: set[str] | None) -> None:
+    context = store._context
     pause = Pause(context)
     for first in pieces:
         with context.transaction() if planned is None else context.snapshot() as connection:

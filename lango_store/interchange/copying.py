@@ -107,13 +107,13 @@ def copy(
     started = perf_counter()
     report = CopyReport(dry_run=dry_run)
     planned: set[str] | None = set() if dry_run else None
-    pause = Pause(target.context)
+    pause = Pause(target._context)
     after = ""
     while True:
-        with source.context.snapshot() as reading:
+        with source._context.snapshot() as reading:
             if not (keys := _batch(reading, after)):
                 break
-            with target.context.snapshot() if dry_run else target.context.transaction() as writing:
+            with target._context.snapshot() if dry_run else target._context.transaction() as writing:
                 results = _copy_batch(reading, writing, keys, planned)
         for each in results:  # counted after the commit
             _count(report, each)
@@ -123,8 +123,8 @@ def copy(
         after = keys[-1]
         pause.after_batch()
     with (
-        source.context.snapshot() as reading,
-        target.context.snapshot() if dry_run else target.context.transaction() as writing,
+        source._context.snapshot() as reading,
+        target._context.snapshot() if dry_run else target._context.transaction() as writing,
     ):
         unread: list[DamagedMessage] = []
         lines = chain([first_line()], shared_lines(reading, unread), [last_line(0)])

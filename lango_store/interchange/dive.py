@@ -24,7 +24,7 @@ from lango_store.interchange.dive_fields import (
     raw_of,
     suspension_of,
 )
-from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
+from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import NotJson, json_bytes, mapping, read_json, restored, storable_id
 from lango_store.interchange.files import atomic_writer, state
 from lango_store.interchange.moments import go_text, nanoseconds
@@ -40,7 +40,7 @@ def recognizes(path: Path) -> bool:
     return path.suffix == ".jsonl" and _START.match(first_bytes(path, 200)) is not None
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped]) -> list[SessionDraft]:
     """Read a session. An incomplete last line is skipped; any other bad line raises `InvalidFile`."""
     before = state(path)
     lines = _lines(path, before, skipped)
@@ -75,7 +75,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
             yield part_from(event, repeated, number, skipped)
 
     return [
-        Draft(
+        SessionDraft(
             key=checked_file_key(path, key_of(str(id))),
             parts=FileParts(parts, skipped),
             fields={name: values[name] for name in ("title", "metadata") if values[name]},
@@ -145,7 +145,7 @@ def _fault(line: Any) -> str | None:
 _ESCAPES: Final = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 
 
-def write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
+def write(draft: SessionDraft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     """Write a session to the file that Dive opens for its id. Raises `InvalidKey` if the file name would be too long.
 
     Dive shows a model the last compaction and the messages after it. A compaction is therefore written before the
@@ -182,7 +182,7 @@ def _events(part: Part) -> Iterator[Part]:
         yield Part([message], created_at=message.created_at or part.created_at)
 
 
-def _in_dive_order(draft: Draft) -> Iterator[Part]:
+def _in_dive_order(draft: SessionDraft) -> Iterator[Part]:
     early = _early(draft)
     moved = {compaction.first_seq for _, compaction in early}
     for part in draft.parts:
@@ -198,7 +198,7 @@ def _in_dive_order(draft: Draft) -> Iterator[Part]:
         yield rest
 
 
-def _early(draft: Draft) -> list[tuple[int, Part]]:
+def _early(draft: SessionDraft) -> list[tuple[int, Part]]:
     """Return the compactions during which messages were appended, each with the seq that it has to follow."""
     early = []
     last, floor = 0, 0

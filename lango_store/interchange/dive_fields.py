@@ -1,4 +1,4 @@
-"""Conversion between header, events and messages of Dive and a `Draft`, a `Part` and a `Message`.
+"""Conversion between header, events and messages of Dive and a `SessionDraft`, a `Part` and a `Message`.
 
 `extra["dive"]` holds data without a field of ours, as described in `fidelity`. On export, messages of other writers
 become content blocks: text, tool_use and tool_result. Dive uses ids as file names, so characters that a file name
@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.interchange.draft import Draft, Part, Skipped
+from lango_store.interchange.draft import Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import (
     as_text,
     difference,
@@ -77,7 +77,7 @@ def suspension_of(header: dict[str, Any]) -> dict[str, Any] | None:
     return {name: header[name] for name in _SUSPENDED[1:] if name in header} if header.get("suspended") else None
 
 
-def header_of(draft: Draft, raw: dict[str, Any]) -> dict[str, Any]:
+def header_of(draft: SessionDraft, raw: dict[str, Any]) -> dict[str, Any]:
     """Return the original header, updated with changes made in the store."""
     header = dict(mapping(raw.get("header")))
     is_new = not header

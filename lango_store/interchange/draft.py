@@ -1,4 +1,4 @@
-"""Intermediate form of a session: formats of other systems convert files to a `Draft`, or a `Draft` to files."""
+"""Intermediate form of a session, `SessionDraft`: formats of other systems convert it from files or to files."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class FileParts:
 
 
 @dataclass
-class Draft:
+class SessionDraft:
     """A session and its messages.
 
     `parts` can be iterated several times. In a large session they are read from the file or the database each time.

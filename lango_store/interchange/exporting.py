@@ -1,4 +1,4 @@
-"""Export of a stored session: reading it as a `Draft` on the caller's connection."""
+"""Export of a stored session: reading it as a `SessionDraft` on the caller's connection."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -17,7 +17,7 @@ from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store._values.model import Message, MessageRole, SessionFields
-from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import mapping
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)
@@ -26,7 +26,7 @@ _TURNS: Final = Pages(TURN, [as_stored(column) for column in TURN.c])
 _TURN: Final = [column.name for column in TURN.c]
 
 
-def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draft:
+def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> SessionDraft:
     """Read a live session, with the value that the import from `system` stored.
 
     The messages are read on the connection, which must have a snapshot, when the draft is iterated.
@@ -34,7 +34,7 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Draf
     info = sessions.info(connection, now, key)
     fields = {name: getattr(info, name) for name in _FIELDS}
     extra = mapping(values.read(connection, now, key, prefix=system).get(system))
-    return Draft(
+    return SessionDraft(
         key=key,
         parts=_Parts(connection, key),
         log=_Log(connection, key),

@@ -13,7 +13,7 @@ from lango_store._values.model import UNSET
 from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
 from lango_store.interchange import exporting, importing
-from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.files import state
 from lango_store.interchange.pieces import ROWS, Outcome, Pause
 from lango_store.store import Store
@@ -88,7 +88,7 @@ SESSION_FAULTS: Final = (*FILE_FAULTS, SessionNotFound, DamagedMessage)
 """Errors that concern one session. The export continues with the next session."""
 
 
-def _no_write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
+def _no_write(draft: SessionDraft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     raise NotImplementedError
 
 
@@ -100,7 +100,7 @@ class Format:
     """The name on the command line."""
     recognizes: Callable[[Path], bool]
     """Returns True if the name and the first bytes of a file match the format."""
-    read: Callable[..., Iterable[Draft]]
+    read: Callable[..., Iterable[SessionDraft]]
     """`read(path, skipped)` reads the sessions of a file, and appends unreadable or changed lines to `skipped`."""
     write: Callable[..., Path] = _no_write
     """`write(draft, folder, replace=())` writes a session to the file that its system expects; returns the path.
@@ -124,7 +124,7 @@ class Format:
         nothing is written: the set contains the keys that earlier files would have created, and the keys of this file
         are added.
         """
-        context, dry_run = store.context, planned is not None
+        context, dry_run = store._context, planned is not None
         report = FileReport(path=str(path), format=self.name, dry_run=dry_run)
         skipped: list[Skipped] = []
         pause = Pause(context)
@@ -160,8 +160,8 @@ class Format:
         replaceable = {*before} if replace else set()
         for key in keys:
             try:
-                with store.context.snapshot(allow_replica=True) as connection:
-                    draft = exporting.draft(connection, store.context.moment(connection), key, self.name)
+                with store._context.snapshot(allow_replica=True) as connection:
+                    draft = exporting.draft(connection, store._context.moment(connection), key, self.name)
                     path = self.write(draft, to, replace=replaceable)
                 replaceable.discard(path)
                 unchanged = before.get(path) == state(path)
@@ -170,7 +170,9 @@ class Format:
                 yield Exported(key=key, error=error.fact)
 
 
-def _import_draft(context: Context, connection: sa.Connection, draft: Draft, planned: set[str] | None) -> Outcome:
+def _import_draft(
+    context: Context, connection: sa.Connection, draft: SessionDraft, planned: set[str] | None
+) -> Outcome:
     now = context.now(connection)
     if planned is None:
         ttl = context.ttl(draft.key, UNSET)

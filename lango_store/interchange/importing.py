@@ -1,4 +1,4 @@
-"""Import of a `Draft` in the caller's transaction."""
+"""Import of a `SessionDraft` in the caller's transaction."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +14,11 @@ from lango_store._operations.log.appends import Batch
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.rows import encode_session
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import New
+from lango_store._operations.session.sessions import NewSession
 from lango_store._rows.encoding import checked_key, encode_id, encode_json, encode_text
 from lango_store._values.model import Message
 from lango_store.errors import DamagedMessage, InvalidMessage, SessionNotFound, quoted
-from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.draft import Part, SessionDraft
 
 _ROWS: Final = 500
 _CHARACTERS: Final = 1 << 20
@@ -34,7 +34,7 @@ class _Rows:
     Raises `InvalidMessage` if a message cannot be stored.
     """
 
-    def __init__(self, draft: Draft, now: datetime, encode: Callable[[list[Message]], Batch]) -> None:
+    def __init__(self, draft: SessionDraft, now: datetime, encode: Callable[[list[Message]], Batch]) -> None:
         self._draft, self._now, self._encode = draft, now, encode
         self._forked_from = encode_text(draft.forked_from, "forked_from")
         self._ids: set[tuple[sa.Table, str]] = set()
@@ -124,20 +124,20 @@ def _compaction(turn: Row) -> Row:
     }
 
 
-def _encode_extra(draft: Draft) -> values.NamedJson:
+def _encode_extra(draft: SessionDraft) -> values.NamedJson:
     # The key is stored too: a fork has copies of the values, and must not be mistaken for the imported session.
     named = {system: {"key": draft.key, "extra": extra} for system, extra in draft.extra.items()}
     return values.encode_values(draft.key, named)
 
 
-def _suspensions(draft: Draft) -> list[suspensions.New]:
-    return [suspensions.New(draft.key, (), state, None, None) for state in draft.suspensions]
+def _suspensions(draft: SessionDraft) -> list[suspensions.NewSuspension]:
+    return [suspensions.NewSuspension(draft.key, (), state, None, None) for state in draft.suspensions]
 
 
 def import_draft(
     connection: sa.Connection,
     now: datetime,
-    draft: Draft,
+    draft: SessionDraft,
     *,
     ttl: timedelta | None,
     encode: Callable[[list[Message]], Batch],
@@ -147,7 +147,7 @@ def import_draft(
     Requires a transaction that the caller rolls back if this function raises.
     """
     extra = _encode_extra(draft)
-    if sessions.insert(connection, now, New(draft.key, ttl, draft.fields)) is None:
+    if sessions.insert(connection, now, NewSession(draft.key, ttl, draft.fields)) is None:
         return None
     rows = _Rows(draft, now, encode)
     for batch in rows.batches():
@@ -167,7 +167,7 @@ def import_draft(
     return int(rows.counters["message_count"])
 
 
-def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set[str]) -> int | None:
+def dry_run(connection: sa.Connection, now: datetime, draft: SessionDraft, planned: set[str]) -> int | None:
     """Return the number of messages that `import_draft` would write, None if the key exists. Nothing is written.
 
     `planned` contains the keys that earlier drafts would have created; this draft's key is added.
@@ -178,7 +178,7 @@ def dry_run(connection: sa.Connection, now: datetime, draft: Draft, planned: set
     return check(draft, now)
 
 
-def check(draft: Draft, now: datetime) -> int:
+def check(draft: SessionDraft, now: datetime) -> int:
     """Return the number of messages of a draft. Raises `InvalidValue` if the draft cannot be stored."""
     checked_key(draft.key)
     encode_session(draft.fields | {"forked_from": draft.forked_from})
@@ -189,7 +189,7 @@ def check(draft: Draft, now: datetime) -> int:
     return int(rows.counters["message_count"])
 
 
-def is_stored(log: Iterable[Message], draft: Draft) -> bool:
+def is_stored(log: Iterable[Message], draft: SessionDraft) -> bool:
     """Return True if a log starts with the messages of a draft, apart from seqs, turns, times and token counts."""
     stored = iter(log)
     is_same = True

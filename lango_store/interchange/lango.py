@@ -17,7 +17,7 @@ import sqlite_utils
 
 from lango_store._values.model import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
-from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
+from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text
 from lango_store.interchange.moments import moment, nanoseconds
 from lango_store.interchange.source import database_fault, first_bytes, open_database, reading_unchanged
@@ -121,7 +121,7 @@ _MESSAGE_FIELDS: Final = ("id", "role", "content", "author", "tool_calls", "sess
 _CALL_FIELDS: Final = {"id": "id", "name": "name", "input": "arguments", "output": "output"}
 
 
-def read(path: Path, skipped: list[Skipped]) -> Iterator[Draft]:
+def read(path: Path, skipped: list[Skipped]) -> Iterator[SessionDraft]:
     """Yield the sessions. Rows that cannot be stored unchanged are reported in `skipped`, with their ids."""
     database = Database(path)
     strays = (
@@ -142,7 +142,7 @@ def read(path: Path, skipped: list[Skipped]) -> Iterator[Draft]:
             yield _draft(database, key, row, skipped)
 
 
-def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> Draft:
+def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> SessionDraft:
     metadata = _json(row.get("metadata"))
     fields = {name: text for name in ("agent_id", "model") if (text := storable_text(row.get(name)))}
     if mapping(metadata):
@@ -157,7 +157,7 @@ def _draft(database: Database, key: str, row: Row, skipped: list[Skipped]) -> Dr
         for each in database.messages(row["id"]):
             yield Part([_message(each, skipped)], created_at=created_at)
 
-    return Draft(
+    return SessionDraft(
         key=key,
         parts=FileParts(parts, skipped),
         fields=fields,

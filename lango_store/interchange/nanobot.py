@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
-from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
+from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import check_key, known_role, mapping, read_role
 from lango_store.interchange.files import state
 from lango_store.interchange.moments import moment
@@ -83,7 +83,7 @@ def rank(path: Path) -> int:
     return int(decoded(path.stem) is None)
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped]) -> list[SessionDraft]:
     """Read a session. Bad lines are skipped and reported. Raises `InvalidFile` if no line can be read."""
     file = _scan(path)
     if not file.count and not file.heads:
@@ -152,7 +152,7 @@ def _parts(path: Path, state: object, style: Style, skipped: list[Skipped]) -> I
             yield _part(style, skipped, line)
 
 
-def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
+def _draft(path: Path, file: _File, skipped: list[Skipped]) -> SessionDraft:
     head = file.heads.get("metadata")
     line = {} if head is None else head.value
     generation = _generation(path, file)
@@ -177,7 +177,7 @@ def _draft(path: Path, file: _File, skipped: list[Skipped]) -> Draft:
     if "key" in line and line["key"] != key:
         note("key", f"is not a key, {quoted(key)} from the file name is used instead")
     heads = {name: line for name, line in file.heads.items() if is_storable(line.value)}
-    return Draft(
+    return SessionDraft(
         key=key,
         parts=FileParts(partial(_parts, path, file.state, STYLES[generation]), skipped),
         fields={"metadata": metadata, "title": title_of(metadata)},
@@ -238,7 +238,7 @@ def _part(style: Style, skipped: list[Skipped], line: _Line) -> Part:
 _METADATA: Final = ("_type", "key", "created_at", "updated_at", "metadata", "last_consolidated")
 
 
-def write(draft: Draft, folder: Path, *, replace: Collection[Path] = (), names: Names = "nanobot") -> Path:
+def write(draft: SessionDraft, folder: Path, *, replace: Collection[Path] = (), names: Names = "nanobot") -> Path:
     """Write a session in the format of its generation, by default the current one, and return the path of the file.
 
     An existing file with different content raises `InvalidFile` and is not changed, unless its path is in `replace`.
@@ -255,7 +255,7 @@ def write(draft: Draft, folder: Path, *, replace: Collection[Path] = (), names: 
     return path
 
 
-def _texts(draft: Draft, raw: dict[str, Any], style: Style) -> Iterator[str]:
+def _texts(draft: SessionDraft, raw: dict[str, Any], style: Style) -> Iterator[str]:
     texts = mapping(raw.get("texts"))
     yield _head_text(_metadata_line(draft, mapping(raw.get("metadata")), raw, style), texts.get("metadata"), style)
     if isinstance(raw.get("provider_state"), dict):
@@ -270,7 +270,7 @@ def _head_text(line: dict[str, Any], imported: Any, style: Style) -> str:
     return imported if isinstance(imported, str) and style.dumps(read_object(imported)) == text else text
 
 
-def _metadata_line(draft: Draft, imported: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
+def _metadata_line(draft: SessionDraft, imported: dict[str, Any], raw: dict[str, Any], style: Style) -> dict[str, Any]:
     """Return the imported metadata line with the changes that were made in the store."""
     line = dict(imported) if imported else dict.fromkeys(_METADATA)
     line["_type"] = "metadata"
@@ -291,7 +291,7 @@ def _metadata_line(draft: Draft, imported: dict[str, Any], raw: dict[str, Any], 
     return line
 
 
-def _consolidated_lines(draft: Draft, style: Style) -> int:
+def _consolidated_lines(draft: SessionDraft, style: Style) -> int:
     """Count the lines that a model no longer sees: consolidated messages, and messages replaced by a summary."""
     consolidated = takewhile(
         lambda item: item[0] < draft.last_consolidated or item[1].seq <= draft.summarized_upto,

@@ -49,7 +49,7 @@ class SharedValue:
 
 
 @dataclass
-class Piece:
+class BackupPiece:
     """Rows by table name, the sessions that end in this piece, and shared values with their line numbers."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class Pieces:
     """
 
     def __init__(self) -> None:
-        self._piece = Piece()
+        self._piece = BackupPiece()
         self._rows = self._bytes = 0
         self._is_cut = False
 
-    def add(self, table: sa.Table, row: Row, size: int) -> Iterator[Piece]:
+    def add(self, table: sa.Table, row: Row, size: int) -> Iterator[BackupPiece]:
         """Add a row of a session. Yields the piece if it has reached twice the usual size."""
         self._piece.rows.setdefault(table.name, []).append(row)
         self._count(size)
@@ -80,14 +80,14 @@ class Pieces:
             self._piece.is_whole, self._is_cut = False, True
             yield self.take()
 
-    def end(self, key: str, messages: int, closing: bytes = b"") -> Iterator[Piece]:
+    def end(self, key: str, messages: int, closing: bytes = b"") -> Iterator[BackupPiece]:
         """End a session. Yields the piece if it has reached the usual size, or if the session was divided."""
         self._piece.ended.append((key, messages, closing))
         if self._rows >= ROWS or self._bytes >= BYTES or self._is_cut:
             self._is_cut = False
             yield self.take()
 
-    def add_shared(self, line: int, row: Row, size: int) -> Iterator[Piece]:
+    def add_shared(self, line: int, row: Row, size: int) -> Iterator[BackupPiece]:
         """Add a shared value. Yields the piece if it has reached the usual size."""
         self._piece.shared.append((line, row))
         self._count(size)
@@ -98,9 +98,9 @@ class Pieces:
         self._rows += 1
         self._bytes += size
 
-    def take(self) -> Piece:
+    def take(self) -> BackupPiece:
         """Return the collected piece, and start a new one."""
-        piece, self._piece = self._piece, Piece()
+        piece, self._piece = self._piece, BackupPiece()
         self._rows = self._bytes = 0
         return piece
 
@@ -117,7 +117,7 @@ class Writer:
         self._new: set[str] = set()
 
     def write(
-        self, piece: Piece, closings: Callable[[Sequence[str]], dict[str, bytes]] | None = None
+        self, piece: BackupPiece, closings: Callable[[Sequence[str]], dict[str, bytes]] | None = None
     ) -> Iterator[Outcome | SharedValue]:
         """Write a piece. Yields a result for each session that ends in the piece and for each shared value.
 
@@ -177,7 +177,7 @@ def closing_lines(connection: sa.Connection, keys: Sequence[str]) -> dict[str, b
     return {key: digest.closing() for key, digest in digests.items()}
 
 
-def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[Piece]:
+def session_pieces(connection: sa.Connection, keys: Sequence[str]) -> Iterator[BackupPiece]:
     """Yield stored sessions, divided into pieces. The connection must have a snapshot.
 
     Raises `DamagedMessage` if an import would reject a session.

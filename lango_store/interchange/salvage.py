@@ -99,7 +99,7 @@ class _Salvage:
 
     def run(self) -> list[Failure]:
         """Copy all tables, correct the sessions, and return the failures."""
-        with self._sound.context.transaction() as to:
+        with self._sound._context.transaction() as to:
             for table in TABLES:
                 batch: list[Row] = []
                 for values in self._read(table):

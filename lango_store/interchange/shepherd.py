@@ -16,7 +16,7 @@ from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey, quoted
 from lango_store.interchange import files
 from lango_store.interchange.documents import read_members
-from lango_store.interchange.draft import Draft, FileParts, Part, Skipped
+from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import (
     as_text,
     difference,
@@ -54,7 +54,7 @@ def recognizes(path: Path) -> bool:
     return _FILE.fullmatch(path.name) is not None
 
 
-def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
+def read(path: Path, skipped: list[Skipped]) -> list[SessionDraft]:
     """Read a session. Raises `InvalidFile` if the file is damaged, or its version is not 1."""
     before = state(path)
     raw: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def read(path: Path, skipped: list[Skipped]) -> list[Draft]:
             yield Part([_message_from(message, saved_at, number, skipped)], created_at=saved_at)
 
     return [
-        Draft(
+        SessionDraft(
             key=checked_file_key(path, _PREFIX + raw["provider"]),
             parts=FileParts(parts, skipped),
             fields={"model": model} if model else {},
@@ -102,7 +102,7 @@ def _read(path: Path, before: object) -> Iterator[tuple[str, Any]]:
             ) from error
 
 
-def write(draft: Draft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
+def write(draft: SessionDraft, folder: Path, *, replace: Collection[Path] = ()) -> Path:
     """Write a session's log to the file that Shepherd reads for the provider.
 
     If the session did not come from Shepherd, its key is used as the provider.
@@ -140,7 +140,7 @@ def _text_of(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
 
 
-def _messages(draft: Draft) -> Iterator[dict[str, Any]]:
+def _messages(draft: SessionDraft) -> Iterator[dict[str, Any]]:
     return (each for message in draft.messages for each in _messages_to(message))
 
 

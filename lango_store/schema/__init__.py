@@ -20,7 +20,7 @@ from sqlalchemy.engine.mock import MockConnection
 from lango_store._dialect import SEARCH_TABLES, dialect_of, reflected
 from lango_store._operations import revision as revisions
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
-from lango_store.errors import LangoStoreError, UnknownFeature
+from lango_store.errors import InstallationIncomplete, LangoStoreError, UnknownFeature
 from lango_store.schema.differences import differences
 from lango_store.schema.distributing import distribute, undistribute
 from lango_store.schema.running import (
@@ -66,6 +66,7 @@ __all__ = [
     "upgrade",
     "upgrade_in_env",
 ]
+Progress.__module__ = SearchStatus.__module__ = __name__  # pickles and tracebacks show the public name
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
@@ -358,11 +359,11 @@ def head() -> str:
     """Return the newest migration revision of this release.
 
     Raises:
-        LangoStoreError: The installation is incomplete: it has no migration revisions.
+        InstallationIncomplete: This installation has no migration revisions.
     """
     revision = script_directory().get_current_head()
     if revision is None:
-        raise LangoStoreError("this installation has no migration revisions: install the package again")
+        raise InstallationIncomplete("this installation has no migration revisions: install the package again")
     return revision
 
 

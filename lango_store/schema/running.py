@@ -15,7 +15,7 @@ from lango_store._dialect.driver_errors import translated_errors
 from lango_store._engine.engine import create_engine
 from lango_store._engine.url import url_from_environment
 from lango_store._operations import revision
-from lango_store.errors import LangoStoreError, MigrationRefused
+from lango_store.errors import InstallationIncomplete, LangoStoreError, MigrationRefused
 from lango_store.schema.differences import OPTIONS
 from lango_store.tables import SCHEMA_REVISION
 
@@ -196,4 +196,4 @@ def _folder() -> Path:
     for folder in (package / "migrations", package.parent / "migrations"):
         if (folder / "env.py").exists():
             return folder
-    raise LangoStoreError(f"no revisions in or next to {package}: install the package again")
+    raise InstallationIncomplete(f"no revisions in or next to {package}: install the package again")

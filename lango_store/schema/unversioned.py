@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from lango_store._dialect import dialect_of, reflected
 from lango_store._engine.engine import create_engine
 from lango_store._operations import revision
-from lango_store.errors import LangoStoreError, quoted
+from lango_store.errors import MigrationRefused, quoted
 from lango_store.schema.running import LOCK_TIMEOUT, migrate, script_directory
 from lango_store.tables import VERSION_TABLE, Base
 
@@ -22,7 +22,7 @@ _LISTED: Final = 10  # names in an error
 
 
 def reject_unversioned(connection: sa.Connection) -> None:
-    """Raise `LangoStoreError` if our tables exist; the caller knows that no revision is recorded for them.
+    """Raise `MigrationRefused` if our tables exist; the caller knows that no revision is recorded for them.
 
     The error names the revision to stamp, or how the tables differ from the most similar revision.
     """
@@ -34,13 +34,13 @@ def reject_unversioned(connection: sa.Connection) -> None:
     where = "the database" if schema is None else f"schema {quoted(schema)} of the database"
     fact = f"{where} has tables of lango_store, but no revision in {VERSION_TABLE}"
     if needed == actual:
-        raise LangoStoreError(
+        raise MigrationRefused(
             f"{fact}; they are those of revision {number}: run `lango-store db stamp {number}`, then `lango-store db "
             "upgrade` and `lango-store db check`"
         )
     differences = (("missing", needed - actual), ("unexpected", actual - needed))
     listed = "; ".join(f"{kind}: {_listed(names)}" for kind, names in differences if names)
-    raise LangoStoreError(
+    raise MigrationRefused(
         f"{fact}, and they match no revision. Compared with {number}, the most similar one, {listed}. Restore a "
         f"backup, or change the tables and run `lango-store db stamp {number}`"
     )

@@ -18,9 +18,9 @@ from lango_store.window.trimming import (
     completion_budget,
     evict,
     fit,
+    last_within,
     legal_suffix,
     plan_eviction,
-    tail_within,
     tokens_of,
 )
 
@@ -36,10 +36,10 @@ __all__ = [
     "completion_budget",
     "evict",
     "fit",
+    "last_within",
     "legal_suffix",
     "plan_eviction",
     "prompt",
     "recorded_calls",
-    "tail_within",
     "tokens_of",
 ]

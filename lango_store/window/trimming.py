@@ -89,7 +89,7 @@ def legal_suffix(messages: Sequence[Message], max_messages: int | None = None) -
     return list(messages[start:])
 
 
-def tail_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
+def last_within(messages: Sequence[Message], max_tokens: int, *, count: Count | None = None) -> list[Message]:
     """Return the last messages that together have at most `max_tokens` tokens.
 
     The result may start anywhere, also between a call and its result. Pass it to `legal_suffix` before you send it to a

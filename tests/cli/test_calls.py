@@ -143,7 +143,7 @@ def test_resume_command_refuses_a_second_answer_and_keeps_the_first(
 ) -> None:
     file = tmp_path / "answer.json"
     file.write_text(json.dumps({"approved": True}))
-    words = ("suspensions", "resume", str(suspended.token), "--json", str(file), "--url", url)
+    words = ("suspensions", "answer", str(suspended.token), "--json", str(file), "--url", url)
     done = run(*words)
     assert (done.returncode, done.stdout, done.stderr) == (0, "answered a suspension of session 'tab\\tkey'\n", "")
     again = run(*words)
@@ -157,6 +157,6 @@ def test_resume_command_refuses_a_second_answer_and_keeps_the_first(
 def test_resume_command_with_an_unknown_token_exits_1(url: str, tmp_path: Path) -> None:
     file = tmp_path / "answer.json"
     file.write_text("true")
-    done = run("suspensions", "resume", "nothing", "--json", str(file), "--url", url)
+    done = run("suspensions", "answer", "nothing", "--json", str(file), "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
     assert "not the token of a suspension" in done.stderr

@@ -22,7 +22,7 @@ def url_of_changed(url: str) -> str:
         for text in "abc":
             conversation.append_message(message(text))
         conversation.pop_message()
-        conversation.update_message(1, message("A"))
+        conversation.edits.update(1, message("A"))
     return url
 
 
@@ -126,5 +126,5 @@ def test_show_refuses_as_of_with_an_invalid_time_or_with_children(url_of_changed
     at = ("sessions", "show", "k\t1", "--url", url_of_changed)
     done = run(*at, "--as-of", "yesterday")
     assert (done.returncode, "is not a time" in done.stderr) == (2, True)
-    done = run(*at, "--as-of", "3", "--children")
-    assert (done.returncode, "leave out --children" in done.stderr) == (2, True)
+    done = run(*at, "--as-of", "3", "--descendants")
+    assert (done.returncode, "leave out --descendants" in done.stderr) == (2, True)

@@ -267,7 +267,7 @@ def test_list_with_tree_puts_descendants_below_their_parent(family_url: str) -> 
 
 
 def test_show_with_children_prints_descendants_after_their_parent(family_url: str, tmp_path: Path) -> None:
-    options = ("--children", "--url", family_url)
+    options = ("--descendants", "--url", family_url)
     lines = [json.loads(line) for line in run("sessions", "show", "k", "--json", *options).stdout.splitlines()]
     assert [line["key"] for line in lines if "key" in line] == FAMILY
     assert [line["content"] for line in lines if "content" in line] == [f"said in {key}" for key in FAMILY]
@@ -279,12 +279,12 @@ def test_show_with_children_prints_descendants_after_their_parent(family_url: st
 
 
 def test_export_expire_and_delete_with_children_include_all_descendants(family_url: str, tmp_path: Path) -> None:
-    done = run("export", "k/a", "k", "--children", "--to", str(tmp_path / "k.jsonl"), "--json", "--url", family_url)
+    done = run("export", "k/a", "k", "--descendants", "--to", str(tmp_path / "k.jsonl"), "--json", "--url", family_url)
     exported = ["k/a", "k/a/x", "k", "k/a!", "k/b"]
     assert [json.loads(line)["key"] for line in done.stdout.splitlines()] == exported
-    done = run("expire", "--older-than", "0s", "--prefix", "k/a", "--children", "--json", "--url", family_url)
+    done = run("expire", "--older-than", "0s", "--prefix", "k/a", "--descendants", "--json", "--url", family_url)
     assert json.loads(done.stdout)["sessions"] == 3
-    done = run("sessions", "delete", "k", "--children", "--yes", "--url", family_url)
+    done = run("sessions", "delete", "k", "--descendants", "--yes", "--url", family_url)
     assert (done.stdout, done.stderr.count("with all descendants")) == ("deleted 1 session with all descendants\n", 1)
     assert run("sessions", "list", "--url", family_url).stdout.partition("\t")[0] == "other"
     assert run("import", str(tmp_path / "k.jsonl"), "--url", family_url).returncode == 0

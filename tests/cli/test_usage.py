@@ -144,7 +144,7 @@ def parsed(text: str) -> dict[str, float]:
 
 
 def test_prometheus_metrics_equal_the_numbers_of_stats_and_usage(store: Store, clock: Clock, filled: str) -> None:
-    with Store(store.engine, clock=clock, payloads=10) as small:
+    with Store(store.engine, clock=clock, payload_threshold=10) as small:
         small.append_message("a", message("x" * 100, tokens=7))
         small.append_message("a", message(role="record"))
         small.touch("b", ttl=None)

@@ -37,9 +37,9 @@ def test_only_methods_on_several_sessions_send_queries_without_a_session_key(
     without = {"search", "stats", "examine"}  # not supported, or needs the catalog of Citus
     methods = methods_reading_any_session(make_postgres(), tmp_path, without=without)
     lists = ("count", "list_sessions", "iter_sessions")
-    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where", "move_payloads")}
+    of_many = {f"Store.{name}" for name in (*lists, "expire", "delete_where")}
     of_children = {"Store.delete", "Conversation.children", "Conversation.total_usage"}
-    of_groups = {"StoreTurns.in_progress", "StoreCalls.unknown", "StoreSuspensions.list"}
+    of_groups = {"Maintenance.move_payloads", "StoreTurns.in_progress", "StoreCalls.unknown", "StoreSuspensions.list"}
     assert methods == of_many | of_groups | of_children
 
 

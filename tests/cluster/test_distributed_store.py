@@ -175,7 +175,7 @@ def test_crash_of_a_citus_worker_neither_loses_nor_duplicates_a_message(postgres
                     crash(server)
                     writers.go_on()
         stored = Counter(each.content for key in keys for each in store.conversation(key).iter_messages())
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
     assert writers.errors == []
     assert max(stored.values()) == 1
     assert set(writers.acknowledged) == set(stored)

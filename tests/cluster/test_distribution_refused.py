@@ -168,7 +168,7 @@ def test_distribute_without_worker_nodes_says_to_add_a_worker(cluster: str) -> N
 
 def findings(url: str) -> list[tuple[str, str]]:
     with Store(url) as store:
-        return [(each.detail, each.remedy) for each in store.examine() if each.name == "distribution"]
+        return [(each.detail, each.remedy) for each in store.maintenance.examine() if each.name == "distribution"]
 
 
 APART = {

@@ -30,7 +30,7 @@ def test_any_node_of_a_cluster_accepts_reads_and_writes(make_postgres: MakeDatab
         assert contents(store.conversation("k0").messages())[2:] == [
             f"by way of {number}" for number in range(len(nodes))
         ]
-        assert not [each for each in store.examine() if each.name != "settings"]
+        assert not [each for each in store.maintenance.examine() if each.name != "settings"]
 
 
 def spread(url: str) -> str:
@@ -118,7 +118,7 @@ def test_schema_based_tenants_are_separate_and_migrated_separately(
         assert other.stats().sessions == 20
         assert other.conversation("k1").values.get() == {"mood": 1}
         for each in (store, other):
-            assert [found for found in each.examine() if found.name != "settings"] == []
+            assert [found for found in each.maintenance.examine() if found.name != "settings"] == []
     for url in tenants:
         with pytest.raises(LangoStoreError, match="distributed as a whole"):
             schema.distribute(url)

@@ -59,7 +59,7 @@ def saved_during(store: Store, change: Callable[[Conversation], object]) -> Turn
 
 
 def remove_and_restore(conversation: Conversation) -> None:
-    conversation.delete_message(1)
+    conversation.edits.delete(1)
     conversation.versions.undo()
 
 
@@ -68,8 +68,8 @@ def remove_and_restore(conversation: Conversation) -> None:
     ("change", "expected"),
     [
         (lambda conversation: conversation.append_message(message("other")), ["a", "b"]),
-        (lambda conversation: conversation.update_message(1, message("edited")), ["edited", "b"]),
-        (lambda conversation: conversation.delete_message(1), ["b"]),
+        (lambda conversation: conversation.edits.update(1, message("edited")), ["edited", "b"]),
+        (lambda conversation: conversation.edits.delete(1), ["b"]),
         (remove_and_restore, ["a", "b"]),
         (lambda conversation: conversation.clear(), []),
     ],

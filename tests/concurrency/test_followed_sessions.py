@@ -127,9 +127,9 @@ APPENDS: Final[list[Write]] = [
 CHANGES: Final[list[Write]] = [
     lambda store, k, choose: k.truncate(after=some_seq(k, choose)),
     lambda store, k, choose: k.append_messages(messages(2), replace_after=some_seq(k, choose)),
-    lambda store, k, choose: k.update_message(some_seq(k, choose), message(f"edited {choose.random()}")),
-    lambda store, k, choose: k.redact_message(some_seq(k, choose)),
-    lambda store, k, choose: k.delete_message(some_seq(k, choose)),
+    lambda store, k, choose: k.edits.update(some_seq(k, choose), message(f"edited {choose.random()}")),
+    lambda store, k, choose: k.edits.redact(some_seq(k, choose)),
+    lambda store, k, choose: k.edits.delete(some_seq(k, choose)),
     lambda store, k, choose: k.pop_message(),
     lambda store, k, choose: k.compact(lambda _: message("summary"), discard=choose.random() < 0.3),
     lambda store, k, choose: k.clear(),

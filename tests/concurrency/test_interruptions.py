@@ -20,7 +20,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.locks import until_one_waits
 
-from lango_store import DatabaseBusy, LangoStoreError, Store, create_engine
+from lango_store import DatabaseBusy, DatabaseError, Store, create_engine
 from lango_store._connections import providers
 from lango_store._dialect import base, postgresql, sqlite, statement
 from lango_store._engine import pool
@@ -171,7 +171,7 @@ def test_keyboard_interrupt_inside_a_pipeline_of_psycopg_reaches_the_caller(make
         rename, titles = sa.text("UPDATE lango_session SET title = :title"), [{"title": "a"}, {"title": "b"}]
 
         def call() -> None:
-            store.context.transact(lambda connection, _: connection.execute(rename, titles))
+            store._context.transact(lambda connection, _: connection.execute(rename, titles))
 
         call()
         numbers = last_executions(call, files)
@@ -187,8 +187,8 @@ def test_database_error_is_raised_even_while_an_interruption_is_being_handled(st
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
-        with pytest.raises(LangoStoreError, match="missing"):
-            store.context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
+        with pytest.raises(DatabaseError, match="missing"):
+            store._context.transact(lambda connection, _: connection.exec_driver_sql("SELECT 1 FROM missing"))
 
 
 def test_append_that_cannot_get_the_write_lock_returns_its_connection_to_the_pool(make_sqlite: MakeDatabase) -> None:
@@ -288,7 +288,12 @@ def test_error_for_an_exhausted_pool_names_the_option_pool_size(make_sqlite: Mak
     with Store(engine) as store:
         store.create("k")
         with engine.connect():
-            for call in (store.ping, lambda: store.append_message("k", message()), store.stats, store.examine):
+            for call in (
+                store.ping,
+                lambda: store.append_message("k", message()),
+                store.stats,
+                store.maintenance.examine,
+            ):
                 with pytest.raises(DatabaseBusy, match="pool_size"):
                     call()
     engine.dispose()

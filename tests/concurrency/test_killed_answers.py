@@ -143,7 +143,7 @@ def test_flushed_text_of_a_killed_process_stays_as_a_draft(url: str, store: Stor
             assert conversation.turns.in_progress() is None
         assert conversation.drafts.list() == []
         assert set(exported(store, conversation.key, tmp_path).values()) == {1}
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)
@@ -168,4 +168,4 @@ def test_answer_of_a_killed_process_is_either_a_draft_or_in_the_log(url: str, st
         assert_streamed(answer, [])
         assert_log(conversation, question, answer)
         assert conversation.drafts.list() == []
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []

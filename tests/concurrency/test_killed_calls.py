@@ -156,7 +156,7 @@ def test_turn_whose_process_was_killed_between_calls_is_finished_by_another_proc
             assert runs_of(tool, conversation.calls.list()) == [1] * CALLS
         assert run_again(url, key, tool, hours=1) == "replayed"
         assert set(tool.requests.values()) == {1}
-        assert [each for each in later.examine() if each.name != "settings"] == []
+        assert [each for each in later.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
@@ -191,7 +191,7 @@ def test_unknown_call_of_a_killed_process_runs_again_only_if_resolved_with_retry
             assert_saved_once(conversation, results)
             assert runs_of(tool, conversation.calls.list()) == ran
             assert conversation.calls.list()[position].effect_key == unknown.effect_key
-        assert [each for each in later.examine() if each.name != "settings"] == []
+        assert [each for each in later.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
@@ -209,7 +209,7 @@ def test_idempotent_call_of_a_killed_process_runs_again_with_the_same_effect_key
             assert tool.requests[unknown.effect_key] == (1 if point == AFTER_INTENT else 2)
             assert runs_of(tool, calls) == [1] * CALLS
         assert len(tool.runs) == ROUNDS * CALLS
-        assert [each for each in later.examine() if each.name != "settings"] == []
+        assert [each for each in later.maintenance.examine() if each.name != "settings"] == []
 
 
 SEARCHER: Final = """

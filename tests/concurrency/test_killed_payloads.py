@@ -40,7 +40,7 @@ from lango_store import Store
 
 url, key, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 choose, numbers = random.Random(seed), count()
-with Store(url, payloads=1_000) as store:
+with Store(url, payload_threshold=1_000) as store:
     conversation = store.open(key)
     while True:
         new = [next(numbers) for _ in range(choose.choice((1, 1, 2, 5)))]
@@ -60,7 +60,7 @@ from lango_store import Store
 
 url, key, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 choose = random.Random(seed)
-with Store(url, payloads=1_000) as store:
+with Store(url, payload_threshold=1_000) as store:
     conversation = store.open(key)
     for n in range(1_000_000):
         conversation.append_messages([make(n), make(n + 1)])
@@ -68,14 +68,14 @@ with Store(url, payloads=1_000) as store:
         log = conversation.all_messages()
         seq = choose.choice(log).seq
         match choose.randrange(8):
-            case 0: conversation.delete_message(seq)
-            case 1: conversation.update_message(seq, make(3 * n))
+            case 0: conversation.edits.delete(seq)
+            case 1: conversation.edits.update(seq, make(3 * n))
             case 2: conversation.append_messages([make(2 * n)], replace_after=seq)
             case 3: conversation.truncate(after=log[-1].seq - 2)
             case 4: conversation.pop_message()
             case 5: conversation.compact(lambda _: make(n), discard=True)
             case 6: conversation.fork(upto=seq)
-            case 7: store.move_payloads(larger_than=choose.choice((None, 700, 1_000)))
+            case 7: store.maintenance.move_payloads(threshold=choose.choice((None, 700, 1_000)))
 """
 """Appends and edits messages, without an end."""
 
@@ -129,7 +129,7 @@ def whole_messages(store: Store, key: str) -> list[int]:
 
 
 def assert_consistent(store: Store) -> None:
-    with store.context.snapshot() as connection:
+    with store._context.snapshot() as connection:
         for name in ("missing payload", "unused payload", "wrong counters", "orphans"):
             assert examination.check(connection, name) == []
 
@@ -144,7 +144,7 @@ def test_process_killed_during_appends_leaves_whole_messages(url: str, store: St
         assert_consistent(store)
         store.append_message(f"k{round}", make(5))
         assert store.delete(f"k{round}")
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.timeout(120 + 5 * ROUNDS)
@@ -156,6 +156,6 @@ def test_process_killed_during_edits_leaves_whole_messages(url: str, store: Stor
         assert_consistent(store)
         for info in list(store.iter_sessions()):
             store.delete(info.key)
-        with store.context.snapshot() as connection:
+        with store._context.snapshot() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM lango_payload").scalar() == 0
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []

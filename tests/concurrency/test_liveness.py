@@ -22,9 +22,9 @@ WRITES: dict[str, Callable[[Conversation], object]] = {
     "consolidate": lambda c: c.update(last_consolidated=3),
     "truncate": lambda c: c.truncate(after=1),
     "pop": lambda c: c.pop_message(),
-    "update_message": lambda c: c.update_message(2, message("new")),
-    "delete_message": lambda c: c.delete_message("a"),
-    "redact_message": lambda c: c.redact_message("a"),
+    "edits.update": lambda c: c.edits.update(2, message("new")),
+    "edits.delete": lambda c: c.edits.delete("a"),
+    "edits.redact": lambda c: c.edits.redact("a"),
     "clear": lambda c: c.clear(),
     "compact": lambda c: c.compact(lambda window: [message("summary")]),
     "set_values": lambda c: c.values.set({"a": 1}),
@@ -101,7 +101,7 @@ def test_examine_reports_wrongly_formatted_times(make_sqlite: MakeDatabase, colu
         with store.engine.begin() as connection:
             for key, stored in FORMS.items():
                 connection.exec_driver_sql(f"UPDATE {table} SET {column} = ? WHERE {key_column} = ?", (stored, key))
-        findings = [each for each in store.examine(repair=True) if each.name == "time in another form"]
+        findings = [each for each in store.maintenance.examine(repair=True) if each.name == "time in another form"]
     assert sorted(each.subject for each in findings) == sorted(FORMS)
     for each in findings:
         assert column_name in each.detail

@@ -22,7 +22,7 @@ def texts(number: int) -> list[str]:
 
 
 def update(conversation: Conversation, number: int) -> None:
-    conversation.update_message(1, message(texts(number)))
+    conversation.edits.update(1, message(texts(number)))
 
 
 def replace(conversation: Conversation, number: int) -> None:
@@ -146,7 +146,7 @@ def test_large_string_stays_while_a_message_has_it_despite_concurrent_removals(s
             seq = conversation.append_message(large_message("y" * 5_000, author=f"{number}")).seq
             assert conversation.all_messages(after=seq - 1, limit=1)[0].extra == {"raw": [["y" * 5_000]]}
             if number:
-                conversation.delete_message(seq)
+                conversation.edits.delete(seq)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))

@@ -234,7 +234,7 @@ def test_request_sent_to_two_processes_is_answered_once(url: str, sessions: int)
             outcomes["lease ended"] += len(crew.not_taken_over)
             outcomes.update(f"then {writes[-1]}" for _, writes in paused(crew, crew.not_taken_over))
         print(url.split(":")[0], dict(outcomes))
-        assert [each for each in store.examine() if each.name != "settings"] == []
+        assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.timeout(120 + 20 * ROUNDS)
@@ -257,4 +257,4 @@ def test_paused_process_saves_its_turn_if_no_other_process_took_over(url: str, s
             crew.answer(sends, until_taken_over=True)
             check_sessions(crew, requests, model.calls)
             assert all(model.calls[request.turn] == 1 for request in requests)
-        assert [each for each in store.examine() if each.name != "settings"] == []
+        assert [each for each in store.maintenance.examine() if each.name != "settings"] == []

@@ -82,9 +82,9 @@ def test_loads_during_edits_and_undo_never_see_half_of_a_change(keeping: Store) 
         try:
             for number in range(ROUNDS):
                 if number % 2:
-                    conversation.delete_message(3)
+                    conversation.edits.delete(3)
                 else:
-                    conversation.update_message(2, message("short"))
+                    conversation.edits.update(2, message("short"))
                 assert conversation.versions.undo() is not None
         finally:
             finished.set()
@@ -99,12 +99,12 @@ def test_loads_during_edits_and_undo_never_see_half_of_a_change(keeping: Store) 
 def test_finish_compaction_raises_conflict_after_an_undo_or_redo(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.pop_message()
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     conversation.versions.undo()
     with pytest.raises(Conflict):
         pending.finish(summary())
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     conversation.versions.redo()
     with pytest.raises(Conflict):
@@ -115,7 +115,7 @@ def test_finish_compaction_raises_conflict_after_an_undo_or_redo(keeping: Store)
 def test_finish_compaction_raises_conflict_after_undo_of_the_previous_compaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(3))
     conversation.compact(lambda _: summary())
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     conversation.versions.undo()
     with pytest.raises(Conflict):

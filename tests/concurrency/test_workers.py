@@ -50,13 +50,13 @@ class Working(threading.Thread):
         self.store, self.handle = store, handle
         self.options = {"poll": NEVER} | options
         self.start()
-        until(lambda: bool(store.context.workers))
+        until(lambda: bool(store._context.workers))
 
     def run(self) -> None:
         self.store.work(self.handle, **self.options)
 
     def stop(self) -> None:
-        for wake in self.store.context.workers:
+        for wake in self.store._context.workers:
             wake.__self__._stop()  # type: ignore[attr-defined]
         assert stopped(self)
 

@@ -16,7 +16,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.processes import Program
 
-from lango_store import LangoStoreError, Store, UniqueViolation, create_engine
+from lango_store import InstallationIncomplete, Store, UniqueViolation, create_engine
 from lango_store._dialect.sqlite import SQLite
 from lango_store._engine.engine import LOG_LIMIT
 from lango_store._engine.sqlite_library import is_affected
@@ -50,7 +50,7 @@ def test_sqlite_version_without_the_fix_of_the_wal_reset_bug_counts_as_affected(
 
 def test_store_uses_pysqlite3_if_the_url_names_pysqlite3(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pysqlite3", None)
-    with pytest.raises(LangoStoreError, match=r"lango-store\[sqlite\]"):
+    with pytest.raises(InstallationIncomplete, match=r"lango-store\[sqlite\]"):
         create_engine(f"sqlite+pysqlite3:///{file}")
     monkeypatch.setitem(sys.modules, "pysqlite3", ModuleType("pysqlite3"))
     monkeypatch.setitem(sys.modules, "pysqlite3.dbapi2", library(FIXED))
@@ -124,7 +124,7 @@ def test_no_other_connection_can_commit_during_a_checkpoint(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store:  # payloads would store equal contents only once
+    with Store(engine, payload_threshold=None) as store:  # payloads would store equal contents only once
         store.create("k")
         for _ in range(60):  # 4 MB each
             store.conversation("k").append_messages([message("x" * 40_000) for _ in range(10)])
@@ -141,7 +141,7 @@ def test_callers_connection_makes_checkpoints_between_transactions(
     file: Path, watching: Any, checkpoints: list[tuple[bool, bool]]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store, engine.connect() as connection:
+    with Store(engine, payload_threshold=None) as store, engine.connect() as connection:
         store.create("k")
         for _ in range(20):
             store.using(connection).conversation("k").append_messages(messages(50, content="x" * 5_000))
@@ -155,7 +155,7 @@ def test_callers_connection_makes_checkpoints_between_transactions(
 @pytest.mark.slow
 def test_open_snapshot_delays_checkpoints_but_not_appends(file: Path, watching: Any) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=watching)
-    with Store(engine, payloads=None) as store:
+    with Store(engine, payload_threshold=None) as store:
         store.create("k")
         with store.snapshot() as before:
             before.get("k")
@@ -176,20 +176,20 @@ def test_doctor_names_a_large_log_which_shrinks_after_the_snapshot_that_kept_it(
     file: Path, version: tuple[int, int, int]
 ) -> None:
     engine = create_engine(f"sqlite:///{file}", durability="normal", module=library(version))
-    with Store(engine, payloads=None) as store:
+    with Store(engine, payload_threshold=None) as store:
         store.create("k")
         with store.snapshot() as before:
             before.get("k")
             while log_size(file) <= 4 * LOG_LIMIT:
                 store.conversation("k").append_messages([message("x" * 1_000_000) for _ in range(10)])
-        (finding,) = [each for each in store.examine() if "-wal has" in each.detail]
+        (finding,) = [each for each in store.maintenance.examine() if "-wal has" in each.detail]
         assert finding.name == "settings"
         assert f"{log_size(file) >> 20} MiB instead of about 4: a connection keeps a snapshot open" in finding.detail
         assert "wal_checkpoint(TRUNCATE)" in finding.remedy
         for _ in range(30):
             store.conversation("k").append_messages([message("x" * 40_000) for _ in range(10)])
         assert log_size(file) <= LOG_LIMIT
-        assert [each for each in store.examine() if "-wal has" in each.detail] == []
+        assert [each for each in store.maintenance.examine() if "-wal has" in each.detail] == []
     engine.dispose()
 
 
@@ -214,7 +214,7 @@ def test_interrupted_checkpoint_leaves_no_lock_on_the_file(file: Path) -> None:
             return super().execute(statement, *parameters)
 
     engine = create_engine(f"sqlite:///{file}", module=library(AFFECTED, Connection), connect_args={"timeout": 0})
-    with Store(engine, payloads=None) as store:
+    with Store(engine, payload_threshold=None) as store:
         store.create("k")
 
         def fill() -> None:
@@ -248,7 +248,7 @@ def test_wal_file_of_three_writing_processes_stays_small(file: Path) -> None:
         assert [writer.communicate() for writer in writers] == [("", "")] * 3
         assert log_size(file) < 3 * MOST
         assert store.conversation("k").info().last_seq == 3_000
-        assert [each for each in store.examine() if each.name != "settings"] == []
+        assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_sqlite_version_with_the_fix_of_the_wal_reset_bug_keeps_automatic_checkp
         store.ping()
         with engine.connect() as connection:
             assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 1_000
-        assert store.examine() == []
+        assert store.maintenance.examine() == []
     engine.dispose()
 
 
@@ -272,7 +272,7 @@ def test_doctor_names_a_sqlite_version_that_has_the_wal_reset_bug(
     engine = make_engine(f"sqlite:///{file}", module=library(AFFECTED))
     sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
     with Store(engine) as store:
-        (finding,) = store.examine()
+        (finding,) = store.maintenance.examine()
     engine.dispose()
     assert finding.name == "settings"
     assert "SQLite 3.40.1" in finding.detail

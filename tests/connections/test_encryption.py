@@ -68,7 +68,7 @@ def test_encrypted_store_reads_snapshots_and_is_sound(engine: sa.Engine) -> None
             store.append_message("k", message())
             assert before.conversation("k").info().last_seq == 2
         assert store.conversation("k").info().last_seq == 3
-        assert (store.examine(), schema.check(engine)) == ([], [])
+        assert (store.maintenance.examine(), schema.check(engine)) == ([], [])
 
 
 def test_every_migration_revision_upgrades_an_encrypted_file(file: Path) -> None:
@@ -137,7 +137,7 @@ def test_program_of_the_page_encrypts_an_existing_file(make_sqlite: MakeDatabase
         assert store.get("k") == before
         store.append_message("k", message(SECRET))
         assert len(store.search(SECRET).items) == 3
-        assert store.examine() == []
+        assert store.maintenance.examine() == []
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"VACUUM INTO '{tmp_path}/copy.db'")
     engine.dispose()

@@ -225,7 +225,7 @@ def test_follower_is_refused_without_a_thread_and_the_next_one_starts_it(
             patch.setattr(threading.Thread, "start", start_no_thread)
             with pytest.raises(DatabaseUnavailable, match="thread"):
                 next(store.conversation("k").tail())
-        assert watcher_of(store.context).channels == {}
+        assert watcher_of(store._context).channels == {}
         reader = Follower(store, "k")
         store.append_message("k", message())
         assert len(reader.wait_for_messages(1)) == 1

@@ -95,7 +95,7 @@ def test_reads_are_consistent_at_every_isolation_level_of_the_engine(url: str) -
         for name, engine in host_engines(url):
             store = Store(engine)
             key = store.create(messages=messages(1)).key
-            with store.context.snapshot() as connection:
+            with store._context.snapshot() as connection:
                 count = sa.text("SELECT count(*) FROM lango_message WHERE session_key = :key")
                 assert connection.execute(count, {"key": key}).scalar() == 1
                 own.append_message(key, message())

@@ -10,7 +10,7 @@ from support.factories import message
 from support.journal_modes import host_engine
 from support.processes import Program
 
-from lango_store import DatabaseUnavailable, LangoStoreError, Store
+from lango_store import DatabaseUnavailable, Store, UnsupportedDatabase
 from lango_store._dialect.sqlite import SQLite
 
 ADVICE = "use a local disk or PostgreSQL, or give the store an engine of SQLAlchemy with another journal mode"
@@ -31,7 +31,7 @@ def file(make_sqlite: MakeDatabase) -> Path:
 def test_file_that_cannot_be_switched_to_wal_mode_is_refused(file: Path, vfs: str) -> None:
     with (
         Store(f"sqlite:///file:{file}?vfs={vfs}&uri=true") as store,
-        pytest.raises(LangoStoreError, match=f"stays in journal mode 'delete'.*{ADVICE}"),
+        pytest.raises(UnsupportedDatabase, match=f"stays in journal mode 'delete'.*{ADVICE}"),
     ):
         store.ping()
     with Store(f"sqlite:///{file}") as store:
@@ -91,7 +91,7 @@ def test_two_processes_write_with_the_hosts_engine_in_another_journal_mode(file:
             assert session.last_seq == len(session.messages)
         assert [writer.communicate() for writer in writers] == [("", "")] * 2
         assert [each.seq for each in store.conversation("k").messages()] == list(range(1, 201))
-        (finding,) = store.examine()
+        (finding,) = store.maintenance.examine()
         assert f"journal_mode is {mode}" in finding.detail
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == mode

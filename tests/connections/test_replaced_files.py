@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from support.databases import MakeDatabase
 from support.factories import message, messages
 
-from lango_store import DatabaseUnavailable, LangoStoreError, Store, create_engine
+from lango_store import DatabaseUnavailable, LangoStoreError, MigrationRefused, Store, create_engine
 from lango_store._connections import schema_gate
 from lango_store._engine import pool
 
@@ -145,9 +145,9 @@ def test_ping_checks_the_schema_at_every_call(url: str) -> None:
             connection.exec_driver_sql("DELETE FROM lango_store_version")
         store.count()  # checks the schema only once
         for call in (store.ping, store.count):  # after ping has found a fault, each call checks again
-            with pytest.raises(LangoStoreError, match="lango-store db stamp"):
+            with pytest.raises(MigrationRefused, match="lango-store db stamp"):
                 call()
-        with engine.connect() as connection, pytest.raises(LangoStoreError, match="lango-store db stamp"):
+        with engine.connect() as connection, pytest.raises(MigrationRefused, match="lango-store db stamp"):
             store.using(connection).ping()
     engine.dispose()
 
@@ -181,7 +181,7 @@ def test_call_succeeds_if_another_thread_requests_a_schema_check_at_any_line_of_
     engine = create_engine(url)
     with Store(engine) as store, engine.connect() as connection:
         store.create("k")
-        gate = store.context._gate
+        gate = store._context._gate
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             if frame.f_code.co_filename != schema_gate.__file__:

@@ -105,7 +105,7 @@ def test_replica_answers_reads_while_primary_is_down(
             with pytest.raises(DatabaseUnavailable):
                 call()
         with pytest.raises(DatabaseUnavailable):  # a primary connection is opened for the write
-            store.conversation("k").begin_compaction()
+            store.conversation("k").turns.begin_compaction()
     finally:
         primary.resume()
 
@@ -138,7 +138,7 @@ def test_snapshot_on_a_replica_does_not_see_later_commits(
     store.create("k", messages=messages(3))
     replica.follow(primary)
     standing = sa.text("SELECT pg_is_in_recovery(), (SELECT count(*) FROM lango_message WHERE session_key = 'k')")
-    with store.context.snapshot(allow_replica=True) as connection:
+    with store._context.snapshot(allow_replica=True) as connection:
         assert connection.execute(standing).one() == (True, 3)
         store.append_message("k", message())
         replica.follow(primary)

@@ -267,7 +267,7 @@ UNKNOWN: Final[dict[str, tuple[bytes, Callable[[Store], object], int]]] = {
     "truncate": (b"COMMIT", lambda store: store.conversation("k").truncate(after=1), 0),
     "clear": (b"COMMIT", lambda store: store.conversation("k").clear(), 0),
     "delete": (b"DELETE 1", lambda store: store.delete("k"), 0),
-    "delete_message": (b"COMMIT", lambda store: store.conversation("k").delete_message(1), 0),
+    "edits.delete": (b"COMMIT", lambda store: store.conversation("k").edits.delete(1), 0),
     "replace_after": (
         b"COMMIT",
         lambda store: store.conversation("k").append_messages([message("new")], replace_after=1),

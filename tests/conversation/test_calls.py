@@ -463,7 +463,7 @@ def test_history_with_late_approvals_is_accepted_by_providers(store: Store, step
             case "compact":
                 conversation.compact(lambda _: [message("summary")])
             case "compact during a finish" if waiting:
-                pending = conversation.begin_compaction()
+                pending = conversation.turns.begin_compaction()
                 finish(waiting.pop(), f"late {number}")
                 if pending is not None:
                     pending.finish([message("summary", role="assistant")])
@@ -805,13 +805,13 @@ def test_begun_call_is_deleted_with_the_message_that_asks_for_the_call(store: St
             conversation.pop_message()
             conversation.pop_message()
         case "delete":
-            conversation.delete_message(seq)
+            conversation.edits.delete(seq)
         case "replace":
             conversation.append_messages([message()], replace_after=1)
         case "discard":
             conversation.compact(lambda _: message("summary"), discard=True)
     assert conversation.calls.list() == []
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 def test_call_is_unknown_after_the_message_with_the_result_is_removed(store: Store) -> None:
@@ -831,8 +831,8 @@ def test_update_message_refuses_to_change_begun_calls(store: Store) -> None:
     asking = asks(conversation)
     conversation.calls.finish(conversation.calls.begin(asking.seq, 0), "paid")
     with pytest.raises(InvalidMessage, match="was begun"):
-        conversation.update_message(asking.seq, Message.assistant(tool_calls=[ToolCall(id="", name="mail")]))
-    conversation.update_message(asking.seq, asking.model_copy(update={"content": "I pay."}))
+        conversation.edits.update(asking.seq, Message.assistant(tool_calls=[ToolCall(id="", name="mail")]))
+    conversation.edits.update(asking.seq, asking.model_copy(update={"content": "I pay."}))
     assert conversation.calls.begin(asking.seq, 0).replayed
 
 
@@ -842,7 +842,7 @@ def test_unknown_call_of_a_redacted_message_can_be_resolved(
 ) -> None:
     conversation = store.open("k")
     seq = unknown(conversation, clock)
-    conversation.redact_message(seq)
+    conversation.edits.redact(seq)
     assert [call.name for call in store.calls.unknown()] == [""]
     conversation.calls.resolve(seq, 0, **resolution)
     assert store.calls.unknown() == []

@@ -367,11 +367,11 @@ class Machine(RuleBasedStateMachine):
         seq = session.log[-1 - depth % len(session.log)].seq if session.log else 1
         match kind:
             case "delete":
-                self.compare(lambda: conversation.delete_message(seq), lambda _: session.delete_message(seq))
+                self.compare(lambda: conversation.edits.delete(seq), lambda _: session.delete_message(seq))
             case "truncate":
                 self.compare(lambda: conversation.truncate(after=seq), lambda _: session.truncate(seq))
             case "redact":
-                self.compare(lambda: conversation.redact_message(seq), lambda _: session.redact_message(seq, None))
+                self.compare(lambda: conversation.edits.redact(seq), lambda _: session.redact_message(seq, None))
             case "clear":
                 self.compare(conversation.clear, lambda _: session.clear(keep_system=False))
             case "pop":

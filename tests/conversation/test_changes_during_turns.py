@@ -98,11 +98,11 @@ def test_turn_is_saved_with_messages_as_they_were_edited_during_the_turn(store: 
         turn.append_messages([message("a"), message("b")])
         match method:
             case "update":
-                conversation.update_message(2, message("changed"))
+                conversation.edits.update(2, message("changed"))
             case "redact":
-                conversation.redact_message(2)
+                conversation.edits.redact(2)
             case "delete":
-                conversation.delete_message(2)
+                conversation.edits.delete(2)
             case _:
                 conversation.pop_message()
         turn.append(message("c"))
@@ -119,7 +119,7 @@ def test_undo_after_a_turn_does_not_add_a_message_that_was_removed_during_the_tu
         turn.append_messages([message("a"), message("b")])
         match method:
             case "delete":
-                conversation.delete_message(2)
+                conversation.edits.delete(2)
             case "pop":
                 conversation.pop_message()
             case _:
@@ -150,7 +150,7 @@ def test_compaction_begun_during_a_turn_can_be_finished_after_the_turn(store: St
     conversation = store.open("k", messages=[message("before")])
     with conversation.turn("t") as turn:
         turn.append(message("a"))
-        pending = conversation.begin_compaction()
+        pending = conversation.turns.begin_compaction()
         assert pending is not None
         turn.append(message("b"))
     pending.finish(summary("summary"))
@@ -166,7 +166,7 @@ def test_summary_stored_during_the_turn_is_not_part_of_the_turn(store: Store) ->
         turn.append(message("b"))
     stored = saved(turn)
     assert contents(stored.messages) == ["a", "b"]
-    (compaction,) = conversation.compactions()
+    (compaction,) = conversation.turns.compactions()
     assert contents(compaction.summary) == ["summary"]
     assert contents(reread(conversation, turn).messages) == ["a", "b"]
 
@@ -183,7 +183,7 @@ def test_turn_with_a_damaged_message_is_not_saved(make_sqlite: MakeDatabase, tex
         assert (raised.value.seq, raised.value.field) == (2, "text")
         conversation = store.conversation("k")
         assert (conversation.turns.list(), conversation.turns.in_progress() is None) == ([], False)
-        conversation.delete_message(2)
+        conversation.edits.delete(2)
         assert contents(turn.save().messages) == ["a"]
 
 

@@ -36,7 +36,7 @@ def test_messages_appended_during_compaction_follow_the_summary(store: Store) ->
 
 def test_finish_compaction_replaces_the_window_that_begin_compaction_returned(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     assert contents(pending.window) == ["message 0", "message 1", "message 2"]
     conversation.append_message(message("meanwhile"))
@@ -44,7 +44,7 @@ def test_finish_compaction_replaces_the_window_that_begin_compaction_returned(st
     assert (compaction.replaced_upto, contents(conversation.messages())) == (3, ["summary", "meanwhile"])
     with pytest.raises(Conflict):
         pending.finish(summary())
-    assert store.open("empty").begin_compaction() is None
+    assert store.open("empty").turns.begin_compaction() is None
 
 
 def test_compaction_of_one_session_hides_no_message_of_another_session(store: Store) -> None:
@@ -68,7 +68,7 @@ def test_one_of_two_concurrent_compactions_raises_conflict(store: Store) -> None
     with pytest.raises(Conflict, match="compact again"):
         conversation.compact(summarize)
     assert contents(conversation.messages()) == ["other"]
-    assert len(conversation.compactions()) == 1
+    assert len(conversation.turns.compactions()) == 1
 
 
 @pytest.mark.parametrize("removal", ["pop_message", "clear", "delete and create"])
@@ -88,7 +88,7 @@ def test_compaction_raises_conflict_if_messages_of_the_window_are_removed_meanwh
 
     with pytest.raises(Conflict):
         conversation.compact(summarize)
-    assert conversation.compactions() == []
+    assert conversation.turns.compactions() == []
 
 
 def test_failing_summarizer_changes_nothing(store: Store) -> None:
@@ -116,7 +116,7 @@ def test_compactions_returns_the_summary_and_the_replaced_range_of_each_compacti
     first = conversation.compact(lambda window: summary("one"))
     conversation.append_message(message("between"))
     second = conversation.compact(lambda window: [*summary("two"), *summary("three")])
-    assert conversation.compactions() == [first, second]
+    assert conversation.turns.compactions() == [first, second]
     assert first is not None
     assert second is not None
     assert (first.replaced_after, first.replaced_upto, first.replaced_messages) == (0, 3, 3)
@@ -139,7 +139,7 @@ def test_compaction_with_discard_deletes_replaced_messages_and_keeps_usage(store
         return summary("two")
 
     compaction = conversation.compact(summarize, discard=True)
-    assert conversation.compactions() == [compaction]
+    assert conversation.turns.compactions() == [compaction]
     assert compaction is not None
     assert (compaction.discarded, compaction.replaced_messages) == (True, 2)
     counted = {"original_event_count": 3, "original_message_count": 2}

@@ -229,17 +229,17 @@ class Machine(StoreBesideModel):
             case "update":
                 self.act(
                     key,
-                    lambda c: c.update_message(place, new, expect=expect),
+                    lambda c: c.edits.update(place, new, expect=expect),
                     lambda s: s.update_message(place, new, stale=stale),
                 )
             case "delete":
                 self.act(
                     key,
-                    lambda c: c.delete_message(place, expect=expect),
+                    lambda c: c.edits.delete(place, expect=expect),
                     lambda s: s.delete_message(place, stale=stale),
                 )
             case _:
-                self.act(key, lambda c: c.redact_message(place, reason="r"), lambda s: s.redact_message(place, "r"))
+                self.act(key, lambda c: c.edits.redact(place, reason="r"), lambda s: s.redact_message(place, "r"))
         after = seqs(self.window(key))
         takes = how == "delete" or (how == "update" and new.role == "record")
         shows = how == "update" and not takes
@@ -382,7 +382,7 @@ class Machine(StoreBesideModel):
         place = by_id or max((known.last_seq if known else 0) - depth, 0)
 
         def call(conversation: Conversation) -> Message:
-            return conversation.redact_message(place, reason="r", archive=self.archive)
+            return conversation.edits.redact(place, reason="r", archive=self.archive)
 
         def model(session: ModelSession) -> Message:
             message = session.redact_message(place, "r")
@@ -410,7 +410,7 @@ class Machine(StoreBesideModel):
                 self.pop(key)
             case "edit":
                 last = self.sessions[key].log[-1].seq
-                self.act(key, lambda c: c.redact_message(last), lambda s: s.redact_message(last, None))
+                self.act(key, lambda c: c.edits.redact(last), lambda s: s.redact_message(last, None))
             case "truncate":
                 self.act(key, lambda c: c.truncate(after=0), lambda s: s.truncate(0))
             case "clear":

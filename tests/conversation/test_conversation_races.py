@@ -32,6 +32,6 @@ def test_session_stays_consistent_under_concurrent_writers(url: str) -> None:
         calls.update(json.loads(out))
     print(url.split(":")[0], dict(sorted(calls.items())))
     with Store(url) as store:
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
     for method in ("compact", "append", "save_turn", "fork", "truncate", "clear"):
         assert calls[method] > 0, f"no process called {method}: {calls}"

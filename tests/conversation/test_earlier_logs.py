@@ -22,8 +22,8 @@ def at(conversation: Conversation, as_of: int | datetime) -> list[Any]:
 
 def test_every_earlier_window_can_be_read(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b"), message("c")])
-    conversation.update_message(2, message("B"))
-    conversation.delete_message(1)
+    conversation.edits.update(2, message("B"))
+    conversation.edits.delete(1)
     conversation.versions.undo()
     conversation.append_messages([message("d")], replace_after=2)
     conversation.compact(lambda _: summary())
@@ -67,7 +67,7 @@ def test_get_as_of_returns_the_counters_of_the_earlier_log(keeping: Store) -> No
 
 def test_get_as_of_loads_the_large_strings_of_an_earlier_window(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message([LARGE, "y" * 5_000])])
-    conversation.update_message(1, message(LARGE))
+    conversation.edits.update(1, message(LARGE))
     conversation.clear()
     assert (at(conversation, 1), at(conversation, 2)) == ([[LARGE, "y" * 5_000]], [LARGE])
 
@@ -75,7 +75,7 @@ def test_get_as_of_loads_the_large_strings_of_an_earlier_window(keeping: Store) 
 def test_get_as_of_works_without_keep_removed_if_nothing_was_removed(store: Store) -> None:
     conversation = store.open("k", messages=[message("a"), message("b")])
     assert (at(conversation, 1), at(conversation, 2), at(conversation, 9)) == (["a"], ["a", "b"], ["a", "b"])
-    conversation.redact_message(1)  # a redaction reaches earlier logs, too
+    conversation.edits.redact(1)  # a redaction reaches earlier logs, too
     assert (at(conversation, 1), at(conversation, 2)) == (["(redacted)"], ["(redacted)", "b"])
 
 
@@ -132,7 +132,7 @@ def test_get_as_of_a_time_does_not_depend_on_the_time_that_a_program_gave_a_mess
     after = ["a", "b", "c"][: 1 + at_once]
     windows = [at(conversation, clock() - timedelta(seconds=seconds)) for seconds in (90, 30, 0)]
     assert windows == [["a"], after, [*after, "d"]]
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     assert at(conversation, clock() - timedelta(seconds=90)) == ["a"]
     assert conversation.fork("f", as_of=clock() - timedelta(seconds=90)).info().message_count == 1
 
@@ -158,7 +158,7 @@ def test_edit_of_the_time_of_a_message_does_not_change_when_it_entered_the_log(k
     logged = clock()
     for days in (-1, 1):
         clock.move(minutes=1)
-        conversation.update_message(1, message("b", created_at=logged + timedelta(days=days)))
+        conversation.edits.update(1, message("b", created_at=logged + timedelta(days=days)))
         windows = [at(conversation, logged + timedelta(seconds=seconds)) for seconds in (-1, 0)]
         assert windows == [[], ["a"]]
 
@@ -178,8 +178,8 @@ def test_as_of_a_time_without_time_zone_is_refused(keeping: Store) -> None:
 
 def test_diff_lists_added_removed_and_changed_messages(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b"), message("c")])
-    conversation.update_message(2, message("B"))
-    conversation.delete_message(1)
+    conversation.edits.update(2, message("B"))
+    conversation.edits.delete(1)
     conversation.append_message(message("d", role="record"))
     there = conversation.versions.diff(3, 6)
     assert (seqs(there.added), seqs(there.removed)) == ([6], [1])
@@ -206,7 +206,7 @@ def test_diff_compares_the_logs_of_two_times(keeping: Store, clock: Clock) -> No
 def test_fork_as_of_a_seq_copies_the_earlier_log(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", id="a"), message([LARGE], id="b")])
     conversation.save_turn([message("c", tokens=4)], {"tokens": 1}, id="t")
-    conversation.update_message("b", message("short"))
+    conversation.edits.update("b", message("short"))
     conversation.truncate(after=1)
     conversation.values.set({"step": 1})
     forked = conversation.fork("f", as_of=3)
@@ -264,7 +264,7 @@ def test_changes_of_the_original_cannot_be_taken_back_in_a_fork(keeping: Store) 
     assert [(each.kind, each.undo_until) for each in forked.versions.changes()] == [("pop", None)]
     with pytest.raises(NotKept):
         forked.versions.undo()
-    forked.delete_message(1)
+    forked.edits.delete(1)
     assert forked.versions.undo() is not None
     assert contents(forked.messages()) == ["a"]
 

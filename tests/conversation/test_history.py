@@ -56,7 +56,7 @@ def test_history_starts_with_a_user_message(store: Store) -> None:
 
 def test_history_with_from_consolidated_has_the_summary_but_no_consolidated_messages(store: Store) -> None:
     conversation = store.open("k", messages=messages(3))
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     conversation.append_messages([message("consolidated"), message("meanwhile")])
     pending.finish([message("summary 1"), message("summary 2")])
@@ -69,7 +69,7 @@ def test_history_with_from_consolidated_has_the_summary_but_no_consolidated_mess
 @pytest.mark.parametrize("size", [1, 3, 9])
 def test_history_after_a_long_summary_returns_messages_appended_during_the_compaction(store: Store, size: int) -> None:
     conversation = store.open("k", messages=messages(1))
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     conversation.append_messages([message(f"meanwhile {n}") for n in range(2)])
     pending.finish([message("summary", role="assistant")] * size)

@@ -102,8 +102,8 @@ class Machine(RuleBasedStateMachine):
         seqs = [each.seq for each in conversation.all_messages()] or [1]
         seq = seqs[-1 - depth % len(seqs)]
         changes: dict[str, Callable[[], object]] = {
-            "update": lambda: conversation.update_message(seq, new),
-            "delete": lambda: conversation.delete_message(seq),
+            "update": lambda: conversation.edits.update(seq, new),
+            "delete": lambda: conversation.edits.delete(seq),
             "pop": conversation.pop_message,
             "pop record": lambda: conversation.pop_message(records=True),
             "truncate": lambda: conversation.truncate(after=seq - 1),
@@ -155,7 +155,7 @@ class Machine(RuleBasedStateMachine):
         seq = seqs[-1 - depth % len(seqs)]
 
         def redact() -> None:
-            message = self.conversation.redact_message(seq)
+            message = self.conversation.edits.redact(seq)
             self.redacted[seq] = self.conversation.info().last_seq, message
 
         self.call(redact)
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(0 if SHRINKS else 300)
 def test_every_past_state_can_be_read_and_changes_can_be_undone(url: str, clock: Clock) -> None:
-    with Store(url, clock=clock, payloads=LEAST, keep_removed=timedelta(days=1)) as store:
+    with Store(url, clock=clock, payload_threshold=LEAST, keep_removed=timedelta(days=1)) as store:
         run_state_machine_as_test(
             cast(Any, lambda: Machine(store, clock)),  # a function that creates a machine is accepted
             settings=settings(

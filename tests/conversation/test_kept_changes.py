@@ -87,16 +87,16 @@ def test_keep_removed_needs_a_positive_timedelta(url: str, wrong: Any) -> None:
 # Statements
 
 CHANGES: list[Callable[[Conversation], object]] = [
-    lambda k: k.update_message(1, message("A")),
-    lambda k: k.delete_message(1),
+    lambda k: k.edits.update(1, message("A")),
+    lambda k: k.edits.delete(1),
     Conversation.pop_message,
     lambda k: k.truncate(after=2),
     Conversation.clear,
-    lambda k: k.drop_sent(before=9),
+    lambda k: k.edits.drop_sent(before=9),
     lambda k: k.append_messages([message("new")], replace_after=2),
     lambda k: k.compact(lambda _: summary()),
     lambda k: k.compact(lambda _: summary(), discard=True),
-    lambda k: k.redact_message(1),
+    lambda k: k.edits.redact(1),
 ]
 KEEPING = ("INSERT INTO lango_removed", "UPDATE lango_change")
 

@@ -119,7 +119,7 @@ def test_calls_lists_the_tool_name_of_a_call_with_large_arguments(store: Store) 
 
 
 def test_end_of_a_turn_reads_payloads_in_the_transaction_that_saves_the_turn(make_postgres: MakeDatabase) -> None:
-    with Store(make_postgres(), payloads=100) as store:
+    with Store(make_postgres(), payload_threshold=100) as store:
         conversation = store.open("k")
         with watched(store.engine) as statements:
             with conversation.turn("t") as turn:

@@ -81,7 +81,7 @@ def change(store: Store, conversation: Conversation, kind: str, log: list[Messag
     elif kind == "consolidate":
         conversation.update(last_consolidated=min(number, conversation.info().message_count))
     elif found := conversation.messages()[number % 3 :]:
-        conversation.delete_message(found[0].seq)
+        conversation.edits.delete(found[0].seq)
     return conversation
 
 

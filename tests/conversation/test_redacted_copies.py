@@ -37,9 +37,9 @@ def secret_message(**fields: Any) -> Any:
 @pytest.mark.slow
 def test_redaction_of_a_message_also_redacts_earlier_versions(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[secret_message(id="a", tokens=7), message("b")])
-    conversation.update_message("a", message("edited"))
-    conversation.update_message("a", message("edited again"))
-    conversation.redact_message("a", reason="asked to")
+    conversation.edits.update("a", message("edited"))
+    conversation.edits.update("a", message("edited again"))
+    conversation.edits.redact("a", reason="asked to")
     assert SECRET not in everything(keeping)
     assert "edited" not in everything(keeping)
     assert bodies(keeping) == []
@@ -67,7 +67,7 @@ def test_removed_message_can_be_redacted(keeping: Store, seq_or_id: int | str) -
     conversation = keeping.open("k", messages=[message("a"), secret_message(id="b", tokens=7)])
     conversation.save_turn([message("c")])
     conversation.truncate(after=1)
-    redacted = conversation.redact_message(seq_or_id, reason="asked to")
+    redacted = conversation.edits.redact(seq_or_id, reason="asked to")
     assert (redacted.seq, redacted.content, redacted.tokens) == (2, "(redacted)", 0)
     assert redacted.extra == {"redacted": "asked to"}
     assert SECRET not in everything(keeping)
@@ -83,10 +83,10 @@ def test_redaction_by_id_redacts_each_message_that_ever_had_the_id(keeping: Stor
     conversation = keeping.open("k", messages=[message("question"), secret_message(id="answer")])
     conversation.append_messages([secret_message(id="answer")], replace_after=1)
     conversation.append_messages([message("good", id="answer")], replace_after=1)
-    conversation.redact_message("answer")
+    conversation.edits.redact("answer")
     assert SECRET not in everything(keeping)
     conversation.clear()
-    conversation.redact_message("answer")
+    conversation.edits.redact("answer")
     assert "good" not in everything(keeping)
 
 
@@ -94,7 +94,7 @@ def test_summary_that_was_redacted_after_removal_is_restored_with_a_placeholder(
     conversation = keeping.open("k", messages=messages(2))
     conversation.compact(lambda _: summary(SECRET))
     conversation.clear()
-    assert conversation.redact_message(4).content == "(redacted)"
+    assert conversation.edits.redact(4).content == "(redacted)"
     conversation.versions.undo()
     assert contents(conversation.messages()) == ["(redacted)"]
 
@@ -106,7 +106,7 @@ def test_redaction_of_a_message_redacts_the_suspensions_of_its_calls(keeping: St
     conversation.suspensions.answer_by_id(answered.id, SECRET)
     asked = conversation.suspensions.create([(1, 0)], **fields)
     others = [conversation.suspensions.create([(2, 0)], **fields), conversation.suspensions.create(**fields)]
-    conversation.redact_message(1)
+    conversation.edits.redact(1)
     stored = {each.id: (each.state, each.reason, each.answer) for each in conversation.suspensions.list()}
     assert [stored.pop(each.id) for each in (answered, asked)] == [(None, None, None)] * 2
     assert stored == {each.id: ({"a": SECRET}, SECRET, None) for each in others}
@@ -119,7 +119,7 @@ def test_redaction_of_a_removed_message_that_was_not_kept_is_refused(keeping: St
     conversation.pop_message()
     for seq_or_id in (2, "id", 9):
         with pytest.raises(MessageNotFound):
-            keeping.conversation("k").redact_message(seq_or_id)
+            keeping.conversation("k").edits.redact(seq_or_id)
 
 
 def test_redaction_removes_text_of_removed_messages_from_the_file(make_sqlite: MakeDatabase) -> None:
@@ -128,10 +128,10 @@ def test_redaction_removes_text_of_removed_messages_from_the_file(make_sqlite: M
     engine = create_engine(url, connect_args={"factory": LeavesDeletedTexts})
     with Store(engine, keep_removed=timedelta(days=1)) as store:
         conversation = store.open("k", messages=[secret_message(id="a")])
-        conversation.update_message("a", message("edited"))
-        conversation.delete_message("a")
+        conversation.edits.update("a", message("edited"))
+        conversation.edits.delete("a")
         assert is_in_file(url, SECRET)
-        conversation.redact_message("a")
+        conversation.edits.redact("a")
         assert not is_in_file(url, SECRET)
         assert not is_in_file(url, "edited")
     engine.dispose()

@@ -171,7 +171,7 @@ def test_turns_with_ids_that_look_alike_are_different_turns(store: Store, other:
 def test_deleted_message_of_an_earlier_attempt_is_not_part_of_the_turn(store: Store) -> None:
     conversation = store.open("k")
     fail(conversation, "t", message("a"), message("b"), message("c"))
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     with conversation.turn("t") as turn:
         assert contents(turn.messages) == ["a", "c"]
         assert not turn.append(message("b")).replayed

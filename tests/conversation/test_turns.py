@@ -190,7 +190,7 @@ def test_pop_message_keeps_a_later_empty_turn(store: Store) -> None:
 
 def test_truncate_removes_an_empty_turn_after_the_seq(store: Store) -> None:
     conversation = store.open("k", messages=messages(2))
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     conversation.save_turn([], {"tokens": 1})
     before = conversation.info()
     assert conversation.truncate(after=1) == 0
@@ -301,7 +301,7 @@ def test_turn_excludes_the_question_if_another_write_comes_between_it_and_the_an
     if between == "a message":
         conversation.append_message(message("other"))
     elif between == "an edit":
-        conversation.redact_message("q")
+        conversation.edits.redact("q")
     before = conversation.find_message("q")
     turn = conversation.save_turn([question, message("a", id="a", role="assistant")])
     assert turn.first_seq == turn.last_seq == turn.messages[1].seq

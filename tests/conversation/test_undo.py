@@ -104,21 +104,21 @@ def test_undo_takes_back_a_pop_that_deletes_a_turn(keeping: Store) -> None:
 def test_undo_takes_back_the_deletion_of_a_message(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
-    conversation.delete_message("a")
+    conversation.edits.delete("a")
     assert_taken_back(keeping, conversation, before, "delete")
 
 
 def test_undo_takes_back_the_update_of_a_message(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
-    conversation.update_message(5, message("short", id="new", tokens=9))
+    conversation.edits.update(5, message("short", id="new", tokens=9))
     assert_taken_back(keeping, conversation, before, "update")
 
 
 def test_undo_takes_back_the_update_of_a_message_to_a_record(keeping: Store) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
-    conversation.update_message(2, message("a", role="record"))
+    conversation.edits.update(2, message("a", role="record"))
     assert_taken_back(keeping, conversation, before, "update")
 
 
@@ -164,8 +164,8 @@ def test_undo_takes_back_the_deletion_of_the_only_message_of_a_summary(keeping: 
     compaction = conversation.compact(lambda _: summary())
     assert compaction is not None
     before = shown(conversation)
-    conversation.delete_message(compaction.summary[0].seq)
-    assert conversation.compactions() == []
+    conversation.edits.delete(compaction.summary[0].seq)
+    assert conversation.turns.compactions() == []
     undone = conversation.versions.undo()
     assert undone is not None
     assert shown(conversation) == before
@@ -178,7 +178,7 @@ def test_undo_takes_back_the_deletion_of_the_only_message_of_a_summary(keeping: 
 def test_repeated_undo_takes_back_changes_in_reverse_order(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message(text) for text in "abcd"])
     for seq in (4, 2, 3):
-        conversation.delete_message(seq)
+        conversation.edits.delete(seq)
     states = []
     while (undone := conversation.versions.undo()) is not None:
         states.append((undone.change.seq, undone.restored, undone.removed, contents(conversation.messages())))
@@ -226,7 +226,7 @@ def test_redo_returns_none_after_another_change(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("b")])
     conversation.truncate(after=1)
     conversation.versions.undo()
-    conversation.update_message(1, message("A"))
+    conversation.edits.update(1, message("A"))
     assert conversation.versions.redo() is None
     assert contents(conversation.messages()) == ["A", "b"]
 
@@ -252,7 +252,7 @@ def test_message_appended_after_an_undo_gets_a_higher_seq_than_the_undo(keeping:
 
 def test_undo_restores_large_strings(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message(LARGE)])
-    conversation.update_message(1, message("y" * 5_000))
+    conversation.edits.update(1, message("y" * 5_000))
     assert bodies(keeping) == [LARGE, "y" * 5_000]
     conversation.versions.undo()
     assert contents(conversation.messages()) == [LARGE]

@@ -18,8 +18,8 @@ def shown(conversation: Conversation) -> tuple[Any, ...]:
 
 def test_undo_does_not_take_back_a_redaction(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a"), message("secret")])
-    conversation.delete_message(1)
-    conversation.redact_message(2)
+    conversation.edits.delete(1)
+    conversation.edits.redact(2)
     undone = conversation.versions.undo()
     assert undone is not None
     assert undone.change.kind == "delete"
@@ -43,8 +43,8 @@ def asking(content: str, name: str) -> Message:
 
 def test_undo_of_an_update_keeps_calls_only_if_the_restored_message_asks_for_them(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[asking("a", "f")])
-    conversation.update_message(1, asking("b", "g"))
-    conversation.update_message(1, asking("c", "g"))
+    conversation.edits.update(1, asking("b", "g"))
+    conversation.edits.update(1, asking("c", "g"))
     conversation.calls.finish(conversation.calls.begin(1, 0), "done")
     conversation.suspensions.create([(1, 0)])
     conversation.versions.undo()
@@ -66,11 +66,11 @@ def test_undo_is_refused_if_the_id_of_a_removed_message_is_used_again(keeping: S
         conversation.versions.undo()
     assert (shown(conversation), conversation.versions.changes()) == (before, changes)
     assert_sound(keeping)
-    conversation.delete_message(used.seq)
+    conversation.edits.delete(used.seq)
     conversation.versions.undo()
     with pytest.raises(Conflict, match="used again"):  # the deletion was taken back, so the id is used again
         conversation.versions.undo()
-    conversation.update_message(used.seq, message("new", id="three"))
+    conversation.edits.update(used.seq, message("new", id="three"))
     conversation.versions.undo()
     conversation.versions.redo()
     assert contents(conversation.messages()) == ["new"]

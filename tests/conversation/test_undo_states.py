@@ -31,7 +31,7 @@ def test_undo_of_an_edit_made_during_a_turn_leaves_the_message_in_the_turn(keepi
     conversation = keeping.open("k")
     with conversation.turn("t") as turn:
         first = turn.append(message("a"))
-        conversation.update_message(first.seq, message("b"))
+        conversation.edits.update(first.seq, message("b"))
         turn.append(message("c"))
     conversation.versions.undo()
     (saved,) = conversation.turns.list()
@@ -40,7 +40,7 @@ def test_undo_of_an_edit_made_during_a_turn_leaves_the_message_in_the_turn(keepi
 
 def test_undo_of_an_edit_does_not_change_last_consolidated(keeping: Store) -> None:
     conversation = keeping.open("k", messages=messages(6))
-    conversation.update_message(1, message("new"))
+    conversation.edits.update(1, message("new"))
     conversation.update(last_consolidated=6)
     conversation.versions.undo()
     assert conversation.info().last_consolidated == 6
@@ -60,8 +60,8 @@ def test_undo_of_a_clear_that_removed_no_message_restores_last_consolidated(keep
 
 def test_undo_does_not_take_back_drop_sent(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message("a", sent="as sent")])
-    conversation.update_message(1, message("b", sent="as sent"))
-    conversation.drop_sent(before=2)
+    conversation.edits.update(1, message("b", sent="as sent"))
+    conversation.edits.drop_sent(before=2)
     undone = conversation.versions.undo()
     assert undone is not None
     assert undone.change.kind == "update"
@@ -74,14 +74,14 @@ def test_stats_and_examine_include_payloads_of_removed_messages(keeping: Store) 
     assert keeping.stats().payload_bytes == len(LARGE)
     with keeping.engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM lango_payload"))
-    assert "missing payload" in [finding.name for finding in keeping.examine()]
+    assert "missing payload" in [finding.name for finding in keeping.maintenance.examine()]
 
 
 def test_transaction_begun_before_a_payload_was_moved_cannot_delete_the_payload(
     make_postgres: MakeDatabase,
 ) -> None:
     postgres_url = make_postgres()
-    with Store(postgres_url, payloads=None) as plain:
+    with Store(postgres_url, payload_threshold=None) as plain:
         plain.create("k", messages=[message(LARGE), message("b")])
     with Store(postgres_url) as store:
         store.append_message("k", message(LARGE))
@@ -89,9 +89,9 @@ def test_transaction_begun_before_a_payload_was_moved_cannot_delete_the_payload(
         with engine.connect() as connection:
             host = store.using(connection).conversation("k")
             assert len(host.messages()) == 3
-            assert store.move_payloads() == 1
+            assert store.maintenance.move_payloads() == 1
             try:
-                host.delete_message(3)
+                host.edits.delete(3)
                 connection.commit()
             except DatabaseBusy:
                 connection.rollback()
@@ -102,9 +102,9 @@ def test_expire_deletes_messages_kept_for_an_old_change_but_not_for_a_later_chan
     keeping: Store, clock: Clock
 ) -> None:
     conversation = keeping.open("k", messages=messages(3))
-    conversation.delete_message(1)
+    conversation.edits.delete(1)
     clock.move(days=20)
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     clock.move(days=15)
     keeping.expire()
     assert [change.undo_until is None for change in conversation.versions.changes()] == [True, False]

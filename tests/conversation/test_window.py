@@ -15,9 +15,9 @@ from lango_store.window import (
     completion_budget,
     evict,
     fit,
+    last_within,
     legal_suffix,
     plan_eviction,
-    tail_within,
     tokens_of,
 )
 
@@ -62,7 +62,7 @@ def test_function_tokens_of_uses_the_counter_only_if_no_tokens_are_stored() -> N
         tokens_of,
         lambda uncounted: plan_eviction([uncounted], 1),
         lambda uncounted: fit([uncounted], 1),
-        lambda uncounted: tail_within([uncounted], 1),
+        lambda uncounted: last_within([uncounted], 1),
     ],
 )
 def test_message_without_tokens_raises_if_no_counter_is_given(call: Callable[[Message], object]) -> None:
@@ -115,13 +115,13 @@ def test_legal_suffix_refuses_a_negative_number() -> None:
 
 def test_function_tail_within_can_begin_the_tail_at_any_message() -> None:
     conversation = rows("u5 a5:c1 t0:c1 a3")
-    assert written(tail_within(conversation, 3)) == "t0:c1 a3"
-    assert written(tail_within(conversation, 12)) == "a5:c1 t0:c1 a3"
-    assert tail_within(conversation, 13) == conversation
-    assert tail_within(conversation, 2) == []
-    assert written(tail_within([message("ab"), message("c")], 2, count=lambda counted: len(counted.content))) == "c"
+    assert written(last_within(conversation, 3)) == "t0:c1 a3"
+    assert written(last_within(conversation, 12)) == "a5:c1 t0:c1 a3"
+    assert last_within(conversation, 13) == conversation
+    assert last_within(conversation, 2) == []
+    assert written(last_within([message("ab"), message("c")], 2, count=lambda counted: len(counted.content))) == "c"
     with pytest.raises(ValueError, match="max_tokens is -1"):
-        tail_within([], -1)
+        last_within([], -1)
 
 
 # Eviction

@@ -15,9 +15,9 @@ from lango_store.window import (
     answers,
     evict,
     fit,
+    last_within,
     legal_suffix,
     plan_eviction,
-    tail_within,
     tokens_of,
 )
 
@@ -161,7 +161,7 @@ def test_fit_meets_the_budget_or_evicts_everything_possible(conversation: list[M
 def test_tail_within_returns_the_longest_tail_that_fits_the_budget(
     conversation: list[Message], max_tokens: int
 ) -> None:
-    remaining = tail_within(conversation, max_tokens)
+    remaining = last_within(conversation, max_tokens)
     assert sum(map(tokens_of, remaining)) <= max_tokens
     start = len(conversation) - len(remaining)
     assert remaining == conversation[start:]

@@ -43,7 +43,7 @@ def test_writes_in_a_turn_extend_its_lease(either_store: Store, clock: Clock) ->
         begun = conversation.turns.in_progress()
         own = either_store.in_turn(turn).conversation("k")
         clock.move(seconds=1)
-        own.update_message(1, message("edited"))
+        own.edits.update(1, message("edited"))
         own.values.set({"a": 1})
         own.update(title="T")
         own.inbox.put(message("waiting"))

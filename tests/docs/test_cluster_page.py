@@ -48,7 +48,7 @@ def test_commands_on_the_cluster_page_distribute_a_store_and_add_workers(make_po
     say(url, *statements(ELSEWHERE, url))
     with Store(url) as store:
         assert store.count() == 20
-        assert {each.name for each in store.examine()} <= {"settings"}
+        assert {each.name for each in store.maintenance.examine()} <= {"settings"}
 
 
 def test_statements_on_the_cluster_page_store_a_tenant_on_one_worker(make_postgres: MakeDatabase) -> None:

@@ -120,7 +120,7 @@ def fill_and_check(script: str, url: str, other: str, path: str, folder: Path) -
         store.append_message("k", Message.user("And in Bergen?"))
         assert [hit.key for hit in store.search("bergen").items] == ["k"]
         assert [hit.key for hit in store.search("queue").items] == ["a fork"]
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
         assert schema.check(store.engine) == []
 
 

@@ -119,7 +119,7 @@ def test_search_index_of_an_archive_covers_later_purges(store: Store, cold: Path
 def test_session_archived_again_replaces_its_earlier_copy(store: Store, archive: str) -> None:
     store.create("k", messages=messages(3))
     for number in range(3):
-        store.conversation("k").delete_message(number + 1)
+        store.conversation("k").edits.delete(number + 1)
         store.append_message("k", message(f"new {number}"))
         before = store.conversation("k").messages()
         store.expire(created_before=ALL, archive=archive)

@@ -30,7 +30,7 @@ def test_redact_message_with_archive_redacts_the_store_and_the_archive(store: St
     schema.enable_search(f"sqlite:///{path}")
     store.restore(path, "k")
     assert traces(path, b"hunter2")
-    redacted = store.conversation("k").redact_message("b", reason="a password", archive=path)
+    redacted = store.conversation("k").edits.redact("b", reason="a password", archive=path)
     assert store.conversation("k").all_messages()[0] == redacted
     assert not traces(path, b"hunter2")
     store.delete("k")
@@ -44,11 +44,11 @@ def test_redaction_spares_the_archived_message_of_an_earlier_session_of_the_same
         store.create("k", messages=[message(word)])
         store.expire(older_than=NOW, archive=path)
     store.create("k", messages=[message("never archived")])
-    store.conversation("k").redact_message(1, archive=path)
+    store.conversation("k").edits.redact(1, archive=path)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, True)
     store.delete("k")
     store.restore(path, "k")
-    store.conversation("k").redact_message(1, archive=path)
+    store.conversation("k").edits.redact(1, archive=path)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (True, False)
 
 
@@ -60,7 +60,7 @@ def test_redaction_finds_the_copy_that_got_a_new_key(store: Store, path: Path) -
         inner.create("k", messages=[message("hunter3")])
         inner.expire(older_than=NOW, archive=path)
         connection.rollback()
-    store.conversation("k").redact_message(1, archive=path)
+    store.conversation("k").edits.redact(1, archive=path)
     assert (traces(path, b"hunter2") > 0, traces(path, b"hunter3") > 0) == (False, True)
 
 
@@ -68,9 +68,9 @@ def test_redaction_of_an_updated_message_also_redacts_the_archived_version(store
     store.create("k", messages=[message("hunter2", id="a", tokens=5), message("x", tokens=7)])
     store.expire(older_than=NOW, archive=path)
     store.restore(path, "k")
-    store.conversation("k").update_message(1, message("hunter2, corrected", id="b", role=MessageRole.SYSTEM))
+    store.conversation("k").edits.update(1, message("hunter2, corrected", id="b", role=MessageRole.SYSTEM))
     assert traces(path, b"hunter2")
-    redacted = store.conversation("k").redact_message(1, archive=path)
+    redacted = store.conversation("k").edits.redact(1, archive=path)
     assert (redacted.id, redacted.content) == ("b", "(redacted)")
     assert not traces(path, b"hunter2")
     store.delete("k")
@@ -80,23 +80,23 @@ def test_redaction_of_an_updated_message_also_redacts_the_archived_version(store
 def test_message_that_only_the_archive_has_can_be_redacted(store: Store, path: Path) -> None:
     store.create("k", messages=[message("hello"), message("hunter2", id="b")])
     store.expire(older_than=NOW, archive=path)
-    redacted = store.conversation("k").redact_message("b", archive=path)
+    redacted = store.conversation("k").edits.redact("b", archive=path)
     assert (redacted.seq, redacted.id, redacted.content) == (2, "b", "(redacted)")
     assert not traces(path, b"hunter2")
     for seq_or_id in (3, "c"):
         with pytest.raises(SessionNotFound):
-            store.conversation("k").redact_message(seq_or_id, archive=path)
+            store.conversation("k").edits.redact(seq_or_id, archive=path)
     store.create("k", messages=[message("a new session")])
     with pytest.raises(MessageNotFound):
-        store.conversation("k").redact_message("c", archive=path)
-    store.conversation("k").redact_message(1, archive=path)
+        store.conversation("k").edits.redact("c", archive=path)
+    store.conversation("k").edits.redact(1, archive=path)
     assert traces(path, b"hello")  # in the store's session, seq 1 is another message
 
 
 def test_nothing_is_redacted_if_the_archive_does_not_exist(store: Store, path: Path) -> None:
     store.create("k", messages=[message("hunter2")])
     with pytest.raises(InvalidFile, match="does not exist"):
-        store.conversation("k").redact_message(1, archive=path)
+        store.conversation("k").edits.redact(1, archive=path)
     assert store.conversation("k").messages()[0].content == "hunter2"
 
 
@@ -105,4 +105,4 @@ def test_redaction_in_an_expired_session_raises_session_expired(store: Store, cl
     store.create("k", ttl=timedelta(hours=1), messages=[message("hunter2")])
     clock.move(hours=2)
     with pytest.raises(SessionExpired, match="touch"):
-        store.conversation("k").redact_message(1, archive=path)
+        store.conversation("k").edits.redact(1, archive=path)

@@ -13,7 +13,7 @@ from support.databases import not_on_a_cluster
 from support.factories import messages
 from support.statements import watched
 
-from lango_store import ExpiryReport, LangoStoreError, SessionHeld, SessionNotFound, Store
+from lango_store import ExpiryReport, SessionHeld, SessionNotFound, Store
 from lango_store._services import lifecycle
 from lango_store.tables import SessionRow
 from lango_store.testing import Clock
@@ -85,7 +85,7 @@ def test_purge_reports_batches_of_only_referenced_sessions_and_raises_above_a_li
     store.expire(batch_size=1, on_batch=reported.append)
     assert [list(each.held) for each in reported] == [["held"], ["held", "z"]]
     monkeypatch.setattr(lifecycle, "_MAX_HELD", 1)
-    with pytest.raises(LangoStoreError, match="2 sessions cannot be deleted"):
+    with pytest.raises(SessionHeld, match="2 sessions are held by"):
         store.expire()
 
 

@@ -204,7 +204,7 @@ def test_save_detects_a_deleted_message_although_a_record_was_appended(
     talk(session)
     sessions.save(session)
     store.append_message(KEY, message("a record", role=MessageRole.RECORD))
-    store.conversation(KEY).delete_message(1)
+    store.conversation(KEY).edits.delete(1)
     session.add_message("user", "and now?")
     with pytest.raises(Conflict):
         sessions.save(session)

@@ -11,7 +11,7 @@ from support.drafts import given_format
 
 from lango_store import Store
 from lango_store.interchange import FORMATS
-from lango_store.interchange.draft import Draft
+from lango_store.interchange.draft import SessionDraft
 from lango_store.interchange.nanobot_lines import file_name
 from lango_store.testing import Clock
 
@@ -54,7 +54,7 @@ def file(tmp_path: Path) -> Callable[..., Path]:
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Make a file that a test format reads as these drafts."""
 
-    def make(*drafts: Draft) -> Path:
+    def make(*drafts: SessionDraft) -> Path:
         monkeypatch.setitem(FORMATS, "given", given_format(*drafts))
         path = tmp_path / "one.given"
         path.touch()

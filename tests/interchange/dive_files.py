@@ -7,14 +7,14 @@ from typing import Any
 
 from lango_store import Message
 from lango_store.interchange import dive
-from lango_store.interchange.draft import Draft
+from lango_store.interchange.draft import SessionDraft
 
 TIME = "2026-11-21T20:34:01.833901979Z"
 MOMENT = datetime(2026, 11, 21, 20, 34, 1, 833901, tzinfo=UTC)
 TEXT = [{"type": "text", "text": "hello"}]
 
 
-def read(path: Path) -> Draft:
+def read(path: Path) -> SessionDraft:
     (draft,) = dive.read(path, [])
     return draft
 
@@ -47,7 +47,7 @@ def dives(message: Message) -> dict[str, Any]:
     return ({"id": message.id} if message.id else {}) | {"role": message.role.value, "content": message.content}
 
 
-def window(draft: Draft) -> list[Message]:
+def window(draft: SessionDraft) -> list[Message]:
     """Return what Dive gives a model: the last compaction and what follows."""
     found: list[Message] = []
     for part in draft.parts:
@@ -55,7 +55,7 @@ def window(draft: Draft) -> list[Message]:
     return found
 
 
-def usage(draft: Draft) -> dict[str, int]:
+def usage(draft: SessionDraft) -> dict[str, int]:
     total = {"input_tokens": 0, "output_tokens": 0}
     for part in draft.parts:
         for name, value in (part.usage or {}).items():

@@ -96,12 +96,12 @@ def dumped(connection: sa.Connection, keys: Sequence[str]) -> Iterator[bytes]:
 
 
 def exported(store: Store) -> list[bytes]:
-    with store.context.snapshot() as connection:
+    with store._context.snapshot() as connection:
         return list(dumped(connection, [key for key, _ in transfer.heads(connection, "", 1000)]))
 
 
 def imported(store: Store, lines: Iterable[bytes]) -> list[Outcome]:
-    with store.context.transaction() as connection:
+    with store._context.transaction() as connection:
         found = load(connection, "backup.jsonl", lines)
         return [each for each in found if isinstance(each, Outcome)]
 
@@ -297,7 +297,7 @@ def test_export_and_import_never_hold_a_whole_long_session_in_memory(
     monkeypatch.setattr(pieces, "ROWS", 10)
 
     def copied(key: str) -> None:
-        with source.context.snapshot() as found, target.context.transaction() as writing:
+        with source._context.snapshot() as found, target._context.transaction() as writing:
             list(load(writing, "backup.jsonl", dumped(found, [key])))
 
     put(

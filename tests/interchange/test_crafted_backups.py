@@ -80,7 +80,7 @@ def every_method_works(store: Store) -> None:
         conversation.messages(last=1)
         assert len(conversation.turns.list()) == conversation.info().turn_count
         conversation.total_usage()
-        conversation.compactions()
+        conversation.turns.compactions()
         conversation.update(title="new")
         assert conversation.append_message(message("next")).seq > info.last_seq
         conversation.save_turn(messages(2), {"tokens": 1})
@@ -342,9 +342,9 @@ def test_deepest_storable_values_are_accepted(target: Store) -> None:
     for _ in range(199):
         deep = [deep]
     target.create("k", metadata={"deep": deep[0]}, messages=[message(deep, extra={"deep": deep[0]})])
-    with target.context.snapshot() as connection:
+    with target._context.snapshot() as connection:
         lines = [first_line(), *session_lines(connection, "k"), last_line(1)]
     target.delete("k")
-    with target.context.transaction() as writing:
+    with target._context.transaction() as writing:
         assert [each.state for each in load(writing, "backup", lines)] == ["imported"]
     assert json.loads(lines[0])["schema"] == SCHEMA_REVISION

@@ -18,7 +18,7 @@ from lango_store import MessageRole, Store, interchange
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import dive
 from lango_store.interchange.dive_fields import id_fault, id_of, key_of
-from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.source import lines_in
 
 FILES = [path for system in ("dive", "dive_first") for path in sorted((DATA / system).glob("*.jsonl"))]
@@ -43,7 +43,8 @@ def test_imported_session_has_the_title_messages_and_usage_that_dive_loads(path:
             assert [dives(message) for message in session.all_messages()] == (expected["all_messages"] or [])
         if "compaction_history" in expected:
             history = [
-                ([dives(message) for message in each.summary], each.replaced_messages) for each in session.compactions()
+                ([dives(message) for message in each.summary], each.replaced_messages)
+                for each in session.turns.compactions()
             ]
             told = expected["compaction_history"] or []
             assert history == [(each["summary"], len(each["replaced_messages"])) for each in told]
@@ -240,7 +241,7 @@ def test_import_refuses_an_id_that_dive_refuses(id: Any, tmp_path: Path) -> None
     ],
 )
 def test_key_that_is_not_a_valid_file_name_is_escaped_and_read_back(key: str, id: str, tmp_path: Path) -> None:
-    path = dive.write(Draft(key, [], forked_from=key), tmp_path)
+    path = dive.write(SessionDraft(key, [], forked_from=key), tmp_path)
     assert path == tmp_path / f"{id}.jsonl"
     assert (lines(path)[0]["data"]["id"], lines(path)[0]["data"]["forked_from"]) == (id, id)
     draft = read(path)
@@ -270,4 +271,4 @@ def test_id_that_is_not_a_valid_key_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidFile, match="key"):
             read(file(tmp_path, header(id=id)))
     with pytest.raises(InvalidKey, match="too long"):
-        dive.write(Draft("é" * 130, []), tmp_path)
+        dive.write(SessionDraft("é" * 130, []), tmp_path)

@@ -11,12 +11,12 @@ from support.paths import DATA
 
 from lango_store import Message, Store, ToolCall, interchange
 from lango_store.interchange import dive
-from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.draft import Part, SessionDraft
 
 
 def test_export_escapes_text_like_go(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]
-    draft = Draft("s", [Part([Message(role="user", content=content)])])
+    draft = SessionDraft("s", [Part([Message(role="user", content=content)])])
     text = dive.write(draft, tmp_path).read_text()
     assert r"\u003cb\u003e\u0026\u2028\u2029 \u0000 é \ud83d" in text
     assert ", " not in text
@@ -33,7 +33,7 @@ def test_messages_of_other_programs_are_exported_as_blocks(tmp_path: Path) -> No
         Message(role="assistant", content="so", tool_calls=[ToolCall(id="d", name="rm", arguments="not JSON")]),
         Message(role="user"),
     ]
-    out = dive.write(Draft("s", [Part(made, created_at=MOMENT)], created_at=MOMENT), tmp_path)
+    out = dive.write(SessionDraft("s", [Part(made, created_at=MOMENT)], created_at=MOMENT), tmp_path)
     events = [line["data"] for line in lines(out)[1:]]
     assert len({each["id"] for each in events}) == len(made)
     assert {each["timestamp"] for each in events} == {"2026-11-21T20:34:01.833901Z"}
@@ -99,7 +99,7 @@ def test_exported_compaction_comes_before_messages_appended_during_the_compactio
             Part(sent(13), first_seq=13),
         ]
 
-    draft = read(dive.write(Draft("s", stored()), tmp_path))
+    draft = read(dive.write(SessionDraft("s", stored()), tmp_path))
     told = [(part.kind, [message.content[0]["text"] for message in part.messages]) for part in draft.parts]
     assert told == [
         ("turn", ["1", "2"]),

@@ -205,7 +205,7 @@ def test_blocks_of_an_assistant_are_reduced_to_their_text(store: Store, lines: L
 
 
 def test_payloads_are_exported_as_whole_strings(store: Store, lines: Lines) -> None:
-    with Store(store.engine, payloads=10) as small:
+    with Store(store.engine, payload_threshold=10) as small:
         small.create("k", messages=[Message.user("x" * 5_000), ANSWER])
     (line,) = lines()
     assert line["messages"][0]["content"] == "x" * 5_000

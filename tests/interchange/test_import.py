@@ -135,7 +135,7 @@ def test_report_counts_imported_sessions_and_messages(opened: Store, given: Any)
     assert_sound(opened)
     session = opened.open("k")
     assert [each.content for each in session.messages()] == ["in short: a, b", "c"]
-    assert [(each.replaced_upto, len(each.summary)) for each in session.compactions()] == [(3, 1)]
+    assert [(each.replaced_upto, len(each.summary)) for each in session.turns.compactions()] == [(3, 1)]
     assert (session.info().turn_count, session.total_usage()) == (4, {"input_tokens": 8})
     assert session.save_turn([message("d")]).turn_no == 5
     with opened.engine.connect() as connection:
@@ -154,8 +154,8 @@ def test_imported_session_is_exported_unchanged(opened: Store, given: Any) -> No
     long = [Part(messages(700)), Part(messages(900), kind="turn", id="long"), Part(messages(2))]
     parts = [*long, Part([], kind="turn", id="none"), Part([message("sum")], kind="compaction"), Part(messages(1))]
     interchange.import_path(opened, given(draft("k", *parts, extra={"given": {"a": "\0"}})))
-    with opened.context.snapshot() as connection:
-        back = exporting.draft(connection, opened.context.now(connection), "k", "given")
+    with opened._context.snapshot() as connection:
+        back = exporting.draft(connection, opened._context.now(connection), "k", "given")
         found = [*back.parts]
     assert back.extra == {"given": {"a": "\0"}}
     assert [(part.kind, part.id, len(part.messages), part.first_seq, part.replaced_upto) for part in found] == [

@@ -16,13 +16,13 @@ from support.paths import DATA
 from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.errors import InvalidFile
 from lango_store.interchange import lango
-from lango_store.interchange.draft import Draft, Skipped
+from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.moments import nanoseconds
 
 FILE = DATA / "lango" / "lango.db"
 
 
-def read(path: Path) -> dict[str, Draft]:
+def read(path: Path) -> dict[str, SessionDraft]:
     return {draft.key: draft for draft in lango.read(path, [])}
 
 

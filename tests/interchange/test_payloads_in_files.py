@@ -23,7 +23,7 @@ OTHER = "y" * 5_000
 @pytest.fixture
 def target(make_database: MakeDatabase) -> Iterator[Store]:
     """Yield an empty store that keeps all strings of new messages in the rows."""
-    with Store(make_database(), payloads=None) as opened:
+    with Store(make_database(), payload_threshold=None) as opened:
         yield opened
 
 
@@ -140,9 +140,9 @@ def test_redaction_in_an_archive_removes_payloads_without_references(store: Stor
     store.expire(older_than=timedelta(0), archive=path)
     store.restore(path, "k")
     store.restore(path, "other")
-    store.conversation("other").redact_message(1, archive=path)
+    store.conversation("other").edits.redact(1, archive=path)
     assert part_of(OTHER) in path.read_bytes()  # of session k
-    store.conversation("k").redact_message(2, archive=path)
+    store.conversation("k").edits.redact(2, archive=path)
     assert part_of(OTHER) not in path.read_bytes()
     assert part_of(LARGE) in path.read_bytes()
     store.delete("k")

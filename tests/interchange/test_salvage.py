@@ -155,7 +155,7 @@ def test_salvage_recreates_lost_session_row(sound: Store, damaged_file: Path, ur
 @pytest.mark.slow
 def test_salvage_keeps_message_whose_payload_is_lost(make_sqlite: MakeDatabase, tmp_path: Path, url: str) -> None:
     file = Path(make_sqlite().removeprefix("sqlite:///"))
-    with Store(f"sqlite:///{file}", payloads=10) as source:
+    with Store(f"sqlite:///{file}", payload_threshold=10) as source:
         source.create("k", messages=[Message.user(["lost string", "kept string"]), Message.user("lost string")])
         with source.engine.begin() as connection:
             connection.exec_driver_sql("DELETE FROM lango_payload WHERE body = 'lost string'")

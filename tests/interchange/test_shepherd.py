@@ -16,13 +16,13 @@ from support.paths import DATA
 from lango_store import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import shepherd
-from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.draft import Part, SessionDraft
 
 FILE = DATA / "shepherd" / ".shepherd_session.openai.json"
 FILE_NAMES: dict[str, str] = json.loads((DATA / "shepherd" / "cases.json").read_text())["file_names"]
 
 
-def read(path: Path) -> Draft:
+def read(path: Path) -> SessionDraft:
     (draft,) = shepherd.read(path, [])
     return draft
 
@@ -154,7 +154,7 @@ def test_damaged_file_is_refused_and_not_changed(damage: Any, reason: str, tmp_p
 
 def test_key_too_long_for_file_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidKey, match="too long"):
-        shepherd.write(Draft("x" * 300, []), tmp_path)
+        shepherd.write(SessionDraft("x" * 300, []), tmp_path)
 
 
 def test_export_has_changes_made_after_import(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_messages_of_other_programs_are_exported_in_shepherd_format(tmp_path: Pa
         Message(role="assistant", content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
         Message(role="user", content={"a": 1}),
     ]
-    out = json.loads(shepherd.write(Draft("kernel", [Part(made)]), tmp_path).read_text())
+    out = json.loads(shepherd.write(SessionDraft("kernel", [Part(made)]), tmp_path).read_text())
     assert out == {
         "last_assistant_message_index": 3,
         "last_user_message_index": 4,

@@ -28,7 +28,7 @@ def target(make_database: MakeDatabase) -> Iterator[Store]:
 
 
 def sound(store: Store) -> bool:
-    return [finding for finding in store.examine() if finding.name != "settings"] == []
+    return [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
 
 
 def test_stored_backups_cover_every_migration_revision() -> None:

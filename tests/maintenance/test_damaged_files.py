@@ -70,7 +70,7 @@ def test_error_for_lost_page_names_salvage_command(damaged_file: Path) -> None:
         for error in errors:
             assert isinstance(error, DatabaseUnavailable)
             assert "lango-store copy --salvage" in str(error)
-        checks = [each for each in store.examine() if each.name == "check failed"]
+        checks = [each for each in store.maintenance.examine() if each.name == "check failed"]
         assert checks
         assert all("--salvage" in each.detail for each in checks)
 
@@ -84,7 +84,7 @@ def test_doctor_exits_1_for_damage_that_only_sqlite_itself_finds(damaged_file: P
     data[position] ^= 1
     damaged_file.write_bytes(data)
     with opened(damaged_file) as store:
-        assert {each.name for each in store.examine()} - {"settings"} == {"damaged file"}
+        assert {each.name for each in store.maintenance.examine()} - {"settings"} == {"damaged file"}
     done = run("doctor", "--url", f"sqlite:///{damaged_file}")
     assert done.returncode == 1
     assert "the file is damaged" in done.stdout
@@ -96,9 +96,12 @@ def test_interrupted_read_is_not_reported_as_damage(damaged_file: Path) -> None:
     cut = False
     sa.event.listen(engine, "connect", lambda driver, _: driver.set_progress_handler(lambda: cut, 1))
     store = Store(engine)
-    assert {each.name for each in store.examine()} <= {"settings"}
+    assert {each.name for each in store.maintenance.examine()} <= {"settings"}
     cut = True
-    for call in (store.examine, functools.partial(store.conversation("telegram:1").all_messages, damaged="return")):
+    for call in (
+        store.maintenance.examine,
+        functools.partial(store.conversation("telegram:1").all_messages, damaged="return"),
+    ):
         with pytest.raises(LangoStoreError, match="interrupted"):
             call()
     engine.dispose()
@@ -115,7 +118,7 @@ def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
         for key in (first, last):
             said("UPDATE lango_message SET role = 'nobody' WHERE session_key = ? AND seq = 1", damaged_file, key)
             said("UPDATE lango_session SET settings = '{' WHERE key = ?", damaged_file, key)
-        findings = store.examine()
+        findings = store.maintenance.examine()
         for name in ("unreadable session", "unreadable message"):
             assert [each.subject for each in findings if each.name == name] == [first, last]
         named = [each.detail for each in findings if each.name == "unreadable value"]
@@ -134,7 +137,7 @@ def test_reading_in_pages_raises_if_the_primary_key_index_is_out_of_order(
         assert data.count(entry) == 1
         data = data.replace(entry, b"\x04\x0f\x01\x01k" + bytes([1, seq]))
     path.write_bytes(data)
-    with opened(path) as store, store.context.snapshot() as connection:
+    with opened(path) as store, store._context.snapshot() as connection:
         page = paging.Pages(MESSAGE, [MESSAGE.c.seq])
         monkeypatch.setattr(paging, "ROWS", 64)
         with pytest.raises(DatabaseUnavailable, match="out of order"):
@@ -154,5 +157,5 @@ def test_examine_reports_unreadable_table_definitions(damaged_file: Path) -> Non
     assert data.count(b"indexix_lango_session_expires_at") == 1
     damaged_file.write_bytes(data.replace(b"indexix_lango_session_expires_at", b"INDEXix_lango_session_expires_at"))
     with opened(damaged_file) as store:
-        (failed,) = [each.detail for each in store.examine() if each.name == "check failed"]
+        (failed,) = [each.detail for each in store.maintenance.examine() if each.name == "check failed"]
     assert "the definitions of the tables cannot be read" in failed

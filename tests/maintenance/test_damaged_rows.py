@@ -34,7 +34,7 @@ def test_invalid_utf8_is_reported_and_other_messages_are_readable(damaged_file: 
         assert damaged == {2: "content", 4: "text", 5: "author", 8: "id", 9: "created_at"}
         with pytest.raises(DamagedMessage, match=r"message 2 .*content: is not UTF-8"):
             store.conversation("telegram:1").all_messages()
-        named = [each for each in store.examine() if each.name == "unreadable message"]
+        named = [each for each in store.maintenance.examine() if each.name == "unreadable message"]
         assert len(named) == 5 * SESSIONS
 
 
@@ -95,7 +95,9 @@ def test_examine_names_rows_whose_key_is_not_text(damaged_file: Path) -> None:
     said("UPDATE lango_session SET key = x'ff01' WHERE key = 'telegram:19'", damaged_file)
     said("UPDATE lango_shared_value SET scope = x'7a' WHERE scope = 'user 0' AND name = 'telegram:0'", damaged_file)
     with opened(damaged_file) as store:
-        found = [(each.name, each.subject) for each in store.examine() if each.name.startswith("unreadable")]
+        found = [
+            (each.name, each.subject) for each in store.maintenance.examine() if each.name.startswith("unreadable")
+        ]
     assert found == [
         ("unreadable session", repr(b"\xff\1")),
         ("unreadable message", repr(b"\xff\0")),
@@ -150,5 +152,5 @@ def test_delete_message_counts_tokens_that_are_not_a_number_as_zero(damaged_file
     with opened(damaged_file) as store:
         store.create("k", messages=[message(tokens=5), message(tokens=3)])
         said("UPDATE lango_message SET tokens = '7x' WHERE session_key = 'k' AND seq = 1", damaged_file)
-        store.conversation("k").delete_message(1)
+        store.conversation("k").edits.delete(1)
         assert store.conversation("k").info().token_count == 8

@@ -32,7 +32,7 @@ def spoil(url: str, *statements: str) -> None:
 
 
 def findings(store: Store, *, repair: bool = False) -> list[Finding]:
-    return [finding for finding in store.examine(repair=repair) if finding.name != "settings"]
+    return [finding for finding in store.maintenance.examine(repair=repair) if finding.name != "settings"]
 
 
 def test_doctor_finds_nothing_in_sound_turns(talked: Store) -> None:

@@ -85,7 +85,9 @@ def test_doctor_names_server_settings_that_can_lose_rows(make_postgres: MakeData
     with engine.connect() as connection:
         names = ("fsync", "full_page_writes", "synchronous_commit", "autovacuum")
         off = {name for name in names if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off"}
-    told = {each.detail.split(" is off: ")[0] for each in Store(engine).examine() if " is off: " in each.detail}
+    told = {
+        each.detail.split(" is off: ")[0] for each in Store(engine).maintenance.examine() if " is off: " in each.detail
+    }
     assert told == off >= {"synchronous_commit"}
     engine.dispose()
 
@@ -104,11 +106,11 @@ def test_doctor_names_a_changed_collation_library(make_postgres: MakeDatabase, a
     schema.upgrade(url)
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with Store(url) as store, engine.connect() as connection:
-        (finding,) = [each for each in store.examine() if "collation" in each.detail]
+        (finding,) = [each for each in store.maintenance.examine() if "collation" in each.detail]
         assert finding.name == "settings"
         for statement in finding.remedy.rstrip(";").split(";"):
             connection.exec_driver_sql(statement)
-        assert [each for each in store.examine() if "collation" in each.detail] == []
+        assert [each for each in store.maintenance.examine() if "collation" in each.detail] == []
     engine.dispose()
 
 
@@ -116,7 +118,7 @@ def test_doctor_names_a_changed_collation_library(make_postgres: MakeDatabase, a
 @not_on_a_cluster("Citus has no triggers on distributed tables")
 def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
     eat(filled.engine, "DELETE", "lango_turn")
-    (finding,) = [finding for finding in filled.examine() if finding.name == "trigger"]
+    (finding,) = [finding for finding in filled.maintenance.examine() if finding.name == "trigger"]
     assert finding.subject.lower() == "eats_delete"
     assert "lango_turn" in finding.detail
 
@@ -125,7 +127,7 @@ def test_doctor_names_triggers_on_tables_of_the_store(filled: Store) -> None:
 def test_doctor_finds_nothing_in_a_used_store(filled: Store) -> None:
     filled.conversation("chat:9").truncate(after=3)
     filled.conversation("chat:7").clear()
-    assert [finding for finding in filled.examine() if finding.name != "settings"] == []
+    assert [finding for finding in filled.maintenance.examine() if finding.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -152,7 +154,7 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
             connection.exec_driver_sql("ALTER TABLE lango_message ENABLE TRIGGER ALL")
         connection.commit()
     engine.dispose()
-    found = [finding for finding in filled.examine() if finding.name != "settings"]
+    found = [finding for finding in filled.maintenance.examine() if finding.name != "settings"]
     assert sorted((finding.name, finding.subject) for finding in found) == [
         ("missing index", "ix_lango_session_updated_at"),
         ("orphans", "lango_message"),
@@ -163,10 +165,10 @@ def test_doctor_finds_and_repairs_damage(filled: Store, url: str) -> None:
         ("wrong counters", "chat:6"),
     ]
     assert all(finding.remedy for finding in found)
-    repaired = [finding for finding in filled.examine(repair=True) if finding.name != "settings"]
+    repaired = [finding for finding in filled.maintenance.examine(repair=True) if finding.name != "settings"]
     unreadable = ["unreadable session", "unreadable message"]
     assert [finding.name for finding in repaired if not finding.repaired] == unreadable
-    assert [finding.name for finding in filled.examine() if finding.name != "settings"] == unreadable
+    assert [finding.name for finding in filled.maintenance.examine() if finding.name != "settings"] == unreadable
     with Store(url) as store:
         assert store.append_message("chat:5", message()).seq == 7
 
@@ -184,7 +186,7 @@ def test_doctor_finds_ids_that_a_damaged_index_let_in_twice(undistributed: str) 
             connection.exec_driver_sql(f"UPDATE pg_index SET indoption = '3 3' WHERE indexrelid = {index}")
         engine.dispose()
         store.conversation("k").append_messages(new)
-        (finding,) = [each for each in store.examine(repair=True) if each.name == "repeated id"]
+        (finding,) = [each for each in store.maintenance.examine(repair=True) if each.name == "repeated id"]
         assert (finding.subject, finding.repaired) == ("k", False)
         assert "50 ids are stored more than once in lango_message" in finding.detail
     engine.dispose()
@@ -197,13 +199,13 @@ def test_index_of_ids_can_be_created_after_the_remedy_for_repeated_ids(store: St
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP INDEX uq_lango_message_id")
         connection.exec_driver_sql("UPDATE lango_message SET id = 'a' WHERE seq = 2")
-    found = [each for each in store.examine(repair=True) if each.name != "settings"]
+    found = [each for each in store.maintenance.examine(repair=True) if each.name != "settings"]
     assert [(each.name, each.repaired) for each in found] == [("missing index", False), ("repeated id", False)]
     assert "1 ids are stored more than once in lango_message, such as 'a'" in found[1].detail
     with store.engine.begin() as connection:  # the remedy
         connection.exec_driver_sql("UPDATE lango_message SET id = NULL WHERE seq = 2")
-    assert [each.repaired for each in store.examine(repair=True) if each.name != "settings"] == [True]
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each.repaired for each in store.maintenance.examine(repair=True) if each.name != "settings"] == [True]
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -212,9 +214,9 @@ def test_doctor_recounts_counters_of_wrong_type(make_sqlite: MakeDatabase) -> No
         store.create("k", messages=messages(3))
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_session SET message_count = x'33', last_seq = 'many'")
-        (detail,) = [each.detail for each in store.examine(repair=True) if each.name == "wrong counters"]
+        (detail,) = [each.detail for each in store.maintenance.examine(repair=True) if each.name == "wrong counters"]
         assert "message_count is b'3', its rows say 3; last_seq is many, its rows say 3" in detail
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
         assert store.append_message("k", message()).seq == 4
 
 
@@ -224,7 +226,7 @@ def test_doctor_never_sets_a_counter_to_a_value_that_is_not_a_number(make_sqlite
         with store.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_message SET seq = 'x' WHERE seq = 3")
         before = store.conversation("k").info()
-        found = store.examine(repair=True)
+        found = store.maintenance.examine(repair=True)
         assert {each.name for each in found} - {"settings"} == {"wrong counters", "unreadable message"}
         assert not any(each.repaired for each in found)
         assert ["could not be repaired" in each.remedy for each in found if each.name == "wrong counters"] == [True]
@@ -233,7 +235,7 @@ def test_doctor_never_sets_a_counter_to_a_value_that_is_not_a_number(make_sqlite
 
 DOINGS: dict[str, Callable[[Store], object]] = {
     "deleted": lambda store: store.delete("k"),
-    "mended": lambda store: store.examine(repair=True),
+    "mended": lambda store: store.maintenance.examine(repair=True),
 }
 
 
@@ -252,10 +254,10 @@ def test_repair_tolerates_a_session_that_is_deleted_or_repaired_meanwhile(
         revision = other.create("k", messages=messages(3)).revision
         with other.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
-        (found,) = [each for each in store.examine(repair=True) if each.name == "wrong counters"]
+        (found,) = [each for each in store.maintenance.examine(repair=True) if each.name == "wrong counters"]
         assert [info.revision for info in other.iter_sessions()] == ([revision + 1] if found.repaired else [])
         assert found.repaired or found.remedy.startswith("could not be repaired")
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -264,7 +266,7 @@ def test_doctor_does_not_confuse_summaries_of_two_sessions(store: Store) -> None
         store.create(key, messages=messages(count))
         store.conversation(key).compact(lambda _: [message("summary")])
     store.conversation("b").compact(lambda _: [message("another")])
-    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+    assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -275,12 +277,12 @@ def test_repair_waits_for_writes_to_the_session(make_postgres: MakeDatabase) -> 
             connection.exec_driver_sql("UPDATE lango_session SET message_count = 9")
         store.using(host).conversation("k").append_messages(messages(2))
         revision = store.using(host).conversation("k").info().revision
-        repairing = pool.submit(store.examine, repair=True)
+        repairing = pool.submit(store.maintenance.examine, repair=True)
         until_one_waits(store.engine)
         host.commit()
         (found,) = [each for each in repairing.result() if each.name != "settings"]
         assert (found.name, found.repaired) == ("wrong counters", True)
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
         assert store.conversation("k").info().revision == revision + 1
 
 
@@ -290,7 +292,7 @@ def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> N
     with Store(engine) as store, engine.connect() as holder:
         store.create("k", messages=messages(3))
         holder.exec_driver_sql("LOCK TABLE lango_session, lango_message IN ACCESS EXCLUSIVE MODE")
-        reasons = [each.detail for each in store.examine() if each.name == "check failed"]
+        reasons = [each.detail for each in store.maintenance.examine() if each.name == "check failed"]
         assert len(reasons) == 9  # all checks of these tables
         assert {"lock timeout" in reason for reason in reasons} == {True}
     engine.dispose()
@@ -299,7 +301,7 @@ def test_doctor_reports_the_reason_of_each_failed_check(undistributed: str) -> N
 def test_doctor_reports_missing_tables(store: Store) -> None:
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE lango_turn")
-    (finding,) = store.examine(repair=True)
+    (finding,) = store.maintenance.examine(repair=True)
     assert (finding.name, finding.repaired) == ("schema", False)
     assert "lango_turn" in finding.detail
 
@@ -310,7 +312,7 @@ def test_examine_names_unreadable_shared_values_in_order_of_names(store: Store) 
     number = "1" * 5_000  # more digits than Python parses
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
-    named = [each.detail.split(" of ")[0] for each in store.examine() if each.name == "unreadable value"]
+    named = [each.detail.split(" of ")[0] for each in store.maintenance.examine() if each.name == "unreadable value"]
     assert named == ["value 'a'", "value 'd'", "value 'e'"]
 
 
@@ -323,7 +325,7 @@ def test_examine_names_unreadable_sessions_and_messages_in_order_of_keys(undistr
         with engine.begin() as connection:
             connection.exec_driver_sql("UPDATE lango_message SET role = 'weird' WHERE session_key IN ('a', 'd')")
             connection.exec_driver_sql("UPDATE lango_session SET settings = '[1]' WHERE key IN ('a', 'd')")
-        found = store.examine()
+        found = store.maintenance.examine()
         assert [each.subject for each in found if each.name == "unreadable message"] == list("aaaddd")
         assert [each.subject for each in found if each.name == "unreadable session"] == list("ad")
     engine.dispose()
@@ -344,7 +346,7 @@ def waiting(store: Store) -> Store:
 
 @pytest.mark.slow
 def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> None:
-    assert [finding for finding in waiting.examine() if finding.name != "settings"] == []
+    assert [finding for finding in waiting.maintenance.examine() if finding.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -364,7 +366,7 @@ def test_doctor_finds_no_fault_in_sound_drafts_and_inboxes(waiting: Store) -> No
 def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str, fact: str) -> None:
     with waiting.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {change} WHERE session_key = 'b' AND n = 2")
-    (finding,) = [each for each in waiting.examine(repair=True) if each.name != "settings"]
+    (finding,) = [each for each in waiting.maintenance.examine(repair=True) if each.name != "settings"]
     assert (finding.name, finding.subject, finding.repaired) == (
         "unreadable draft, inbox, call or suspension",
         "b",
@@ -375,7 +377,7 @@ def test_doctor_names_damaged_row_of_draft_or_inbox(waiting: Store, change: str,
     assert change.partition(" ")[0] in finding.remedy
     with waiting.engine.begin() as connection:  # what the remedy says
         connection.exec_driver_sql(f"DELETE FROM {change.partition(' ')[0]} WHERE session_key = 'b' AND n = 2")
-    assert [each for each in waiting.examine() if each.name != "settings"] == []
+    assert [each for each in waiting.maintenance.examine() if each.name != "settings"] == []
 
 
 @pytest.mark.slow
@@ -393,10 +395,10 @@ def test_doctor_names_damaged_row_of_call_or_suspension(store: Store, change: st
     conversation.append_message(Message.assistant(tool_calls=[ToolCall(id="", name="f")]))
     conversation.calls.begin(1, 0)
     conversation.suspensions.create([(1, 0)], state="x")
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {change}")
-    (finding,) = [each for each in store.examine() if each.name != "settings"]
+    (finding,) = [each for each in store.maintenance.examine() if each.name != "settings"]
     assert (finding.name, finding.subject) == ("unreadable draft, inbox, call or suspension", "k")
     assert fact in finding.detail
 

@@ -27,7 +27,7 @@ def test_downgrade_is_refused_until_payloads_are_moved_back(url: str) -> None:
         with pytest.raises(LangoStoreError, match="lango-store payloads move --back"):
             schema.downgrade(url, BEFORE_PAYLOADS)
         assert [each.content for each in store.conversation("k").messages()] == [LARGE, "short"]
-        assert store.move_payloads(larger_than=None) == 1
+        assert store.maintenance.move_payloads(threshold=None) == 1
         assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
         assert read_with_sql(store) == [LARGE, "short"]
         assert schema.features(url) == []
@@ -37,7 +37,7 @@ def test_downgrade_drops_payloads_of_removed_messages(url: str) -> None:
     with Store(url, keep_removed=timedelta(days=1)) as store:
         store.create("k", messages=[message(LARGE), message("y" * 5_000)])
         store.conversation("k").pop_message()
-        assert store.move_payloads(larger_than=None) == 1
+        assert store.maintenance.move_payloads(threshold=None) == 1
         assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS
         assert read_with_sql(store) == [LARGE]
 

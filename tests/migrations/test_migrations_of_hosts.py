@@ -203,7 +203,7 @@ def test_upgrades_of_several_databases_can_run_in_threads(make_database: MakeDat
 
 
 def wrong(store: Store) -> list[str]:
-    return [finding.detail for finding in store.examine() if finding.name != "settings"]
+    return [finding.detail for finding in store.maintenance.examine() if finding.name != "settings"]
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def begin_and_leave(store: Store) -> None:
 
 def replace_and_take_back(store: Store) -> None:
     """Replace a message, undo this, and redo it."""
-    conversation = Store(store.engine, clock=store.context.clock_time, keep_removed=DAY).conversation("k")
+    conversation = Store(store.engine, clock=store._context.clock_time, keep_removed=DAY).conversation("k")
     conversation.append_messages([message()], replace_after=1)
     assert conversation.versions.undo()
     assert conversation.versions.redo()
@@ -101,7 +101,7 @@ METHODS: dict[str, Callable[[Store], Any]] = {
     "shared values": lambda store: store.shared_values("shared").set({"b": 2}),
     "turn": begin_and_leave,
     "enqueue": lambda store: store.conversation("k").inbox.put(message()),
-    "redact": lambda store: store.conversation("k").redact_message(2),
+    "redact": lambda store: store.conversation("k").edits.redact(2),
     "undo": replace_and_take_back,
     "cut": lambda store: store.conversation("k").truncate(after=0),
     "fork": lambda store: store.conversation("k").fork(),
@@ -118,7 +118,7 @@ READS: dict[str, Callable[[Store], Any]] = {
     "open turns": lambda store: store.turns.in_progress(),
     "history": lambda store: store.conversation("k").history(last=5),
     "stats": lambda store: store.stats(),
-    "doctor": lambda store: store.examine(),
+    "doctor": lambda store: store.maintenance.examine(),
     "what a purge would take": lambda store: store.expire(dry_run=True),
 }
 
@@ -162,7 +162,7 @@ def test_purge_role_can_delete_and_archive_but_not_write_messages(
 ) -> None:
     talked(database.url("app"), clock())
     with Store(database.url("app"), clock=lambda: clock() - 2 * DAY, keep_removed=DAY) as store:
-        store.conversation("k").update_message(2, message("shorter"))
+        store.conversation("k").edits.update(2, message("shorter"))
         store.conversation("k").truncate(after=0)
     with Store(database.url("purge"), clock=clock) as store:
         assert refused(store, READS) == set()
@@ -203,7 +203,7 @@ def test_only_roles_with_grants_on_the_search_index_can_search(database: Databas
     for role in ("app", "reader"):
         with Store(database.url(role), clock=clock) as store:
             assert [hit.key for hit in store.search("oslo").items] == ["k"]
-            assert [finding for finding in store.examine() if finding.name != "settings"] == []
+            assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
     with Store(database.url("purge"), clock=clock) as store:
         assert store.expire().sessions == 1
 
@@ -220,7 +220,7 @@ def test_row_level_security_policies_separate_tenants_that_share_a_role(database
             store.append_message(f"{name}/2", message(id="a"), create=True)
             conversation = store.conversation(f"{name}/1")
             conversation.save_turn(messages(2), {"tokens": 1}, id="t")
-            conversation.update_message(1, message("edited"))
+            conversation.edits.update(1, message("edited"))
             store.append_message(f"{name}/2", message(LARGE))
             conversation.truncate(after=3)
             conversation.fork(f"{name}/fork")
@@ -285,13 +285,13 @@ def test_policies_on_the_search_index_let_tenants_index_and_search_only_their_ow
         for name in names:
             tenant.set(name)
             assert entries() == {"lango_search": {name}, "lango_search_queue": set()}
-            store.conversation(f"{name}/1").redact_message(2)
+            store.conversation(f"{name}/1").edits.redact(2)
         assert hits(store, "annword") == [[], []]
         tenant.set("ann")
         assert store.delete("ann/1")
         assert hits(store, "oslo") == [[], ["bob/1"]]
     with Store(owner) as store:
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
         assert schema.search_status(owner).indexed == 2
     engine.dispose()
     owner.dispose()
@@ -323,7 +323,7 @@ def test_functions_and_operators_created_by_another_role_are_never_called(databa
 def test_doctor_names_roles_that_may_create_in_schema(database: Database) -> None:
     def remedies() -> list[str]:
         with Store(database.url("reader")) as store:
-            found = [each for each in store.examine() if "may create in schema public" in each.detail]
+            found = [each for each in store.maintenance.examine() if "may create in schema public" in each.detail]
         return [each.remedy.replace(database.name, "agents") for each in found]
 
     assert remedies() == []

@@ -41,7 +41,7 @@ def test_upgrade_without_a_recorded_revision_names_the_revision_to_stamp(empty_u
 CALLS: list[Callable[[sa.Engine], object]] = [
     schema.upgrade,
     lambda engine: Store(engine).count(),
-    lambda engine: Store(engine).examine(),
+    lambda engine: Store(engine).maintenance.examine(),
     lambda engine: Store(engine, migrate=True).ping(),
 ]
 

@@ -197,7 +197,7 @@ def test_search_finds_words_in_content_of_any_form(searched: Store) -> None:
     seqs = [each.seq for each in searched.create("a", messages=[message(each) for each in CONTENTS]).messages]
     assert [seq for _, seq in found(searched, "oslo")] == seqs
     for seq in seqs:
-        searched.conversation("a").update_message(seq, message("bergen"))
+        searched.conversation("a").edits.update(seq, message("bergen"))
     assert found(searched, "oslo") == []
 
 
@@ -285,9 +285,9 @@ def test_search_finds_no_expired_session(searched: Store, clock: Clock) -> None:
 def test_search_finds_messages_only_by_their_current_text(searched: Store, url: str, clock: Clock) -> None:
     searched.create("a", messages=[message(f"oslo {number}", id=f"m{number}") for number in range(10)])
     assert len(found(searched, "oslo")) == 10
-    searched.conversation("a").update_message(1, message("bergen"))
-    searched.conversation("a").redact_message(2)
-    searched.conversation("a").delete_message(3)
+    searched.conversation("a").edits.update(1, message("bergen"))
+    searched.conversation("a").edits.redact(2)
+    searched.conversation("a").edits.delete(3)
     searched.conversation("a").pop_message()
     searched.conversation("a").append_messages([message("oslo again", id="new")], replace_after=6)
     assert found(searched, "oslo") == [("a", 4), ("a", 5), ("a", 6), ("a", searched.conversation("a").info().last_seq)]
@@ -329,7 +329,7 @@ def test_search_in_callers_transaction_does_not_drain_the_queue(searched: Store)
     with searched.engine.begin() as connection:
         bound = searched.using(connection)
         bound.append_message("a", message("oslo"))
-        bound.conversation("a").redact_message(1)
+        bound.conversation("a").edits.redact(1)
         page = bound.search("oslo")
         assert ([hit.seq for hit in page.items], page.waiting) == ([2], 2)
     assert found(searched, "oslo") == [("a", 2), ("a", 3)]

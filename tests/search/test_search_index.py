@@ -231,7 +231,7 @@ def test_damaged_index_makes_only_searches_fail_and_can_be_rebuilt(
         seq += 1
         assert filled.append_message("chat:0", message("oslo, still there")).seq == seq, damage
         assert filled.conversation("chat:1").pop_message(), damage
-        filled.conversation("chat:2").redact_message(1)
+        filled.conversation("chat:2").edits.redact(1)
         filled.expire()
         if damage not in UNNOTICED:
             assert "search rebuild" in caplog.text, damage
@@ -298,7 +298,7 @@ def test_locked_index_is_not_reported_as_damaged(make_postgres: MakeDatabase) ->
     schema.enable_search(url)
     with Store(url) as store, store.engine.connect() as holder:
         holder.exec_driver_sql("LOCK TABLE lango_search IN ACCESS EXCLUSIVE MODE")
-        assert "check failed" in {each.name for each in store.examine()}
+        assert "check failed" in {each.name for each in store.maintenance.examine()}
         assert findings(store) == []
 
 

@@ -61,8 +61,8 @@ def test_snippet_is_cut_from_the_payload(searched: Store, words: str) -> None:
 
 def test_search_finds_the_same_messages_after_payloads_are_moved(searched: Store) -> None:
     store_messages(searched)
-    for larger_than in (None, 4_096, None):
-        assert searched.move_payloads(larger_than=larger_than) == 5
+    for threshold in (None, 4_096, None):
+        assert searched.maintenance.move_payloads(threshold=threshold) == 5
         for words, seqs in FOUND.items():
             assert found(searched, words) == [("k", seq) for seq in seqs], words
         assert findings(searched) == []
@@ -72,8 +72,8 @@ def test_search_finds_only_the_new_words_of_an_edited_payload(searched: Store) -
     store_messages(searched)
     assert found(searched, "oslo") == [("k", 1), ("k", 5)]
     conversation = searched.conversation("k")
-    conversation.update_message(1, message(f"stavanger {FILLER}"))
-    conversation.redact_message(2)
+    conversation.edits.update(1, message(f"stavanger {FILLER}"))
+    conversation.edits.redact(2)
     assert (found(searched, "stavanger"), found(searched, "oslo")) == ([("k", 1)], [("k", 5)])
     assert found(searched, "bergen") == []
     conversation.compact(lambda _: summary(f"ålesund {FILLER}"), discard=True)

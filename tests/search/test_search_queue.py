@@ -54,9 +54,9 @@ def test_search_before_the_queue_is_drained_finds_no_removed_or_changed_text(
     assert len(found(store, "oslo")) == 4
     monkeypatch.setattr("lango_store._services.searching._MAX_DRAINED", 0)
     monkeypatch.setattr("lango_store._services.searching.drain", lambda *_, **__: None)
-    store.conversation("a").update_message(1, message("bergen"))
-    store.conversation("a").redact_message(2)
-    store.conversation("a").delete_message(3)
+    store.conversation("a").edits.update(1, message("bergen"))
+    store.conversation("a").edits.redact(2)
+    store.conversation("a").edits.delete(3)
     assert waiting(store) == 3
     assert found(store, "oslo") == [("a", 4)]
     assert found(store, "two") == []
@@ -110,16 +110,16 @@ def test_search_in_callers_transaction_takes_no_lock(indexed: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["update_message", "delete_message"])
+@pytest.mark.parametrize("change", ["edits.update", "edits.delete"])
 def test_change_that_commits_after_the_queue_was_drained_affects_the_next_search(indexed: Store, change: str) -> None:
     indexed.create("a", messages=[message("oslo"), message("weather")])
     with indexed.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         connection.exec_driver_sql("SELECT count(*) FROM lango_message")
         bound = indexed.using(connection)
-        if change == "update_message":
-            bound.conversation("a").update_message(1, message("bergen"))
+        if change == "edits.update":
+            bound.conversation("a").edits.update(1, message("bergen"))
         else:
-            bound.conversation("a").delete_message(1)
+            bound.conversation("a").edits.delete(1)
         assert found(indexed, "oslo") == [("a", 1)]
         connection.commit()
     assert (found(indexed, "oslo"), found(indexed, "weather")) == ([], [("a", 2)])
@@ -160,10 +160,10 @@ def test_redacted_words_leave_the_sqlite_file_at_once_and_deleted_words_at_the_n
         for key, word in (("one", "secretone"), ("two", "secrettwo"), ("three", "secretthree")):
             store.create(key, messages=[*messages(30), message(word)])
         store.search("hello")
-        store.conversation("one").redact_message(31)
+        store.conversation("one").edits.redact(31)
         assert [is_in_file(path, word) for word in ("secretone", "secrettwo")] == [False, True]
         store.conversation("two").truncate(after=5)
-        store.conversation("three").update_message(31, message("nothing"))
+        store.conversation("three").edits.update(31, message("nothing"))
         for key in ("one", "two", "three"):
             store.touch(key, ttl=timedelta(microseconds=1))
         store.expire()
@@ -178,7 +178,7 @@ def test_redaction_removes_words_from_the_postgresql_index_at_once(make_postgres
     with Store(url) as store:
         store.create("a", messages=[message("secret"), message("other")])
         assert found(store, "secret") == [("a", 1)]
-        store.conversation("a").redact_message(1)
+        store.conversation("a").edits.redact(1)
         with store.engine.connect() as connection:
             entries = connection.exec_driver_sql("SELECT seq, entry::text FROM lango_search ORDER BY seq").all()
         assert entries == [(1, "'redacted':1A"), (2, "'other':1A")]
@@ -212,7 +212,7 @@ def test_deleted_word_stays_in_the_files_of_the_postgresql_index_until_it_is_reb
     with Store(url) as store:
         store.create("a", messages=[message("secretword"), message("other")])
         assert found(store, "secretword") == [("a", 1)]
-        store.conversation("a").redact_message(1)
+        store.conversation("a").edits.redact(1)
         store.delete("a")
         assert is_in_index_files(url, "secretword")  # GIN never removes a word, even after VACUUM
         rebuild(store.engine)

@@ -68,7 +68,7 @@ def execute(url: str, statement: str) -> None:
 def faults(store: Store) -> list[str]:
     """Return what `db check`, `search status` and `doctor` report about the index."""
     reason = schema.search_status(store.engine).reason
-    remedies = [f"{each.detail}: {each.remedy}" for each in store.examine() if each.name == "search index"]
+    remedies = [f"{each.detail}: {each.remedy}" for each in store.maintenance.examine() if each.name == "search index"]
     return [*schema.check(store.engine), *([] if reason is None else [reason]), *remedies]
 
 

@@ -25,7 +25,7 @@ from lango_store import AsyncStore, Conversation, PendingCompaction, Store, Stor
 from lango_store.aio import AsyncPart, StoreOptions
 from lango_store.testing import Clock
 
-SYNC_ONLY = {"context", "key", "snapshot", "transaction", "using"}
+SYNC_ONLY = {"key", "snapshot", "transaction", "using"}
 REWRITTEN = {"begin", "begin_compaction", "close", "compact", "work"}
 ASYNC_ONLY = {"run_sync", "threads"}
 

@@ -26,7 +26,7 @@ FIELDS: dict[str, Any] = {"agent_id": "a", "user_id": "u", "title": "T", "model"
 
 
 def problems(store: Store) -> list[Any]:
-    return [each for each in store.examine() if each.name != "settings"]
+    return [each for each in store.maintenance.examine() if each.name != "settings"]
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_filter_with_nul_or_surrogate_is_refused(store: Store, name: str, text: 
 
 LONG_ARGUMENTS: dict[str, Callable[[Store], object]] = {
     "key": lambda store: store.get("k" * 512),
-    "id": lambda store: store.conversation("s").delete_message("i" * 512),
+    "id": lambda store: store.conversation("s").edits.delete("i" * 512),
     "order": lambda store: store.list_sessions(order="o" * 100_000),  # type: ignore[arg-type]
     "position": lambda store: store.at("p" * 100_000),
     "role": lambda store: store.append_message("s", message(role="user").model_copy(update={"role": "r" * 100_000})),
@@ -149,7 +149,7 @@ def test_value_that_is_not_an_int_is_refused(store: Store, call: Callable[[Any],
         ("limit", lambda store, value: store.expire(older_than=timedelta(0), limit=value)),
         ("page_size", lambda store, value: list(store.iter_sessions(page_size=value))),
         ("page_size", lambda store, value: list(store.conversation("k").iter_messages(page_size=value))),
-        ("larger_than", lambda store, value: store.move_payloads(larger_than=value)),
+        ("threshold", lambda store, value: store.maintenance.move_payloads(threshold=value)),
         ("after", lambda store, value: store.conversation("k").versions.changes(after=value)),
         ("step", lambda store, value: store.conversation("k").history(last=2, step=value)),
         ("step_tokens", lambda store, value: store.conversation("k").history(max_tokens=9, step_tokens=value)),

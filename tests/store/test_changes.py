@@ -14,7 +14,7 @@ from lango_store import Conversation, MessageNotFound, Store
 from lango_store._operations.binds import CHANGE
 from lango_store.interchange import export, import_path
 from lango_store.interchange.copying import copy
-from lango_store.interchange.draft import Draft, Part
+from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.importing import import_draft
 from lango_store.testing import Clock
 
@@ -24,9 +24,9 @@ CHANGES: dict[str, tuple[Callable[[Conversation], object], tuple[str, int]]] = {
     "clear": (lambda c: c.clear(), ("clear", 0)),
     "clear with keep_system": (lambda c: c.clear(keep_system=True), ("clear", 0)),
     "pop": (lambda c: c.pop_message(), ("pop", 4)),
-    "delete": (lambda c: c.delete_message(2), ("delete", 2)),
-    "update": (lambda c: c.update_message(3, message("new")), ("update", 3)),
-    "redact": (lambda c: c.redact_message(3), ("redact", 3)),
+    "delete": (lambda c: c.edits.delete(2), ("delete", 2)),
+    "update": (lambda c: c.edits.update(3, message("new")), ("update", 3)),
+    "redact": (lambda c: c.edits.redact(3), ("redact", 3)),
     "compact": (lambda c: c.compact(lambda window: messages(2)), ("compact", 4)),
     "discard": (lambda c: c.compact(lambda window: messages(2), discard=True), ("discard", 4)),
 }
@@ -65,14 +65,14 @@ def test_no_change_is_recorded_for_an_append_or_a_refused_change(store: Store) -
     conversation.update(title="t")
     assert conversation.truncate(after=4) == 0
     with pytest.raises(MessageNotFound):
-        conversation.delete_message(9)
+        conversation.edits.delete(9)
     assert changes(store) == []
 
 
 def changed_session(store: Store) -> Conversation:
     """Open a session with three changes: a deletion, a compaction and a pop."""
     conversation = store.open("k", ttl=timedelta(hours=1), messages=messages(6))
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     conversation.compact(lambda window: messages(1))
     conversation.append_messages(messages(3))
     conversation.pop_message()
@@ -115,16 +115,16 @@ def test_examine_repairs_last_seq_below_the_seq_of_a_change(store: Store) -> Non
     last_seq = changed_session(store).info().last_seq
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_session SET last_seq = {last_seq - 1}")
-    (finding,) = [each for each in store.examine() if each.name != "settings"]
+    (finding,) = [each for each in store.maintenance.examine() if each.name != "settings"]
     assert (finding.name, "last_seq" in finding.detail) == ("wrong counters", True)
-    store.examine(repair=True)
+    store.maintenance.examine(repair=True)
     assert store.conversation("k").info().last_seq == last_seq
 
 
 def test_imported_compaction_is_recorded_as_change(store: Store) -> None:
     parts = [Part(messages=messages(2)), Part(kind="compaction", messages=messages(1))]
-    with store.context.transaction() as connection:
-        now = store.context.now(connection)
-        import_draft(connection, now, Draft("k", parts=parts), ttl=None, encode=store.context.batch)
+    with store._context.transaction() as connection:
+        now = store._context.now(connection)
+        import_draft(connection, now, SessionDraft("k", parts=parts), ttl=None, encode=store._context.batch)
     assert changes(store) == [(3, "compact", 2)]
     assert unexplained_seqs(store) == set()

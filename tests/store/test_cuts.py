@@ -149,7 +149,7 @@ def test_cut_within_summarized_messages_undoes_the_compaction(store: Store, cut:
     CUTS[cut](store.open("k"))
     conversation = store.open("f" if cut == "fork" else "k")
     assert contents(conversation.messages()) == ["be kind", "message 0", "message 1"]
-    assert conversation.compactions() == []
+    assert conversation.turns.compactions() == []
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -201,12 +201,12 @@ def test_summary_that_replaced_no_messages_is_removed_only_by_a_cut_after_0(stor
     assert contents(conversation.fork("f", upto=2).messages()) == ["summary", "first", "second"]
     conversation.truncate(after=2)
     assert contents(conversation.messages()) == ["summary", "first", "second"]
-    (compaction,) = conversation.compactions()
+    (compaction,) = conversation.turns.compactions()
     assert (compaction.replaced_after, compaction.replaced_upto) == (0, 0)
     assert (compaction.replaced_messages, compaction.discarded) == (0, False)
     assert contents(conversation.fork("g", upto=0).messages()) == []
     conversation.truncate(after=0)
-    assert (contents(conversation.messages()), conversation.compactions()) == ([], [])
+    assert (contents(conversation.messages()), conversation.turns.compactions()) == ([], [])
 
 
 def put_compacted(store: Store, *, replaced_upto: int | None, **turn: Any) -> None:
@@ -251,7 +251,7 @@ def test_repeated_replace_after_changes_nothing(store: Store) -> None:
     batch = [message("a", id="a"), message("x", id="x"), message("y", id="y"), message("x", id="x")]
     first = conversation.append_messages(batch, replace_after=1, after=4)
     store.create("another", messages=messages(9, id=None))
-    conversation.update_message("x", message("x", id="x"))  # moves the row within the table
+    conversation.edits.update("x", message("x", id="x"))  # moves the row within the table
     with store.engine.begin() as connection:
         connection.exec_driver_sql("ANALYZE")  # PostgreSQL then reads the few rows without an index, in table order
     before = conversation.info()

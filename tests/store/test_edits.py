@@ -26,9 +26,9 @@ from lango_store import (
 from lango_store.testing import Clock
 
 EDITS: dict[str, Callable[[Conversation, int | str], object]] = {
-    "update": lambda c, seq_or_id: c.update_message(seq_or_id, message("new", tokens=5)),
-    "delete": lambda c, seq_or_id: c.delete_message(seq_or_id),
-    "redact": lambda c, seq_or_id: c.redact_message(seq_or_id, reason="a password"),
+    "update": lambda c, seq_or_id: c.edits.update(seq_or_id, message("new", tokens=5)),
+    "delete": lambda c, seq_or_id: c.edits.delete(seq_or_id),
+    "redact": lambda c, seq_or_id: c.edits.redact(seq_or_id, reason="a password"),
 }
 each_edit = pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
 
@@ -49,7 +49,7 @@ def test_update_message_preserves_seq_turn_id_and_created_at(store: Store, clock
     before = store.conversation("k").all_messages()
     clock.move(minutes=1)
     new = message("better", role="assistant", tokens=20, extra={"edited": True})
-    stored = store.conversation("k").update_message(seq_or_id, new)
+    stored = store.conversation("k").edits.update(seq_or_id, new)
     assert stored == new.model_copy(update={"seq": 2, "turn_no": 1, "id": "b", "created_at": before[1].created_at})
     assert store.conversation("k").all_messages() == conversation.messages() == [before[0], stored, before[2]]
     info = store.conversation("k").info()
@@ -60,12 +60,12 @@ def test_update_message_preserves_seq_turn_id_and_created_at(store: Store, clock
 def test_update_message_stores_a_new_id_and_created_at(store: Store, clock: Clock) -> None:
     session_of_three(store)
     earlier = clock.time - timedelta(days=3)
-    stored = store.conversation("k").update_message(2, message("x", id="c", created_at=earlier))
+    stored = store.conversation("k").edits.update(2, message("x", id="c", created_at=earlier))
     assert (stored.id, stored.created_at) == ("c", earlier)
     assert store.conversation("k").find_message("c") == stored
     assert store.conversation("k").find_message("b") is None
     assert store.append_message("k", message("b again", id="b")).replayed is False
-    assert store.conversation("k").update_message("c", stored) == stored
+    assert store.conversation("k").edits.update("c", stored) == stored
     assert_sound(store)
 
 
@@ -73,7 +73,7 @@ def test_update_message_refuses_the_id_of_another_message(store: Store) -> None:
     session_of_three(store)
     before = store.get("k")
     with pytest.raises(InvalidMessage, match="'a' is the id of another message"):
-        store.conversation("k").update_message(2, message("x", id="a"))
+        store.conversation("k").edits.update(2, message("x", id="a"))
     assert store.get("k") == before
 
 
@@ -81,7 +81,7 @@ def test_update_message_refuses_the_id_of_another_message(store: Store) -> None:
 def test_delete_message_keeps_its_turn_and_usage(store: Store, seq_or_id: int | str) -> None:
     conversation = session_of_three(store)
     before = conversation.turns.list()
-    store.conversation("k").delete_message(seq_or_id)
+    store.conversation("k").edits.delete(seq_or_id)
     assert (
         [m.content for m in store.conversation("k").all_messages()]
         == [m.content for m in store.conversation("k").messages()]
@@ -89,7 +89,7 @@ def test_delete_message_keeps_its_turn_and_usage(store: Store, seq_or_id: int | 
     )
     info = store.conversation("k").info()
     assert (info.message_count, info.token_count, info.turn_count) == (2, 4, 1)
-    store.conversation("k").delete_message(3)
+    store.conversation("k").edits.delete(3)
     assert conversation.turns.list() == before
     assert messages_of(conversation, before[0]) == []
     assert conversation.total_usage() == {"input_tokens": 7}
@@ -108,7 +108,7 @@ def test_redact_message_removes_content_and_keeps_seq_role_and_times(
     store.create("k", messages=[message("one", tokens=1), original, message("three")])
     before = store.conversation("k").all_messages()
     clock.move(minutes=1)
-    redacted = store.conversation("k").redact_message(seq_or_id, reason="a password")
+    redacted = store.conversation("k").edits.redact(seq_or_id, reason="a password")
     assert redacted == before[1].model_copy(
         update={"content": "(redacted)", "tool_calls": [], "tokens": 0, "extra": {"redacted": "a password"}}
     )
@@ -126,7 +126,7 @@ def test_redacted_message_has_a_content_that_providers_accept(either_store: Stor
     secret = message("secret", role=role, tool_call_id="call_0" if calls else None, tool_calls=calls)
     asking = Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")])
     conversation = either_store.open("k", messages=[message("start"), asking, secret])
-    assert conversation.redact_message(3).content == "(redacted)"
+    assert conversation.edits.redact(3).content == "(redacted)"
     prompt = conversation.history()
     assert [each["content"] for each in prompt if each["role"] == role.canonical][-1] == "(redacted)"
     assert None not in [each["content"] for each in prompt if not each.get("tool_calls")]
@@ -134,19 +134,19 @@ def test_redacted_message_has_a_content_that_providers_accept(either_store: Stor
 
 def test_redacted_record_has_no_content(store: Store) -> None:
     conversation = store.open("k", messages=[Message(role="record", content={"secret": 1})])
-    assert conversation.redact_message(1).content is None
+    assert conversation.edits.redact(1).content is None
 
 
 def test_redact_message_needs_no_reason_and_can_be_repeated(store: Store) -> None:
     session_of_three(store)
-    assert store.conversation("k").redact_message(2).extra == {}
-    assert store.conversation("k").redact_message(2, reason="now with one").extra == {"redacted": "now with one"}
+    assert store.conversation("k").edits.redact(2).extra == {}
+    assert store.conversation("k").edits.redact(2, reason="now with one").extra == {"redacted": "now with one"}
     assert store.conversation("k").info().token_count == 4
 
 
 def test_redact_message_adds_no_token_count(store: Store) -> None:
     store.create("k", messages=[message("a password")])
-    assert store.conversation("k").redact_message(1).tokens is None
+    assert store.conversation("k").edits.redact(1).tokens is None
     assert store.conversation("k").messages()[0].tokens is None
 
 
@@ -195,7 +195,7 @@ def test_delete_message_lowers_last_consolidated(store: Store, seq: int, consoli
     conversation = store.open("k", messages=messages(4))
     conversation.update(last_consolidated=2)
     remaining = [m.seq for m in conversation.all_messages()[2:] if m.seq != seq]
-    conversation.delete_message(seq)
+    conversation.edits.delete(seq)
     assert conversation.info().last_consolidated == consolidated
     assert [m.seq for m in conversation.all_messages()[consolidated:]] == remaining
 
@@ -204,22 +204,22 @@ def test_edits_apply_to_a_summary_and_to_summarized_messages(store: Store) -> No
     conversation = store.open("k", messages=messages(3))
     conversation.compact(lambda window: [message("summary"), message("second part")])
     conversation.append_message(message("question"))
-    first, second = conversation.compactions()[0].summary
-    conversation.redact_message(1)
-    conversation.delete_message(2)
+    first, second = conversation.turns.compactions()[0].summary
+    conversation.edits.redact(1)
+    conversation.edits.delete(2)
     assert [m.content for m in conversation.messages()] == ["summary", "second part", "question"]
-    conversation.update_message(first.seq, message("better"))
-    conversation.delete_message(second.seq)
+    conversation.edits.update(first.seq, message("better"))
+    conversation.edits.delete(second.seq)
     assert [m.content for m in conversation.messages()] == ["better", "question"]
-    conversation.delete_message(first.seq)
+    conversation.edits.delete(first.seq)
     assert [m.content for m in conversation.get().messages] == ["(redacted)", "message 2", "question"]
-    assert conversation.compactions() == []
+    assert conversation.turns.compactions() == []
     assert_sound(store)
 
 
 REMOVE_LAST: dict[str, Callable[[Conversation], object]] = {
     "pop": lambda c: c.pop_message(),
-    "delete": lambda c: c.delete_message(c.messages()[-1].seq),
+    "delete": lambda c: c.edits.delete(c.messages()[-1].seq),
 }
 
 
@@ -231,11 +231,11 @@ def test_removing_all_messages_of_a_summary_undoes_the_compaction(
     conversation = store.open("k", messages=messages(3))
     note = Message(role=MessageRole.RECORD, content="note")
     conversation.compact(lambda window: [message("first"), message("second"), note])
-    conversation.delete_message(conversation.messages()[0].seq)
+    conversation.edits.delete(conversation.messages()[0].seq)
     assert [m.content for m in conversation.messages()] == ["second"]
     remove(conversation)
     assert [m.content for m in conversation.messages()] == ["message 0", "message 1", "message 2"]
-    assert (conversation.compactions(), conversation.turns.list()) == ([], [])
+    assert (conversation.turns.compactions(), conversation.turns.list()) == ([], [])
     assert conversation.all_messages()[-1].turn_no is None
     assert_sound(store)
 
@@ -251,7 +251,7 @@ def test_usage_is_kept_after_the_summary_of_a_discarding_compaction_is_removed(
     remove(conversation)
     assert conversation.messages() == []
     assert conversation.total_usage() == {"tokens": 5}
-    (compaction,) = conversation.compactions()
+    (compaction,) = conversation.turns.compactions()
     assert (compaction.summary, compaction.discarded) == ([], True)
     conversation.append_message(message("next"))
     assert [m.content for m in conversation.messages()] == ["next"]
@@ -262,7 +262,7 @@ def test_window_begins_after_the_discarded_messages_if_the_summary_is_removed(st
     conversation = store.open("k", messages=[message("a"), message({"note": 1}, role="record"), message("b")])
     conversation.compact(lambda window: [message("summary")], discard=True)
     conversation.pop_message()
-    conversation.update_message(2, message("edited"))
+    conversation.edits.update(2, message("edited"))
     conversation.append_message(message("next"))
     assert [each.content for each in conversation.messages()] == ["next"]
     assert [each.content for each in conversation.all_messages()] == ["edited", "next"]
@@ -277,7 +277,7 @@ def test_update_message_refuses_to_change_a_summary_into_a_record(store: Store) 
     conversation.append_message(message())
     conversation.compact(lambda window: [message("summary")])
     with pytest.raises(InvalidMessage, match="delete the message"):
-        conversation.update_message(conversation.messages()[0].seq, message({"note": 1}, role="record"))
+        conversation.edits.update(conversation.messages()[0].seq, message({"note": 1}, role="record"))
     assert [each.content for each in conversation.messages()] == ["summary"]
 
 
@@ -285,14 +285,14 @@ def test_redacted_summary_has_placeholder_content(store: Store, clock: Clock, tm
     conversation = store.open("k", ttl=timedelta(days=1), messages=messages(2))
     conversation.compact(lambda window: [message("a password", role="user", tokens=9)])
     (summary,) = conversation.messages()
-    redacted = conversation.redact_message(summary.seq, reason="secret")
+    redacted = conversation.edits.redact(summary.seq, reason="secret")
     assert (redacted.content, redacted.tokens, redacted.extra) == ("(redacted)", 0, {"redacted": "secret"})
     assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
-    conversation.update_message(summary.seq, message("a password", role="user"))
+    conversation.edits.update(summary.seq, message("a password", role="user"))
     clock.move(days=2)
     cold = tmp_path / "cold.db"
     store.expire(archive=cold)
-    assert conversation.redact_message(summary.seq, archive=cold).content == "(redacted)"
+    assert conversation.edits.redact(summary.seq, archive=cold).content == "(redacted)"
     store.restore(cold, "k")
     assert conversation.history() == [{"role": "user", "content": "(redacted)"}]
 
@@ -300,7 +300,7 @@ def test_redacted_summary_has_placeholder_content(store: Store, clock: Clock, tm
 def test_pop_message_shortens_a_turn_whose_last_message_was_deleted(store: Store) -> None:
     conversation = store.open("k")
     conversation.save_turn(messages(3), {"tokens": 1})
-    conversation.delete_message(3)
+    conversation.edits.delete(3)
     popped = conversation.pop_message()
     assert popped is not None
     assert popped.seq == 2
@@ -333,7 +333,7 @@ def test_compact_raises_conflict_if_a_message_is_edited_meanwhile(
 
     with pytest.raises(Conflict):
         conversation.compact(summarize)
-    assert conversation.compactions() == []
+    assert conversation.turns.compactions() == []
 
 
 # Transactions, damaged messages, forks and archives
@@ -351,7 +351,7 @@ def test_edit_is_rolled_back_with_the_callers_transaction(
         with pytest.raises(MessageNotFound):
             edit(own, "unknown")
         with pytest.raises(InvalidMessage):
-            own.update_message(3, message("x", id="a"))
+            own.edits.update(3, message("x", id="a"))
         assert own.get() != before
         connection.rollback()
     assert store.get("k") == before
@@ -363,9 +363,9 @@ def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> Non
         connection.exec_driver_sql("UPDATE lango_message SET tool_calls = '[1]'")
     with pytest.raises(DamagedMessage):
         store.get("k")
-    store.conversation("k").delete_message(1)
-    assert store.conversation("k").redact_message(2).content == "(redacted)"
-    assert store.conversation("k").update_message(3, message("whole again")).content == "whole again"
+    store.conversation("k").edits.delete(1)
+    assert store.conversation("k").edits.redact(2).content == "(redacted)"
+    assert store.conversation("k").edits.update(3, message("whole again")).content == "whole again"
     assert [m.content for m in store.conversation("k").messages()] == ["(redacted)", "whole again"]
 
 
@@ -373,9 +373,9 @@ def test_damaged_message_can_be_deleted_redacted_or_updated(store: Store) -> Non
 def test_edited_session_is_unchanged_by_fork_archive_and_restore(store: Store, clock: Clock, tmp_path: Path) -> None:
     conversation = session_of_three(store)
     conversation.compact(lambda window: [message("summary"), message("of all")])
-    for seq_or_id in (2, 3, conversation.compactions()[0].summary[0].seq):
-        conversation.delete_message(seq_or_id)
-    conversation.redact_message("a", reason="a password")
+    for seq_or_id in (2, 3, conversation.turns.compactions()[0].summary[0].seq):
+        conversation.edits.delete(seq_or_id)
+    conversation.edits.redact("a", reason="a password")
     before = conversation.all_messages(), conversation.messages(), conversation.turns.list()
     forked = conversation.fork("f")
     assert (forked.all_messages(), forked.messages(), forked.turns.list()) == before

@@ -273,7 +273,7 @@ def test_get_and_examine_and_export_and_copy_report_the_damaged_message(
         assert (first.seq, last.seq) == (1, 3)
         assert isinstance(damaged, DamagedMessage)
         assert (damaged.seq, damaged.field) == (2, field)
-        (finding,) = (each for each in store.examine() if each.name == "unreadable message")
+        (finding,) = (each for each in store.maintenance.examine() if each.name == "unreadable message")
         assert f"message 2 of session 'k' cannot be read, {field}" in finding.detail
         (exported,) = export(store, tmp_path, "jsonl", keys=["k"])
         assert field in str(exported.error)

@@ -35,10 +35,10 @@ def stored(store: Store, table: sa.Table) -> dict[str, str]:
 
 @pytest.mark.parametrize("payloads", [None, 10])
 def test_redaction_removes_each_column_that_does_not_identify_the_message(url: str, payloads: int | None) -> None:
-    with Store(url, keep_removed=timedelta(days=1), payloads=payloads) as store:
+    with Store(url, keep_removed=timedelta(days=1), payload_threshold=payloads) as store:
         store.open("k").append_message(a_message_with_all_fields())
-        store.conversation("k").update_message(1, a_message_with_all_fields())
-        store.conversation("k").redact_message(1)
+        store.conversation("k").edits.update(1, a_message_with_all_fields())
+        store.conversation("k").edits.redact(1)
         for table in (MESSAGE, REMOVED_MESSAGE):
             row = stored(store, table)
             assert row.keys() - IDENTIFYING - BOOKKEEPING == {"text"}
@@ -56,7 +56,7 @@ def test_stored_message_shares_no_list_or_dict_with_the_appended_one(store: Stor
 
 
 def test_large_strings_of_each_json_column_except_sent_become_payloads(url: str) -> None:
-    with Store(url, payloads=10) as store:
+    with Store(url, payload_threshold=10) as store:
         saved = store.open("k").append_message(a_message_with_all_fields())
         row = stored(store, MESSAGE)
         names = {each.name for each in MESSAGE.c if isinstance(each.type, JsonColumn)}

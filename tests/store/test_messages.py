@@ -75,14 +75,14 @@ def test_messages_are_in_order_of_seq_even_without_an_index_and_despite_concurre
 ) -> None:
     def delete_pending(_: str, __: float) -> None:
         while to_delete:
-            store.conversation("k").delete_message(to_delete.pop())
+            store.conversation("k").edits.delete(to_delete.pop())
 
     to_delete: list[int] = []
     url = f"{make_postgres()}&options=-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
     with Store(url) as store, Store(url, on_statement=delete_pending) as reader:
         conversation = reader.open("k")
         turn = conversation.save_turn(messages(4))
-        store.conversation("k").update_message(1, message("new"))  # moves its row after the others
+        store.conversation("k").edits.update(1, message("new"))  # moves its row after the others
         for read in (
             conversation.messages(),
             conversation.all_messages(),
@@ -108,7 +108,7 @@ def test_created_at_is_stored_to_the_microsecond_in_utc(store: Store) -> None:
     stored = [each.created_at for each in conversation.all_messages()]
     assert stored == [created_at] * 6
     assert {each.tzinfo for each in stored if each is not None} == {UTC}
-    assert "time in another form" not in {each.name for each in store.examine()}
+    assert "time in another form" not in {each.name for each in store.maintenance.examine()}
 
 
 def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
@@ -118,7 +118,7 @@ def test_token_counter_is_not_called_for_invalid_messages(url: str) -> None:
             store.append_message("k", "hello")  # type: ignore[arg-type]
         store.append_message("k", message())
         with pytest.raises(InvalidMessage, match="not a Message"):
-            store.conversation("k").update_message(1, "hello")  # type: ignore[arg-type]
+            store.conversation("k").edits.update(1, "hello")  # type: ignore[arg-type]
 
 
 def test_append_with_one_invalid_message_stores_no_message(store: Store) -> None:

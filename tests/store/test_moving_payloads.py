@@ -23,7 +23,7 @@ KEYS = ("a", "b", "c")
 @pytest.fixture
 def whole(url: str) -> Iterator[Store]:
     """Yield a store that keeps all strings in the rows, with three sessions of six messages."""
-    with Store(url, payloads=None) as store:
+    with Store(url, payload_threshold=None) as store:
         for key in KEYS:
             sent = [message(LARGE), message("short"), large_message(LARGE, key * 5_000), message([LARGE], id="x")]
             store.create(key, messages=sent)
@@ -47,14 +47,14 @@ def everything(store: Store) -> list[Any]:
 def test_reads_are_unchanged_after_payloads_are_moved(whole: Store) -> None:
     before = everything(whole)
     numbers: list[int] = []
-    assert whole.move_payloads(on_batch=numbers.append) == 12
+    assert whole.maintenance.move_payloads(on_batch=numbers.append) == 12
     assert everything(whole) == before
     assert [bodies(whole, key) for key in KEYS] == [sorted([LARGE, key * 5_000]) for key in KEYS]
     assert [listing is not None for listing in listings(whole, "a")] == [True, False, True, True, True, False]
     assert numbers == sorted(numbers)
     assert len(numbers) > 2
     assert numbers[-1] == 12
-    assert whole.move_payloads(on_batch=numbers.append) == 0
+    assert whole.maintenance.move_payloads(on_batch=numbers.append) == 0
     assert_sound(whole)
 
 
@@ -63,11 +63,11 @@ def test_reads_are_unchanged_after_payloads_are_moved(whole: Store) -> None:
 def test_rows_are_unchanged_after_payloads_are_moved_and_moved_back(whole: Store) -> None:
     before = everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]
     for _ in range(2):
-        assert whole.move_payloads() == 12
-        assert whole.move_payloads(larger_than=None) == 12
+        assert whole.maintenance.move_payloads() == 12
+        assert whole.maintenance.move_payloads(threshold=None) == 12
         assert (everything(whole), [row(whole, seq, key) for key in KEYS for seq in range(1, 7)]) == before
         assert [bodies(whole, key) for key in KEYS] == [[], [], []]
-    assert whole.move_payloads(larger_than=None) == 0
+    assert whole.maintenance.move_payloads(threshold=None) == 0
     assert_sound(whole)
 
 
@@ -76,7 +76,7 @@ def test_rows_after_a_move_of_payloads_equal_rows_of_messages_appended_with_payl
 ) -> None:
     sent = [each.model_copy(update={"id": None}) for each in whole.conversation("a").all_messages()]
     whole.conversation("new").append_messages(sent, create=True)
-    whole.move_payloads()
+    whole.maintenance.move_payloads()
     store.conversation("direct").append_messages(sent, create=True)
     assert bodies(store, "new") == bodies(store, "direct")
     assert listings(store, "new") == listings(store, "direct")
@@ -86,32 +86,32 @@ def test_rows_after_a_move_of_payloads_equal_rows_of_messages_appended_with_payl
         assert moved | own == appended | own
 
 
-@pytest.mark.parametrize("larger_than", [5_000, 4_097, 1])
-def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, larger_than: int) -> None:
+@pytest.mark.parametrize("threshold", [5_000, 4_097, 1])
+def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, threshold: int) -> None:
     before = everything(whole)
-    whole.move_payloads(larger_than=larger_than)
-    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if larger_than == 1 else set()) | {"a" * 5_000}
+    whole.maintenance.move_payloads(threshold=threshold)
+    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if threshold == 1 else set()) | {"a" * 5_000}
     assert everything(whole) == before
     assert_sound(whole)
 
 
 def test_move_payloads_skips_messages_that_already_have_payloads(store: Store) -> None:
     store.create("k", messages=[message([LARGE, "y" * 100]), message("y" * 100)])
-    assert store.move_payloads(larger_than=100) == 1
+    assert store.maintenance.move_payloads(threshold=100) == 1
     assert bodies(store) == [LARGE, "y" * 100]
     assert [row(store, seq)["text"] or row(store, seq)["content"] for seq in (1, 2)] == [f'["","{"y" * 100}"]', None]
 
 
-@pytest.mark.parametrize("larger_than", [0, -1])
-def test_invalid_length_is_refused(store: Store, larger_than: int) -> None:
-    with pytest.raises(ValueError, match=f"larger_than={larger_than} is not positive"):
-        store.move_payloads(larger_than=larger_than)
+@pytest.mark.parametrize("threshold", [0, -1])
+def test_invalid_length_is_refused(store: Store, threshold: int) -> None:
+    with pytest.raises(ValueError, match=f"threshold={threshold} is not positive"):
+        store.maintenance.move_payloads(threshold=threshold)
 
 
 def test_ids_and_names_of_tool_calls_are_not_moved(whole: Store) -> None:
     call = ToolCall(id="i" * 50, name="n" * 50, arguments={"name": "m" * 50})
     whole.create("k", messages=[Message.assistant(tool_calls=[call])])
-    whole.move_payloads(larger_than=50)
+    whole.maintenance.move_payloads(threshold=50)
     assert bodies(whole) == ["m" * 50]
     assert whole.conversation("k").messages()[0].tool_calls == [call]
 
@@ -125,10 +125,10 @@ class Stopped(Exception):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("larger_than", [4_096, None])
-def test_interrupted_move_can_be_repeated(whole: Store, larger_than: int | None) -> None:
-    if larger_than is None:
-        whole.move_payloads()
+@pytest.mark.parametrize("threshold", [4_096, None])
+def test_interrupted_move_can_be_repeated(whole: Store, threshold: int | None) -> None:
+    if threshold is None:
+        whole.maintenance.move_payloads()
     before = everything(whole)
 
     def stop(moved: int) -> None:
@@ -138,14 +138,14 @@ def test_interrupted_move_can_be_repeated(whole: Store, larger_than: int | None)
     interruptions = 0
     while interruptions < 20:
         try:
-            assert whole.move_payloads(larger_than=larger_than, on_batch=stop) == 0
+            assert whole.maintenance.move_payloads(threshold=threshold, on_batch=stop) == 0
             break
         except Stopped:
             interruptions += 1
             assert everything(whole) == before
             assert_sound(whole)
     assert 2 < interruptions < 20
-    assert [bool(bodies(whole, key)) for key in KEYS] == [larger_than is not None] * 3
+    assert [bool(bodies(whole, key)) for key in KEYS] == [threshold is not None] * 3
 
 
 APPENDER = """
@@ -155,17 +155,17 @@ with Store(sys.argv[1]) as store:
     for key in ("a", "b", "c"):
         store.append_message(key, Message.user(sys.argv[2] * 5_000))
         store.append_message(key, Message.user("x" * 4_096))
-        store.conversation(key).update_message(1, Message.user([sys.argv[2] * 5_000]))
-        store.conversation(key).delete_message("x")
+        store.conversation(key).edits.update(1, Message.user([sys.argv[2] * 5_000]))
+        store.conversation(key).edits.delete("x")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("larger_than", [4_096, None])
-def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, larger_than: int | None) -> None:
-    if larger_than is None:
-        whole.move_payloads()
+@pytest.mark.parametrize("threshold", [4_096, None])
+def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, threshold: int | None) -> None:
+    if threshold is None:
+        whole.maintenance.move_payloads()
     texts = iter("pqr")
 
     def write(_: int) -> None:
@@ -175,7 +175,7 @@ def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: 
             done = run_program(APPENDER, url, text)
             assert (done.returncode, done.stderr) == (0, "")
 
-    whole.move_payloads(larger_than=larger_than, on_batch=write)
+    whole.maintenance.move_payloads(threshold=threshold, on_batch=write)
     for key in KEYS:
         log = contents(whole.conversation(key).all_messages())
         assert log[0] == ["r" * 5_000]
@@ -183,16 +183,16 @@ def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: 
     assert_sound(whole)
 
 
-@pytest.mark.parametrize("larger_than", [4_096, None])
+@pytest.mark.parametrize("threshold", [4_096, None])
 def test_move_waits_for_a_transaction_that_edits_the_session(
-    make_postgres: MakeDatabase, larger_than: int | None
+    make_postgres: MakeDatabase, threshold: int | None
 ) -> None:
     url = make_postgres()
-    with Store(url, payloads=None if larger_than else 4_096) as store, ThreadPoolExecutor(1) as pool:
+    with Store(url, payload_threshold=None if threshold else 4_096) as store, ThreadPoolExecutor(1) as pool:
         store.create("k", messages=[message(LARGE), message(LARGE)])
         with store.engine.connect() as host:
-            store.using(host).conversation("k").update_message(1, message("y" * 5_000))
-            moving = pool.submit(store.move_payloads, larger_than=larger_than)
+            store.using(host).conversation("k").edits.update(1, message("y" * 5_000))
+            moving = pool.submit(store.maintenance.move_payloads, threshold=threshold)
             until_one_waits(store.engine)
             host.commit()
         moving.result()
@@ -202,7 +202,7 @@ def test_move_waits_for_a_transaction_that_edits_the_session(
 
 def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:
     before = [whole.conversation(key).info() for key in KEYS]
-    whole.move_payloads()
+    whole.maintenance.move_payloads()
     assert [whole.conversation(key).info() for key in KEYS] == before
 
 
@@ -218,19 +218,19 @@ def test_payloads_move_command_moves_strings_out_and_back(whole: Store, url: str
     assert everything(whole) == before
     assert run("payloads", "move", "--back", "--url", url).stdout == "changed 12 messages\n"
     assert (bodies(whole, "a"), everything(whole)) == ([], before)
-    assert run("payloads", "move", "--larger-than", "5000", "--url", url).stdout == "changed 3 messages\n"
+    assert run("payloads", "move", "--threshold", "5000", "--url", url).stdout == "changed 3 messages\n"
     assert bodies(whole, "a") == ["a" * 5_000]
 
 
 def test_payloads_move_command_refuses_a_length_below_one(url: str) -> None:
-    done = run("payloads", "move", "--larger-than", "0", "--url", url)
-    assert (done.returncode, "--larger-than" in done.stderr) == (2, True)
+    done = run("payloads", "move", "--threshold", "0", "--url", url)
+    assert (done.returncode, "--threshold" in done.stderr) == (2, True)
 
 
 def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
     assert (whole.stats().payload_bytes, whole.stats().saved_bytes) == (0, 0)
     assert "payloads" not in run("stats", "--url", url).stdout
-    whole.move_payloads()
+    whole.maintenance.move_payloads()
     unique, all_places = 3 * (4_096 + 5_000), 3 * (7 * 4_096 + 4 * 5_000)
     stats = whole.stats()
     assert (stats.payload_bytes, stats.saved_bytes) == (unique, all_places - unique)
@@ -245,32 +245,32 @@ def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
 
 @pytest.mark.slow
 def test_doctor_reports_missing_payloads(whole: Store) -> None:
-    whole.move_payloads()
+    whole.maintenance.move_payloads()
     with whole.engine.begin() as connection:
         connection.exec_driver_sql(f"DELETE FROM lango_payload WHERE session_key = 'b' AND body = '{'b' * 5_000}'")
-    found = [each for each in whole.examine(repair=True) if each.name != "settings"]
+    found = [each for each in whole.maintenance.examine(repair=True) if each.name != "settings"]
     assert [(each.name, each.subject, each.repaired) for each in found] == [("missing payload", "b", False)]
     assert f"payload {digest_of('b' * 5_000)} of message 3 is missing" in found[0].detail
     assert "redact or delete message 3" in found[0].remedy
     damaged = whole.conversation("b").all_messages(damaged="return")[2]
     assert "payload" in str(damaged)
-    assert whole.move_payloads(larger_than=None) == 11
-    whole.conversation("b").redact_message(3)
+    assert whole.maintenance.move_payloads(threshold=None) == 11
+    whole.conversation("b").edits.redact(3)
     assert_sound(whole)
 
 
 @pytest.mark.slow
 def test_doctor_deletes_unused_payloads(whole: Store) -> None:
-    whole.move_payloads()
+    whole.maintenance.move_payloads()
     with whole.engine.begin() as connection:
         connection.exec_driver_sql("INSERT INTO lango_payload VALUES ('a', 'unused 1', 'x'), ('a', 'unused 2', 'y')")
         other = f"SELECT 'c', digest, body FROM lango_payload WHERE body = '{'b' * 5_000}'"
         connection.exec_driver_sql(f"INSERT INTO lango_payload {other}")
     before = everything(whole)
-    found = [each for each in whole.examine() if each.name == "unused payload"]
+    found = [each for each in whole.maintenance.examine() if each.name == "unused payload"]
     assert [(each.subject, each.repaired) for each in found] == [("a", False), ("c", False)]
     assert "session 'a': 2 payloads belong to no message" in found[0].detail
-    repaired = [each for each in whole.examine(repair=True) if each.name == "unused payload"]
+    repaired = [each for each in whole.maintenance.examine(repair=True) if each.name == "unused payload"]
     assert [(each.subject, each.repaired) for each in repaired] == [("a", True), ("c", True)]
     assert everything(whole) == before
     assert_sound(whole)
@@ -278,9 +278,9 @@ def test_doctor_deletes_unused_payloads(whole: Store) -> None:
 
 @pytest.mark.slow
 def test_doctor_reports_a_changed_payload(whole: Store) -> None:
-    whole.move_payloads()
+    whole.maintenance.move_payloads()
     with whole.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_payload SET body = 'changed' WHERE body = '{'a' * 5_000}'")
-    (found,) = [each for each in whole.examine() if each.name != "settings"]
+    (found,) = [each for each in whole.maintenance.examine() if each.name != "settings"]
     assert (found.subject, digest_of("a" * 5_000) in found.detail) == ("a", True)
     assert "body: does not match its digest" in found.detail

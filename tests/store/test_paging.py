@@ -41,7 +41,7 @@ def filled(engine: sa.Engine, content: Any) -> Store:
 @each_text
 def test_pages_contain_each_message_once_and_are_limited_in_size(url: str, content: Any) -> None:
     engine = create_engine(url)
-    with filled(engine, content).context.snapshot() as connection:
+    with filled(engine, content)._context.snapshot() as connection:
         pages = list(log.read(connection, "k"))
     engine.dispose()
     assert [row[0] for page in pages for row in page] == list(range(1, 26))
@@ -56,7 +56,7 @@ def test_rows_are_read_in_order_of_seq_without_an_index(undistributed: str) -> N
     store = filled(engine, "x" * 300)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_message SET tokens = 1 WHERE mod(seq, 3) = 1")
-    with store.context.snapshot() as connection:
+    with store._context.snapshot() as connection:
         assert [row[0] for page in log.read(connection, "k") for row in page] == list(range(1, 26))
     engine.dispose()
 
@@ -65,6 +65,6 @@ def test_reading_continues_after_a_page_shortened_by_the_byte_limit(url: str) ->
     engine = create_engine(url)
     store = Store(engine)
     store.create("k", messages=[message("\U0001f600" * 250), message("x")])
-    with store.context.snapshot() as connection:
+    with store._context.snapshot() as connection:
         assert [row[0] for page in log.read(connection, "k") for row in page] == [1, 2]
     engine.dispose()

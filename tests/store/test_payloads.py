@@ -53,20 +53,20 @@ def test_string_shorter_than_the_threshold_stays_in_the_row(store: Store, letter
 
 @pytest.mark.parametrize("least", [1, 3, 4_097])
 def test_threshold_is_set_by_the_payloads_option_of_the_store(url: str, least: int) -> None:
-    with Store(url, payloads=least) as store:
+    with Store(url, payload_threshold=least) as store:
         store.create("k", messages=[message(["x" * (least - 1), "y" * least])])
         assert bodies(store) == ["y" * least]
         assert store.conversation("k").messages()[0].content == ["x" * (least - 1), "y" * least]
 
 
 def test_store_with_payloads_none_keeps_all_strings_in_the_rows(url: str) -> None:
-    with Store(url, payloads=None) as store:
+    with Store(url, payload_threshold=None) as store:
         store.create("k", messages=[message(LARGE), large_message(LARGE)])
         assert (bodies(store), listings(store)) == ([], [None, None])
 
 
 def test_stores_with_different_thresholds_can_share_a_database(url: str, store: Store) -> None:
-    with Store(url, payloads=None) as whole, Store(url, payloads=2) as smallest:
+    with Store(url, payload_threshold=None) as whole, Store(url, payload_threshold=2) as smallest:
         for each in (store, whole, smallest):
             each.append_message("k", message([LARGE, "ab"]), create=True)
         assert bodies(store) == ["ab", LARGE]
@@ -77,8 +77,8 @@ def test_stores_with_different_thresholds_can_share_a_database(url: str, store: 
 
 @pytest.mark.parametrize("threshold", [0, -1, True, "4096", 1.5])
 def test_invalid_threshold_is_refused(url: str, threshold: Any) -> None:
-    with pytest.raises(ValueError, match=r"payloads=.*: give a number of characters, 1 or more, or None"):
-        Store(url, payloads=threshold)
+    with pytest.raises(ValueError, match=r"payload_threshold=.*: give a length of 1 or more, or None"):
+        Store(url, payload_threshold=threshold)
 
 
 def test_strings_of_each_field_become_payloads(either_store: Store) -> None:
@@ -111,7 +111,7 @@ def test_payloads_are_stored_separately_for_each_session(store: Store) -> None:
 
 
 def test_ids_and_names_of_tool_calls_and_keys_of_objects_stay_in_the_row(url: str) -> None:
-    with Store(url, payloads=1) as store:
+    with Store(url, payload_threshold=1) as store:
         call = ToolCall(id="call_1", name="f", arguments={"id": "moved 1", "name": ["moved 2"]})
         sent = Message.assistant(None, tool_calls=[call], extra={"id": "moved 3"})
         store.create("k", messages=[sent])
@@ -305,8 +305,10 @@ def test_damaged_payloads_column_raises_damaged_message(make_sqlite: MakeDatabas
         assert isinstance(damaged, DamagedMessage)
         assert isinstance(sound, Message)
         assert (damaged.seq, damaged.field, sound.content) == (1, "payloads", "sound")
-        assert "unreadable message" in {each.name for each in store.examine()} or listing == '{"text":["x",1]}'
-        conversation.redact_message(1)
+        assert (
+            "unreadable message" in {each.name for each in store.maintenance.examine()} or listing == '{"text":["x",1]}'
+        )
+        conversation.edits.redact(1)
         assert_sound(store)
 
 

@@ -58,17 +58,17 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(inner)
 
 
-def expected_bodies(messages: list[Message], least: int) -> list[str]:
+def expected_bodies(messages: list[Message], threshold: int) -> list[str]:
     """Return the strings of messages that have to become payloads."""
     parts: list[Any] = [[m.content, m.extra] for m in messages]
     parts += [[call.arguments, call.output] for m in messages for call in m.tool_calls]
-    return sorted({s for s in strings(parts) if len(s) >= least and not re.search("[\0\ud800-\udfff]", s)})
+    return sorted({s for s in strings(parts) if len(s) >= threshold and not re.search("[\0\ud800-\udfff]", s)})
 
 
-def assert_stored(conversation: Conversation, store: Store, sent: list[Message], least: int) -> None:
+def assert_stored(conversation: Conversation, store: Store, sent: list[Message], threshold: int) -> None:
     """Compare what a session returns, and the payloads that it has, with the messages that were sent."""
     assert reprs(conversation.all_messages()) == reprs(sent)
-    assert bodies(store, conversation.key) == expected_bodies(sent, least)
+    assert bodies(store, conversation.key) == expected_bodies(sent, threshold)
     for stored in conversation.all_messages(payloads="reference"):
         for payload in payloads_in(stored.content):
             assert len(conversation.payload(payload.digest).encode()) == payload.size
@@ -93,10 +93,10 @@ def delete_all(store: Store) -> None:
         store.delete(info.key)
 
 
-@given(sent=any_messages, least=thresholds)
-@example(sent=EXAMPLE, least=1)
-def test_each_way_to_append_stores_any_json(store: Store, sent: list[Message], least: int) -> None:
-    with Store(store.engine, payloads=least) as writer:
+@given(sent=any_messages, threshold=thresholds)
+@example(sent=EXAMPLE, threshold=1)
+def test_each_way_to_append_stores_any_json(store: Store, sent: list[Message], threshold: int) -> None:
+    with Store(store.engine, payload_threshold=threshold) as writer:
         writer.create("create", messages=sent)
         one, several, turn, running = (writer.open(key) for key in ("one", "several", "turn", "running"))
         for each in sent:
@@ -106,71 +106,74 @@ def test_each_way_to_append_stores_any_json(store: Store, sent: list[Message], l
         with running.turn() as in_progress:
             in_progress.append_messages(sent)
         for conversation in (writer.conversation("create"), one, several, turn, running):
-            assert_stored(conversation, store, sent, least)
+            assert_stored(conversation, store, sent, threshold)
         assert_sound(store)
         delete_all(store)
 
 
-@given(sent=any_messages, least=thresholds)
-@example(sent=EXAMPLE, least=1)
-def test_edits_and_forks_store_any_json(store: Store, sent: list[Message], least: int) -> None:
-    with Store(store.engine, payloads=least) as writer:
+@given(sent=any_messages, threshold=thresholds)
+@example(sent=EXAMPLE, threshold=1)
+def test_edits_and_forks_store_any_json(store: Store, sent: list[Message], threshold: int) -> None:
+    with Store(store.engine, payload_threshold=threshold) as writer:
         edited = writer.open("edited", messages=[message("x" * 64)] * len(sent))
         for seq, each in enumerate(sent, 1):
-            stored = edited.update_message(seq, each)
+            stored = edited.edits.update(seq, each)
             assert reprs([stored]) == reprs([each])
-        assert_stored(edited, store, sent, least)
-        assert_stored(edited.fork("fork"), store, sent, least)
-        assert_stored(edited.fork("cut", upto=len(sent) - 1), store, sent[:-1], least)
+        assert_stored(edited, store, sent, threshold)
+        assert_stored(edited.fork("fork"), store, sent, threshold)
+        assert_stored(edited.fork("cut", upto=len(sent) - 1), store, sent[:-1], threshold)
         compacted = writer.open("compacted", messages=[message("x" * 64)])
         compacted.compact(lambda _: sent, discard=True)
         assert reprs(compacted.messages()) == reprs(sent)
-        assert_stored(compacted, store, sent, least)
-        edited.delete_message(1)
-        assert_stored(edited, store, sent[1:], least)
+        assert_stored(compacted, store, sent, threshold)
+        edited.edits.delete(1)
+        assert_stored(edited, store, sent[1:], threshold)
         assert_sound(store)
         delete_all(store)
 
 
-@given(sent=any_messages, least=thresholds)
-@example(sent=EXAMPLE, least=1)
+@given(sent=any_messages, threshold=thresholds)
+@example(sent=EXAMPLE, threshold=1)
 def test_backups_copies_and_archives_preserve_any_json(
-    store: Store, target: Store, tmp_path: Path, sent: list[Message], least: int
+    store: Store, target: Store, tmp_path: Path, sent: list[Message], threshold: int
 ) -> None:
-    with Store(store.engine, payloads=least) as writer:
+    with Store(store.engine, payload_threshold=threshold) as writer:
         writer.create("k", messages=sent)
     assert [each.error for each in export(store, tmp_path / "a.jsonl", "jsonl", keys=["k"], replace=True)] == [None]
     (report,) = import_path(target, tmp_path / "a.jsonl")
     assert report.error is None
-    assert_stored(target.conversation("k"), target, sent, least)
+    assert_stored(target.conversation("k"), target, sent, threshold)
     assert copy(store, target).already_there == 1
     target.delete("k")
     assert copy(store, target).copied == 1
-    assert_stored(target.conversation("k"), target, sent, least)
+    assert_stored(target.conversation("k"), target, sent, threshold)
     (tmp_path / "cold.db").unlink(missing_ok=True)
     target.expire(older_than=timedelta(0), archive=tmp_path / "cold.db")
     target.restore(tmp_path / "cold.db", "k")
-    assert_stored(target.conversation("k"), target, sent, least)
+    assert_stored(target.conversation("k"), target, sent, threshold)
     assert_sound(target)
     for each in (store, target):
         delete_all(each)
 
 
-@given(sent=any_messages, least=thresholds)
-@example(sent=EXAMPLE, least=1)
+@given(sent=any_messages, threshold=thresholds)
+@example(sent=EXAMPLE, threshold=1)
 def test_payloads_moved_from_any_json_equal_payloads_stored_by_an_append(
-    store: Store, sent: list[Message], least: int
+    store: Store, sent: list[Message], threshold: int
 ) -> None:
     seqs = range(1, len(sent) + 1)
-    with Store(store.engine, payloads=None) as whole, Store(store.engine, payloads=least) as writer:
+    with (
+        Store(store.engine, payload_threshold=None) as whole,
+        Store(store.engine, payload_threshold=threshold) as writer,
+    ):
         moved = whole.open("k", messages=sent)
         before = [row(store, seq) for seq in seqs]
-        store.move_payloads(larger_than=least)
-        assert_stored(moved, store, sent, least)
+        store.maintenance.move_payloads(threshold=threshold)
+        assert_stored(moved, store, sent, threshold)
         writer.create("appended", messages=sent)
         assert listings(store) == listings(store, "appended")
         assert [row(store, seq)["content"] for seq in seqs] == [row(store, seq, "appended")["content"] for seq in seqs]
-        store.move_payloads(larger_than=None)
+        store.maintenance.move_payloads(threshold=None)
         assert ([row(store, seq) for seq in seqs], bodies(store)) == (before, [])
         assert reprs(moved.messages()) == reprs(sent)
         assert_sound(store)

@@ -49,7 +49,7 @@ def test_reads_with_records_true_return_messages_and_records_in_order(store: Sto
 
 def test_reads_with_records_true_return_records_after_a_summary(store: Store) -> None:
     conversation = noted(store)
-    pending = conversation.begin_compaction(records=True)
+    pending = conversation.turns.begin_compaction(records=True)
     assert pending is not None
     assert contents(pending.window) == LOG
     conversation.append_message(record("later"))
@@ -67,8 +67,8 @@ def test_reads_with_records_true_return_records_after_a_summary(store: Store) ->
 @pytest.mark.slow
 def test_session_with_only_records_can_be_compacted_with_records_true(store: Store) -> None:
     conversation = store.open("k", messages=[record(), record()])
-    assert conversation.begin_compaction() is None
-    pending = conversation.begin_compaction(records=True)
+    assert conversation.turns.begin_compaction() is None
+    pending = conversation.turns.begin_compaction(records=True)
     assert pending is not None
     pending.finish(record("summary"))
     assert contents(conversation.messages(records=True)) == ["summary"]
@@ -135,7 +135,7 @@ def test_append_of_a_record_whose_id_is_stored_is_replayed(store: Store) -> None
 
 def test_finish_compaction_succeeds_if_records_were_appended_meanwhile(opened: Store) -> None:
     conversation = noted(opened)
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     conversation.append_messages([record(), message("meanwhile"), record()])
     compaction = pending.finish(message("summary"))
@@ -191,10 +191,10 @@ def test_cut_removes_records_and_returns_the_number_of_removed_messages(store: S
 def test_record_is_updated_redacted_and_deleted_like_a_message(store: Store) -> None:
     conversation = noted(store)
     window_before = conversation.messages()
-    assert conversation.update_message("r", record("smaller", tokens=9)).content == "smaller"
-    redacted = conversation.redact_message(3)
+    assert conversation.edits.update("r", record("smaller", tokens=9)).content == "smaller"
+    redacted = conversation.edits.redact(3)
     assert (redacted.role, redacted.content, redacted.turn_no) == (MessageRole.RECORD, None, 1)
-    conversation.delete_message("r")
+    conversation.edits.delete("r")
     assert conversation.messages() == window_before
     info = conversation.info()
     assert (info.message_count, info.record_count, info.token_count) == (2, 2, 0)
@@ -204,15 +204,15 @@ def test_record_is_updated_redacted_and_deleted_like_a_message(store: Store) -> 
 def test_message_updated_to_a_record_is_not_in_the_window_or_the_counters(store: Store) -> None:
     conversation = store.open("k", messages=[message(n, tokens=n) for n in (1, 2, 3)])
     conversation.update(last_consolidated=2)
-    conversation.update_message(1, record(1, tokens=1))
+    conversation.edits.update(1, record(1, tokens=1))
     info = conversation.info()
     assert (info.message_count, info.record_count, info.token_count, info.last_consolidated) == (2, 1, 5, 1)
     assert contents(conversation.messages()) == [2, 3]
     assert len(conversation.history(from_consolidated=True)) == 1
-    conversation.update_message(1, message("one", tokens=4))
+    conversation.edits.update(1, message("one", tokens=4))
     info = conversation.info()
     assert (info.message_count, info.record_count, info.token_count, info.last_consolidated) == (3, 0, 9, 2)
-    conversation.update_message(3, record())
+    conversation.edits.update(3, record())
     assert (conversation.info().last_consolidated, conversation.history(from_consolidated=True)) == (2, [])
     assert_sound(store)
 
@@ -220,19 +220,19 @@ def test_message_updated_to_a_record_is_not_in_the_window_or_the_counters(store:
 def test_last_consolidated_is_unchanged_after_a_record_is_updated_to_a_message(store: Store) -> None:
     conversation = store.open("k", messages=[message(1), record(2), message(3)])
     conversation.update(last_consolidated=1)
-    conversation.update_message(2, message("two"))
+    conversation.edits.update(2, message("two"))
     assert conversation.info().last_consolidated == 1
     assert len(conversation.history(from_consolidated=True)) == 2
-    conversation.delete_message(2)
+    conversation.edits.delete(2)
     assert conversation.info().last_consolidated == 1
 
 
 def test_delete_message_adjusts_last_consolidated_in_a_session_with_records(store: Store) -> None:
     store.create("k", messages=[*messages(3), record(), record()])
     store.conversation("k").update(last_consolidated=1)
-    store.conversation("k").delete_message(2)
+    store.conversation("k").edits.delete(2)
     assert store.conversation("k").info().last_consolidated == 1
-    store.conversation("k").delete_message(1)
+    store.conversation("k").edits.delete(1)
     assert store.conversation("k").info().last_consolidated == 0
 
 
@@ -296,7 +296,7 @@ def test_examine_repairs_a_wrong_record_count(opened: Store) -> None:
     noted(opened)
     with opened.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE lango_session SET record_count = 1, message_count = 4")
-    (finding,) = [each for each in opened.examine(repair=True) if each.name == "wrong counters"]
+    (finding,) = [each for each in opened.maintenance.examine(repair=True) if each.name == "wrong counters"]
     assert "record_count is 1, its rows say 3" in finding.detail
     info = opened.conversation("k").info()
     assert (info.message_count, info.record_count) == (2, 3)

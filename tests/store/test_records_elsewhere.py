@@ -34,7 +34,7 @@ def test_functions_of_the_window_module_leave_out_records() -> None:
     assert window.as_prompt(LOG) == window.as_prompt(MESSAGES)
     assert window.close_calls(LOG) == MESSAGES
     assert window.prompt(LOG) == window.prompt(MESSAGES)
-    assert window.tail_within(LOG, 11) == MESSAGES[-2:]
+    assert window.last_within(LOG, 11) == MESSAGES[-2:]
     for number in range(len(LOG)):
         assert window.legal_suffix(LOG, number) == window.legal_suffix(MESSAGES, number)
     for budget in range(25):

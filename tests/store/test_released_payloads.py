@@ -19,8 +19,8 @@ def session_of_four(store: Store) -> Conversation:
 
 
 def delete_second_and_fourth(conversation: Conversation) -> None:
-    conversation.delete_message(2)
-    conversation.delete_message(4)
+    conversation.edits.delete(2)
+    conversation.edits.delete(4)
 
 
 Edit = Callable[[Conversation], object]
@@ -32,15 +32,15 @@ EDITS: dict[str, tuple[Edit, list[str]]] = {
     "truncate all": (lambda k: k.truncate(after=0), []),
     "truncate none": (lambda k: k.truncate(after=4), [A, B, C]),
     "clear": (lambda k: k.clear(), []),
-    "delete": (lambda k: k.delete_message(3), [A, B]),
-    "delete by id": (lambda k: k.delete_message("first"), [A, B, C]),
+    "delete": (lambda k: k.edits.delete(3), [A, B]),
+    "delete by id": (lambda k: k.edits.delete("first"), [A, B, C]),
     "delete two": (delete_second_and_fourth, [A, C]),
-    "redact": (lambda k: k.redact_message(3), [A, B]),
-    "redact one of two references": (lambda k: k.redact_message("first"), [A, B, C]),
-    "update to a short string": (lambda k: k.update_message(3, message("short")), [A, B]),
-    "update to a new string": (lambda k: k.update_message(3, message(NEW)), [A, B, NEW]),
-    "update to a stored string": (lambda k: k.update_message(3, message([A])), [A, B]),
-    "update to the same string": (lambda k: k.update_message(3, message({"c": C})), [A, B, C]),
+    "redact": (lambda k: k.edits.redact(3), [A, B]),
+    "redact one of two references": (lambda k: k.edits.redact("first"), [A, B, C]),
+    "update to a short string": (lambda k: k.edits.update(3, message("short")), [A, B]),
+    "update to a new string": (lambda k: k.edits.update(3, message(NEW)), [A, B, NEW]),
+    "update to a stored string": (lambda k: k.edits.update(3, message([A])), [A, B]),
+    "update to the same string": (lambda k: k.edits.update(3, message({"c": C})), [A, B, C]),
     "replace": (lambda k: k.append_messages([message(NEW)], replace_after=2), [A, B, NEW]),
     "replace by the same string": (lambda k: k.append_messages([message([C])], replace_after=2), [A, B, C]),
     "replace all": (lambda k: k.append_messages([message("short")], replace_after=0), []),
@@ -48,7 +48,7 @@ EDITS: dict[str, tuple[Edit, list[str]]] = {
     "discard": (lambda k: k.compact(lambda _: summary("short"), discard=True), []),
     "discard, with a long summary": (lambda k: k.compact(lambda _: summary(NEW), discard=True), [NEW]),
     "discard, with a summary of a stored string": (lambda k: k.compact(lambda _: summary(A), discard=True), [A]),
-    "drop sent": (lambda k: k.drop_sent(before=9), [A, B, C]),
+    "drop sent": (lambda k: k.edits.drop_sent(before=9), [A, B, C]),
 }
 
 
@@ -69,7 +69,7 @@ def test_edits_return_messages_with_loaded_payloads(store: Store) -> None:
     popped = conversation.pop_message()
     assert popped is not None
     assert popped.content == B
-    updated = conversation.update_message(1, message([NEW, C]))
+    updated = conversation.edits.update(1, message([NEW, C]))
     assert updated.content == [NEW, C]
     assert conversation.all_messages()[0] == updated
     (replaced,) = conversation.append_messages([message([C])], replace_after=1)
@@ -77,7 +77,7 @@ def test_edits_return_messages_with_loaded_payloads(store: Store) -> None:
     compaction = conversation.compact(lambda _: summary(NEW))
     assert compaction is not None
     assert contents(compaction.summary) == contents(conversation.messages()) == [NEW]
-    assert conversation.compactions() == [compaction]
+    assert conversation.turns.compactions() == [compaction]
 
 
 def test_removal_of_a_compaction_deletes_the_payloads_of_its_summary(store: Store) -> None:
@@ -92,14 +92,14 @@ def test_removal_of_a_compaction_deletes_the_payloads_of_its_summary(store: Stor
 def test_refused_edit_changes_no_payload(store: Store, seq: int) -> None:
     conversation = session_of_four(store)
     for edit in (
-        lambda: conversation.update_message(seq, message(NEW)),
-        lambda: conversation.delete_message(seq),
-        lambda: conversation.redact_message(seq),
+        lambda: conversation.edits.update(seq, message(NEW)),
+        lambda: conversation.edits.delete(seq),
+        lambda: conversation.edits.redact(seq),
     ):
         with pytest.raises(MessageNotFound):
             edit()
     with pytest.raises(InvalidMessage, match="'first' is the id of another message"):
-        conversation.update_message(2, message(NEW, id="first"))
+        conversation.edits.update(2, message(NEW, id="first"))
     assert bodies(store) == [A, B, C]
 
 
@@ -109,12 +109,12 @@ def test_update_cannot_change_arguments_of_a_begun_call(store: Store) -> None:
     conversation.append_message(message(None, role="assistant", tool_calls=[call]))
     conversation.calls.begin(1, 0)
     same = message(B, role="assistant", tool_calls=[call])
-    assert conversation.update_message(1, same).tool_calls == [call]
+    assert conversation.edits.update(1, same).tool_calls == [call]
     assert bodies(store) == [A, B]
     for text in (B, ""):
         other = call.model_copy(update={"arguments": {"a": text}})
         with pytest.raises(InvalidMessage, match="a call of the message was begun"):
-            conversation.update_message(1, message(B, role="assistant", tool_calls=[other]))
+            conversation.edits.update(1, message(B, role="assistant", tool_calls=[other]))
     assert bodies(store) == [A, B]
 
 

@@ -23,9 +23,9 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "save_turn": lambda store: store.conversation("k").save_turn(messages(2), {"tokens": 1}),
     "update": lambda store: store.conversation("k").update(title="new"),
     "touch": lambda store: store.touch("k", ttl=timedelta(days=1)),
-    "update_message": lambda store: store.conversation("k").update_message(2, message("other")),
-    "delete_message": lambda store: store.conversation("k").delete_message(2),
-    "redact_message": lambda store: store.conversation("k").redact_message(2),
+    "edits.update": lambda store: store.conversation("k").edits.update(2, message("other")),
+    "edits.delete": lambda store: store.conversation("k").edits.delete(2),
+    "edits.redact": lambda store: store.conversation("k").edits.redact(2),
     "pop_message": lambda store: store.conversation("k").pop_message(),
     "truncate": lambda store: store.conversation("k").truncate(after=1),
     "clear": lambda store: store.conversation("k").clear(),
@@ -64,8 +64,8 @@ def test_write_with_expect_succeeds_at_the_current_revision(store: Store) -> Non
     store.conversation("k").save_turn(messages(2), expect=revision + 2)
     assert store.conversation("k").update(title="T", expect=revision + 3).revision == revision + 4
     store.conversation("k").append_messages(messages(1), replace_after=2, expect=revision + 4)
-    store.conversation("k").update_message(1, message("other"), expect=revision + 6)
-    store.conversation("k").delete_message(1, expect=revision + 7)
+    store.conversation("k").edits.update(1, message("other"), expect=revision + 6)
+    store.conversation("k").edits.delete(1, expect=revision + 7)
     last = store.conversation("k").info().revision
     with pytest.raises(Conflict, match=f"at revision {last}, not at {revision}"):
         store.delete("k", expect=revision)
@@ -85,8 +85,8 @@ STALE: dict[str, Callable[[Store, int], object]] = {
     "append_message with an id": lambda store, stale: store.append_message("k", message(id="new"), expect=stale),
     "save_turn": lambda store, stale: store.conversation("k").save_turn(messages(2), expect=stale, id="t"),
     "update": lambda store, stale: store.conversation("k").update(title="x", expect=stale),
-    "update_message": lambda store, stale: store.conversation("k").update_message(1, message("other"), expect=stale),
-    "delete_message": lambda store, stale: store.conversation("k").delete_message(1, expect=stale),
+    "edits.update": lambda store, stale: store.conversation("k").edits.update(1, message("other"), expect=stale),
+    "edits.delete": lambda store, stale: store.conversation("k").edits.delete(1, expect=stale),
     "delete": lambda store, stale: store.delete("k", expect=stale),
 }
 

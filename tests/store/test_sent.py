@@ -45,9 +45,9 @@ def test_sent_field_is_in_forks_and_copies_but_not_in_documents_and_exports(
 
 def test_sent_field_is_changed_by_update_and_removed_by_redaction(store: Store) -> None:
     conversation = store.open(messages=[Message.user("Hello", sent=INJECTED)])
-    updated = conversation.update_message(1, Message.user("Hello", sent="It is Tuesday."))
+    updated = conversation.edits.update(1, Message.user("Hello", sent="It is Tuesday."))
     assert conversation.history()[0]["content"] == updated.sent == "It is Tuesday."
-    assert conversation.redact_message(1).sent is None
+    assert conversation.edits.redact(1).sent is None
     assert conversation.messages()[0].sent is None
 
 
@@ -58,18 +58,18 @@ def test_sent_field_is_archived_restored_and_redacted(store: Store, tmp_path: Pa
     store.expire(older_than=timedelta(0), archive=archive)
     store.restore(archive, "k")
     assert store.conversation("k").messages()[0].sent == INJECTED
-    store.conversation("k").redact_message(1, archive=archive)
+    store.conversation("k").edits.redact(1, archive=archive)
     assert b"Monday" not in archive.read_bytes()
 
 
 def test_drop_sent_deletes_the_sent_field_of_earlier_messages(store: Store) -> None:
     conversation = store.open(messages=[Message.user(str(n), sent=INJECTED) for n in range(3)])
     before = conversation.info()
-    assert conversation.drop_sent(before=3) == 2
+    assert conversation.edits.drop_sent(before=3) == 2
     assert [each["content"] for each in conversation.history()] == ["0", "1", INJECTED]
     after = conversation.info()
     assert (after.last_seq, after.message_count) == (before.last_seq + 1, 3)
     assert after.revision > before.revision
-    assert conversation.drop_sent(before=3) == 0
+    assert conversation.edits.drop_sent(before=3) == 0
     assert conversation.info() == after
     assert conversation.append_message(message()).seq == 5

@@ -66,7 +66,7 @@ def test_compaction_conflicts_if_the_session_was_recreated(store: Store) -> None
     [
         (lambda other: other.append_message("k", message("late")), ["a", "b"]),
         (lambda other: other.conversation("k").pop_message(), ["a"]),
-        (lambda other: other.conversation("k").delete_message(1), ["b"]),
+        (lambda other: other.conversation("k").edits.delete(1), ["b"]),
         (lambda other: other.conversation("k").clear(), []),
         (lambda other: (other.delete("k"), other.create("k", messages=[message("x"), message("y")])), ["x", "y"]),
     ],

@@ -32,8 +32,10 @@ from lango_store import (
     Calls,
     Conversation,
     Drafts,
+    Edits,
     Inbox,
     LangoStoreError,
+    Maintenance,
     Message,
     PendingCompaction,
     SessionInfo,
@@ -66,8 +68,10 @@ PREFIXES: Final = {
     Calls: "calls.",
     StoreSuspensions: "suspensions.",
     Suspensions: "suspensions.",
+    Maintenance: "maintenance.",
     Drafts: "drafts.",
     Inbox: "inbox.",
+    Edits: "edits.",
     Versions: "versions.",
     Values: "values.",
     PendingCompaction: "compaction.",
@@ -429,7 +433,7 @@ def test_stored_texts_are_not_recorded(watched: Store, telemetry: Telemetry, clo
         turn.append(message(f"{word} answer", role="assistant"))
     talk.compact(lambda _: summary(word))
     talk.find_message(word)
-    talk.redact_message(1)
+    talk.edits.redact(1)
     watched.list_sessions(user_id=word)
     watched.usage(["user_id", "model"])
     with pytest.raises(LangoStoreError):
@@ -580,7 +584,7 @@ class CountingStore(Store):
         return iter([*super().iter_sessions(**options)])
 
     def conversation(self, key: str) -> CountingConversation:
-        return CountingConversation(self.context, key)
+        return CountingConversation(self._context, key)
 
 
 def test_attributes_that_an_overridden_method_sets_are_kept(url: str, telemetry: Telemetry) -> None:

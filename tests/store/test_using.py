@@ -281,7 +281,7 @@ def test_failed_append_in_callers_transaction_writes_nothing(store: Store, host_
                 append(store.using(host).open("k"))
             host.commit()
         assert store.get("k") == before, name
-    assert [finding for finding in store.examine() if finding.name == "wrong counters"] == []
+    assert [finding for finding in store.maintenance.examine() if finding.name == "wrong counters"] == []
 
 
 @pytest.mark.slow
@@ -292,12 +292,12 @@ def test_ping_examine_and_stats_use_the_callers_connection(url: str, empty_url: 
     with other.connect(), engine.connect() as connection:
         bound = Store(other).using(connection)
         bound.ping()
-        assert [finding for finding in bound.examine() if finding.name != "settings"] == []
+        assert [finding for finding in bound.maintenance.examine() if finding.name != "settings"] == []
         assert bound.stats().messages == 2
     memory = create_engine("sqlite://", pool_timeout=0.1)
     with memory.connect() as in_use, engine.connect() as connection:
         in_use.exec_driver_sql("SELECT 1")
-        findings = Store(memory).using(connection).examine()
+        findings = Store(memory).using(connection).maintenance.examine()
         assert [finding for finding in findings if finding.name != "settings"] == []
     for each in (engine, other, memory):
         each.dispose()

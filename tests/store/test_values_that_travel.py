@@ -22,7 +22,7 @@ VALUES: dict[str, Any] = {"a": None, "b": "a\0\ud83d", "c": {"deep": [1, 2.5]}}
 
 
 def problems(store: Store) -> list[tuple[str, str]]:
-    return [(each.name, each.subject) for each in store.examine() if each.name != "settings"]
+    return [(each.name, each.subject) for each in store.maintenance.examine() if each.name != "settings"]
 
 
 def export_backup(store: Store, folder: Path, **selection: Any) -> Path:
@@ -222,7 +222,7 @@ def test_examine_with_repair_deletes_values_without_a_session(store: Store) -> N
     store.conversation("k").values.set({"a": 1})
     execute_unchecked(store, "UPDATE lango_value SET session_key = 'gone'")
     assert problems(store) == [("orphans", "lango_value")]
-    store.examine(repair=True)
+    store.maintenance.examine(repair=True)
     assert problems(store) == []
     assert value_names(store) == []
 

@@ -60,7 +60,7 @@ def foreign_keys(url: str) -> list[str]:
 
 def fill(url: str) -> None:
     """Write some rows to every table."""
-    with Store(url, payloads=1024, keep_removed=timedelta(days=1)) as store:
+    with Store(url, payload_threshold=1024, keep_removed=timedelta(days=1)) as store:
         for number in range(20):
             conversation = store.conversation(store.create(f"k{number}", messages=messages(5)).key)
             conversation.save_turn(messages(2), {"tokens": number})

@@ -26,7 +26,10 @@ Damage = Callable[[bytearray, random.Random], None]
 def fill(path: Path) -> None:
     """Write 20 sessions with 235 messages: tool calls, turns, a summary, drafts, an inbox, long texts in payloads."""
     with Store(
-        f"sqlite:///{path}", migrate=True, token_counter=lambda message: len(str(message.content)), payloads=300
+        f"sqlite:///{path}",
+        migrate=True,
+        token_counter=lambda message: len(str(message.content)),
+        payload_threshold=300,
     ) as store:
         for number in range(SESSIONS):
             key = f"telegram:{number}"
@@ -182,13 +185,13 @@ def reading(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     conversation = store._at(key)
     yield "turns", lambda: conversation.turns.list()
     yield "total_usage", lambda: conversation.total_usage()
-    yield "compactions", lambda: conversation.compactions()
+    yield "compactions", lambda: conversation.turns.compactions()
     yield "values", lambda: store.conversation(key).values.get()
     yield "open_turn", lambda: conversation.turns.in_progress()
     yield "drafts", lambda: conversation.drafts.list()
     yield "inbox", lambda: conversation.inbox.list()
     yield "history", lambda: conversation.history(max_tokens=100_000)
-    yield "begin_compaction", lambda: conversation.begin_compaction()
+    yield "begin_compaction", lambda: conversation.turns.begin_compaction()
 
 
 def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -200,7 +203,7 @@ def summing_up(store: Store) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "stats", lambda: store.stats()
     yield "open_turns", lambda: store.turns.in_progress()
     yield "expire", lambda: store.expire(dry_run=True)
-    yield "examine", lambda: store.examine()
+    yield "examine", lambda: store.maintenance.examine()
 
 
 def _run_turn(conversation: Conversation) -> None:
@@ -229,13 +232,13 @@ def writing(store: Store, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "enqueue", lambda: conversation.inbox.put(Message.user("hello", id="m-waiting"))
     yield "fork", lambda: conversation.fork()
     yield "compact", lambda: conversation.compact(lambda window: Message(role="assistant", content="short"))
-    yield "update_message", lambda: store.conversation(key).update_message(3, message)
-    yield "redact_message", lambda: store.conversation(key).redact_message("m-new")
-    yield "delete_message", lambda: store.conversation(key).delete_message(2)
+    yield "edits.update", lambda: store.conversation(key).edits.update(3, message)
+    yield "edits.redact", lambda: store.conversation(key).edits.redact("m-new")
+    yield "edits.delete", lambda: store.conversation(key).edits.delete(2)
     yield "pop", lambda: store.conversation(key).pop_message()
     yield "truncate", lambda: store.conversation(key).truncate(after=2)
     yield "clear", lambda: store.conversation(key).clear(keep_system=True)
-    yield "repair", lambda: store.examine(repair=True)
+    yield "repair", lambda: store.maintenance.examine(repair=True)
     yield "create", lambda: store.create(messages=[message])
     yield "get_or_create", lambda: store.open(key, renew=True).get()
     yield "delete", lambda: store.delete(key)

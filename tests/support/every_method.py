@@ -12,7 +12,9 @@ from lango_store import (
     Calls,
     Conversation,
     Drafts,
+    Edits,
     Inbox,
+    Maintenance,
     Message,
     Payload,
     PendingCompaction,
@@ -37,8 +39,8 @@ OWED_CURSOR = cursor_after("owed", datetime(2026, 11, 21, tzinfo=UTC), "k")
 CallsByMethod = dict[type, dict[str, list[Callable[[], object]]]]
 
 KINDS = (
-    *(Store, StoreCalls, StoreSuspensions, StoreTurns),
-    *(Conversation, Calls, Drafts, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
+    *(Store, Maintenance, StoreCalls, StoreSuspensions, StoreTurns),
+    *(Conversation, Calls, Drafts, Edits, Inbox, PendingCompaction, Suspensions, Turns, Values, Versions),
 )
 """The classes whose methods have an asynchronous version."""
 
@@ -74,10 +76,10 @@ def prepare(store: Store, cold: Path) -> None:
     k.inbox.put(message(id="waiting"))
     k.suspensions.create([(asking.seq, 1)], reason="May it run?")
     store.open("busy").turn("open").begin()
-    changed = Store(store.engine, clock=store.context.clock_time, keep_removed=timedelta(days=1)).open("changed")
+    changed = Store(store.engine, clock=store._context.clock_time, keep_removed=timedelta(days=1)).open("changed")
     changed.append_messages(messages(3))
     for seq in (1, 2):
-        changed.update_message(seq, message("edited"))
+        changed.edits.update(seq, message("edited"))
     changed.versions.undo()
 
 
@@ -101,7 +103,7 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
     k, busy, changed = (store.conversation(key) for key in ("k", "busy", "changed"))
     (draft,) = k.drafts.list()
     (payload,) = [each.content for each in k.messages(payloads="reference") if isinstance(each.content, Payload)]
-    pending = k.begin_compaction()
+    pending = k.turns.begin_compaction()
     asking = k.find_message("asking")
     assert asking is not None
     (suspension,) = k.suspensions.list()
@@ -128,11 +130,6 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "search": [lambda: store.search("hello")],
             "stats": [store.stats],
             "usage": [store.usage, lambda: store.usage(["user_id", "model", "day"], key_prefix="k")],
-            "move_payloads": [
-                lambda: store.move_payloads(larger_than=1),
-                lambda: store.move_payloads(larger_than=None),
-            ],
-            "examine": [store.examine],
             "expire": [
                 lambda: store.expire(older_than=timedelta(0)),
                 lambda: store.expire(dry_run=True),
@@ -169,10 +166,6 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "payload": [lambda: k.payload(payload.digest)],
             "find_message": [lambda: k.find_message("one")],
             "pop_message": [k.pop_message],
-            "update_message": [lambda: k.update_message(1, message())],
-            "delete_message": [lambda: k.delete_message(1)],
-            "redact_message": [lambda: k.redact_message(1)],
-            "drop_sent": [lambda: k.drop_sent(before=3)],
             "search": [lambda: k.search("hello")],
             "truncate": [lambda: k.truncate(after=1)],
             "clear": [k.clear],
@@ -182,13 +175,18 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "child": [lambda: k.child("new"), lambda: k.child("child")],
             "children": [k.children],
             "fork": [k.fork, lambda: changed.fork(as_of=3)],
-            "compactions": [k.compactions],
             "history": [k.history, lambda: k.history(max_tokens=1)],
-            "begin_compaction": [k.begin_compaction],
             "compact": [lambda: k.compact(lambda window: message("summary"))],
         },
         StoreTurns: {
             "in_progress": [store.turns.in_progress],
+        },
+        Maintenance: {
+            "move_payloads": [
+                lambda: store.maintenance.move_payloads(threshold=1),
+                lambda: store.maintenance.move_payloads(threshold=None),
+            ],
+            "examine": [store.maintenance.examine],
         },
         StoreCalls: {
             "unknown": [store.calls.unknown],
@@ -199,6 +197,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
         },
         Turns: {
             "list": [k.turns.list],
+            "compactions": [k.turns.compactions],
+            "begin_compaction": [k.turns.begin_compaction],
             "find": [lambda: k.turns.find("turn"), lambda: k.turns.find(1)],
             "in_progress": [k.turns.in_progress, busy.turns.in_progress],
             "release": [busy.turns.release],
@@ -232,6 +232,12 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "list": [k.inbox.list],
             "drop": [lambda: k.inbox.drop("unknown")],
             "redact": [lambda: k.inbox.redact("waiting")],
+        },
+        Edits: {
+            "update": [lambda: k.edits.update(1, message())],
+            "delete": [lambda: k.edits.delete(1)],
+            "redact": [lambda: k.edits.redact(1)],
+            "drop_sent": [lambda: k.edits.drop_sent(before=3)],
         },
         Versions: {
             "changes": [changed.versions.changes],

@@ -69,7 +69,7 @@ def follower(store: Store, key: str = "k", after: int | str = 0) -> Iterator[Fol
 
 def channel_of(store: Store, key: str = "k") -> Any:
     """Return the state that the readers of a session share."""
-    return watcher_of(store.context).channels.get(key)
+    return watcher_of(store._context).channels.get(key)
 
 
 def until_waiting(store: Store, readers: int = 1, key: str = "k") -> None:

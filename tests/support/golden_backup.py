@@ -82,7 +82,7 @@ def main() -> None:
             f"sqlite:///{folder}/s.db",
             migrate=True,
             clock=lambda: BEGAN,
-            payloads=64,
+            payload_threshold=64,
             keep_removed=timedelta(days=1),
         ) as store,
     ):

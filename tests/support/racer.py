@@ -124,16 +124,16 @@ class Racer:
     def update_message(self) -> None:
         def update(found: Message) -> None:
             with suppress(InvalidMessage):  # a message of a summary cannot become a record
-                assert self.conversation.update_message(found.seq, self.message()).seq == found.seq
+                assert self.conversation.edits.update(found.seq, self.message()).seq == found.seq
 
         self.edit(update)
 
     def delete_message(self) -> None:
-        self.edit(lambda found: self.conversation.delete_message(found.seq))
+        self.edit(lambda found: self.conversation.edits.delete(found.seq))
 
     def redact_message(self) -> None:
         def redact(found: Message) -> None:
-            assert self.conversation.redact_message(found.id or found.seq, reason="secret").content in (
+            assert self.conversation.edits.redact(found.id or found.seq, reason="secret").content in (
                 None,
                 "(redacted)",
             )

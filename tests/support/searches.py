@@ -15,4 +15,4 @@ def waiting(store: Store) -> int:
 
 
 def findings(store: Store) -> list[str]:
-    return [each.detail for each in store.examine() if each.name == "search index"]
+    return [each.detail for each in store.maintenance.examine() if each.name == "search index"]

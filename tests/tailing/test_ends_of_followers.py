@@ -152,7 +152,7 @@ def test_waiting_follower_raises_damaged_message_for_a_new_damaged_message(store
     until_waiting(store)
     with store.transaction() as tx:
         tx.conversation("k").append_messages(messages(2))
-        with tx.context.snapshot() as connection:
+        with tx._context.snapshot() as connection:
             connection.execute(sa.text("UPDATE lango_message SET extra = '1' WHERE seq = 2"))
     reader.end()
     assert isinstance(reader.error, DamagedMessage)

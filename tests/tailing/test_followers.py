@@ -93,7 +93,7 @@ def test_followers_get_changes(store: Store) -> None:
     with follower(store) as reader:
         until_waiting(store)
         conversation.truncate(after=1)
-        conversation.redact_message(1)
+        conversation.edits.redact(1)
         reader.wait(lambda: len(reader.events) == 3)
         assert [event.kind for event in reader.events if isinstance(event, Changed)] == ["truncate", "redact"]
 
@@ -171,7 +171,7 @@ def test_reader_that_lags_behind_gets_no_text_that_was_redacted_meanwhile(store:
         until_waiting(store, readers=2)
         secret = conversation.append_message(message("secret"))
         reader.wait_for_messages(2)
-        conversation.redact_message(secret.seq)
+        conversation.edits.redact(secret.seq)
         reader.wait(lambda: isinstance(reader.events[-1], Changed))
         event = next(late)
         assert isinstance(event, Appended)
@@ -223,7 +223,7 @@ def test_watcher_measures_how_long_readers_take(url: str) -> None:
     async def work() -> None:
         async with AsyncStore(url) as store:
             await store.create("k")
-            watching = watcher_of(store.store.context)
+            watching = watcher_of(store.store._context)
 
             async def follow() -> None:
                 async for _ in store.conversation("k").tail():

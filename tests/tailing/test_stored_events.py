@@ -78,7 +78,7 @@ def test_tail_yields_changes_between_messages(store: Store) -> None:
     conversation = store.open("k", messages=messages(4))
     conversation.truncate(after=3)
     conversation.append_message(message("new"))
-    conversation.update_message(1, message("edited"))
+    conversation.edits.update(1, message("edited"))
     conversation.compact(lambda _: summary())
     first, truncated, second, *changes, last = stored(store)
     assert isinstance(first, Appended)
@@ -98,7 +98,7 @@ def test_tail_yields_changes_between_messages(store: Store) -> None:
 def test_long_log_is_read_in_pages_without_gaps(store: Store) -> None:
     conversation = store.open("k", messages=messages(450))
     for seq in (1, 200, 201, 400):
-        conversation.delete_message(seq)
+        conversation.edits.delete(seq)
     events = stored(store)
     read = [each for event in events if isinstance(event, Appended) for each in event.messages]
     assert read == conversation.all_messages()
@@ -110,7 +110,7 @@ def test_long_log_is_read_in_pages_without_gaps(store: Store) -> None:
 def test_many_changes_are_read_in_pages_without_gaps(store: Store) -> None:
     conversation = store.open("k", messages=messages(1))
     for number in range(250):
-        conversation.update_message(1, message(f"{number}"))
+        conversation.edits.update(1, message(f"{number}"))
     conversation.append_message(message("last"))
     first, *changes, last = stored(store)
     assert [event.seq for event in changes if isinstance(event, Changed)] == list(range(2, 252))

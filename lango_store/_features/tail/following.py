@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
 from lango_store._features.tail import reading
-from lango_store._features.tail.reading import Batch, Cursor
+from lango_store._features.tail.reading import Cursor, EventBatch
 from lango_store._features.tail.watcher import Channel, Watcher
 from lango_store._rows.encoding import checked_key
 from lango_store._values.events import Event
@@ -39,7 +39,7 @@ class Reader:
         self._channel: Channel | None = None
         self._follows = follow
 
-    def next_shared(self, loop: asyncio.AbstractEventLoop | None = None) -> tuple[Any, Batch | None]:
+    def next_shared(self, loop: asyncio.AbstractEventLoop | None = None) -> tuple[Any, EventBatch | None]:
         """Return the signal that ends a wait, and the watcher's next batch, which is empty if nothing is new.
 
         The batch is None if the reader has to call `read`. Before the reader has joined the watcher, both are None.
@@ -48,16 +48,16 @@ class Reader:
             return None, None
         return self._watcher.next(self._channel, self._cursor, loop)
 
-    def read(self) -> Batch:
+    def read(self) -> EventBatch:
         """Read the next batch from the database; do not move the cursor, because the caller may be cancelled."""
         try:
             return self._context.read_together(reading.read, self._key, self._cursor)
         except (DatabaseBusy, DatabaseUnavailable):
             if self._channel is None:
                 raise
-            return Batch([], self._cursor)
+            return EventBatch([], self._cursor)
 
-    def advance(self, batch: Batch) -> bool:
+    def advance(self, batch: EventBatch) -> bool:
         """Move the cursor past a batch, and join the watcher after the last stored event; False if nothing follows."""
         self._cursor = batch.end
         if batch.is_over or not (batch.events or self._follows):

@@ -67,7 +67,7 @@ State = tuple[Any, ...] | None
 """The columns `_STATE` of a session; None if the session does not exist."""
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """Events, and the cursor after them.
 
     `state` is the state of the session if `end` is its newest event, otherwise None. `is_over` is True after `Ended`.
@@ -106,7 +106,7 @@ _changes: Final = Statement(
 )
 
 
-def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Batch:
+def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> EventBatch:
     """Read the next events of a session, at most a page. Needs a snapshot.
 
     If the session is not live, a plain seq raises `SessionNotFound` or `SessionExpired`, but a cursor returns `Ended`.
@@ -121,16 +121,16 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Bat
         after = after._replace(incarnation=incarnation)
     reason = "deleted" if state is None else "replaced" if after.incarnation != incarnation else "expired"
     if reason != "expired" or not live:
-        return Batch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
+        return EventBatch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
     events, upto = _log(connection, key, after, whole_number(key, "last_seq", last_seq))
     end = after._replace(seq=upto)
     if upto < last_seq:
-        return Batch(events, end)
+        return EventBatch(events, end)
     turn_id, draft = _draft(connection, key, token)
     if (draft_end := _after_draft(end, draft)) != end:
         known = end.length if _after_draft(end, draft[: end.length]) == end else 0
         events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
-    return Batch(events, draft_end, state if upto == last_seq else None)
+    return EventBatch(events, draft_end, state if upto == last_seq else None)
 
 
 def _log(connection: sa.Connection, key: str, after: Cursor, last_seq: int) -> tuple[list[Event], int]:

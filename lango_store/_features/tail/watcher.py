@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment
 from lango_store._engine.pool import is_listened_to, renew_lock_in_children
 from lango_store._features.tail import reading
-from lango_store._features.tail.reading import Batch, Cursor, State
+from lango_store._features.tail.reading import Cursor, EventBatch, State
 from lango_store.errors import DatabaseBusy, DatabaseUnavailable, LangoStoreError
 
 logger = logging.getLogger("lango_store")
@@ -75,10 +75,10 @@ class Channel:
         self.readers = 0
         self.head: Cursor | None = None
         self.state: State = None
-        self.recent: dict[Cursor, Batch] = {}
+        self.recent: dict[Cursor, EventBatch] = {}
         self.signals: dict[asyncio.AbstractEventLoop | None, Any] = {}
 
-    def share(self, batch: Batch) -> None:
+    def share(self, batch: EventBatch) -> None:
         """Keep a batch for late readers, and move the head from the beginning of the batch to its end."""
         if self.head is not None and batch.events:
             if any(event.event == "changed" for event in batch.events):
@@ -112,7 +112,7 @@ class Watcher:
         """Poll soon, because this process has committed a write."""
         self._written.set()
 
-    def join(self, key: str, batch: Batch, channel: Channel | None) -> Channel:
+    def join(self, key: str, batch: EventBatch, channel: Channel | None) -> Channel:
         """Return the channel of a session for a reader that has just read this batch.
 
         If the channel has no head and the batch ends at the newest event, the end of the batch becomes the head.
@@ -151,7 +151,9 @@ class Watcher:
                 del self.channels[key]
                 self._written.set()
 
-    def next(self, channel: Channel, after: Cursor, loop: asyncio.AbstractEventLoop | None) -> tuple[Any, Batch | None]:
+    def next(
+        self, channel: Channel, after: Cursor, loop: asyncio.AbstractEventLoop | None
+    ) -> tuple[Any, EventBatch | None]:
         """Return the signal for the next new events, and the batch after a cursor.
 
         The batch is empty at the head, and None if the reader has to read it from the database.
@@ -159,7 +161,7 @@ class Watcher:
         with self._lock:
             if loop not in channel.signals:
                 channel.signals[loop] = threading.Event() if loop is None else asyncio.Event()
-            batch = Batch([], after, channel.state) if channel.head == after else channel.recent.get(after)
+            batch = EventBatch([], after, channel.state) if channel.head == after else channel.recent.get(after)
             return channel.signals[loop], batch
 
     def interrupt(self) -> None:

@@ -182,7 +182,7 @@ class Suspensions(SessionPart):
             send_to_approver(suspension.token)
             ```
         """
-        new = suspensions.New(self.key, calls, state, reason, ttl)
+        new = suspensions.NewSuspension(self.key, calls, state, reason, ttl)
         return self._context.transact(suspensions.suspend, new)
 
     def answer_by_id(self, id: str, answer: Any) -> Suspension:
@@ -203,7 +203,7 @@ class Suspensions(SessionPart):
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         given = str(encode_id(id)), encode_json(answer, "answer")
-        return self._context.transact_once(suspensions.resume, self.key, *given)
+        return self._context.transact_once(suspensions.answer, self.key, *given)
 
     def delete(self, id: str) -> bool:
         """Delete a suspension of the session, with its state, reason and answer. Its token then answers nothing.
@@ -244,7 +244,7 @@ class StoreSuspensions(StorePart):
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
         given = (*suspensions.parse(token), encode_json(answer, "answer"))
-        return self._context.transact_once(suspensions.resume, *given)
+        return self._context.transact_once(suspensions.answer, *given)
 
     def list(
         self,

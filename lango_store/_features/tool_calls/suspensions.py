@@ -49,7 +49,7 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class New:
+class NewSuspension:
     """A suspension about to be stored, encoded, with its token.
 
     Raises:
@@ -91,7 +91,7 @@ _insert: Final = Statement(
 )
 
 
-def suspend(connection: sa.Connection, now: datetime, new: New) -> Suspension:
+def suspend(connection: sa.Connection, now: datetime, new: NewSuspension) -> Suspension:
     """Store a suspension of a live session, and return it with its token."""
     sessions.lock(connection, now, new.key)
     for place in new.places:
@@ -120,7 +120,7 @@ _answer: Final = Statement(
 _note_answer: Final = Statement(sa.update(SESSION).where(LIVE_SESSION).values(owed.arrived(owed.ANSWERED)))
 
 
-def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
+def answer(connection: sa.Connection, now: datetime, key: str, digest: str, answer: str) -> Suspension:
     """Store the answer of a suspension, and return the suspension.
 
     Raises:
@@ -147,7 +147,7 @@ def resume(connection: sa.Connection, now: datetime, key: str, digest: str, answ
 
 
 def _not_found(fact: str) -> SuspensionNotFound:
-    return SuspensionNotFound(f"{fact}: Store.suspensions() lists those that wait for an answer")
+    return SuspensionNotFound(f"{fact}: Store.suspensions.list() lists those that wait for an answer")
 
 
 _delete: Final = Statement(lambda _: sa.delete(SUSPENSION).where(_OF_TOKEN).returning(SUSPENSION.c.digest))

@@ -1,14 +1,62 @@
-"""Turns, the drafts of their answers, and the messages that wait for them: `turns`, `drafts` and `inbox`."""
+"""Turns and compactions, drafts of answers, and messages that wait for a turn: `turns`, `drafts` and `inbox`."""
 
+from lango_store._connections.context import Context
 from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.turns_in_progress import claims, drafts, inbox
 from lango_store._operations.log import leases, turns
 from lango_store._operations.log.appends import Batch
-from lango_store._values.model import Draft, Message, OpenTurn, Turn
+from lango_store._operations.log.turns import ReadWindow
+from lango_store._services import appending
+from lango_store._values.model import Compaction, Draft, Message, OpenTurn, Turn
+from lango_store._values.summarizer import Summary
+
+
+class PendingCompaction:
+    """A window that waits for its summary: the result of `Conversation.turns.begin_compaction`.
+
+    Attributes:
+        key: The session's key.
+        session: The session with the window, as they were read.
+    """
+
+    __slots__ = ("_context", "_read", "key", "session")
+
+    def __init__(self, context: Context, read: ReadWindow) -> None:
+        self._context = context
+        self._read = read
+        self.key = read.session.key
+        self.session = read.session
+
+    @property
+    def window(self) -> list[Message]:
+        """The messages to summarize."""
+        return list(self.session.messages)
+
+    def finish(self, summary: Summary, *, discard: bool = False) -> Compaction:
+        """Replace the window with a summary.
+
+        Messages that were appended since the window was read stay in the window, after the summary.
+
+        Args:
+            summary: A `Message`, or a list of messages.
+            discard: Delete the replaced messages from the log, as in `Conversation.compact`.
+
+        Returns:
+            The compaction.
+
+        Raises:
+            Conflict: The session was compacted, or messages were edited or removed, since the window was read; nothing
+                was changed.
+            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
+        """
+        new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
+        return self._context.transact(turns.finish_compaction, self._read, new, discard=discard)
 
 
 class Turns(SessionPart):
-    """The turns of a session: `Conversation.turns`. `save_turn` and `turn` of the conversation store new turns.
+    """The turns and compactions of a session: `Conversation.turns`.
+
+    `save_turn`, `turn` and `compact` of the conversation store new ones.
 
     Attributes:
         key: The session's key.
@@ -52,6 +100,23 @@ class Turns(SessionPart):
             True if the session is owed a turn that is not running; see `Store.owed`.
         """
         return self._context.transact(claims.retry, self.key)
+
+    def compactions(self) -> list[Compaction]:
+        """List the compactions, oldest first, with their summaries."""
+        return self._context.read_together(turns.compactions, self.key)
+
+    def begin_compaction(self, *, records: bool = False) -> PendingCompaction | None:
+        """Read the window for a compaction in two steps, if a single function call cannot produce the summary.
+
+        Args:
+            records: Also read the records between the messages.
+
+        Returns:
+            The pending compaction, with the messages in `window` and the method `finish`, or None if the window is
+            empty.
+        """
+        read = self._context.on_primary().read(turns.read_window, self.key, records=records)
+        return PendingCompaction(self._context, read) if read.session.messages else None
 
     def list(self) -> list[Turn]:
         """List the turns and compactions, oldest first, without their messages."""
@@ -162,7 +227,7 @@ class Inbox(SessionPart):
         return self._context.transact(inbox.drop, self.key, id)
 
     def redact(self, id: str, *, reason: str | None = None) -> Message:
-        """Remove the content of a message that waits in the inbox, as `redact_message` does in the log.
+        """Remove the content of a message that waits in the inbox, as `edits.redact` does in the log.
 
         Args:
             id: The id of the message, which stays in the inbox.

@@ -118,7 +118,7 @@ def take(
     turn_id: str,
     lease: Lease,
     ids: Iterator[str],
-    least: int | None,
+    threshold: int | None,
 ) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 
@@ -131,7 +131,7 @@ def take(
     if not waiting:
         return []
     new = [each.with_id(next(ids)) if each.id is None else each for each in waiting]
-    taken = appends.append_new_ids(connection, now, key, Batch(new, least), Expected(lease=lease))
+    taken = appends.append_new_ids(connection, now, key, Batch(new, threshold), Expected(lease=lease))
     seqs = json.dumps([each.seq for each in taken])
     _mark_taken.run_many(connection, [{"key": key, "seqs": seqs, "turn_id": turn_id}])
     for statement in (_delete_all, _note_taken):

@@ -291,7 +291,7 @@ def id_prefix(turn_id: str) -> str:
     return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
 
 
-def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], least: int | None) -> Batch:
+def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], threshold: int | None) -> Batch:
     """Encode messages of a turn, and assign the next of `ids` to each message without an id.
 
     `earlier` are messages that an earlier attempt of the turn may have stored. A message that equals one of these gets
@@ -306,7 +306,7 @@ def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message],
             message = message.with_id(id)
         rows.append(row)
         identified.append(message)
-    return Batch(identified, least, rows=rows)
+    return Batch(identified, threshold, rows=rows)
 
 
 def _id_of_equal(row: Mapping[str, Any], earlier: list[Message]) -> str | None:

@@ -178,7 +178,7 @@ class RunningTurn:
         self._check_running()
         if self._context.token_counter is not None:
             messages = [self._context.counted(message) for message in messages]
-        new = running.with_ids(messages, self._ids, self._earlier, self._context.least_payload)
+        new = running.with_ids(messages, self._ids, self._earlier, self._context.payload_threshold)
         ends_draft = bool(self._texts) and any(each.role.canonical is MessageRole.ASSISTANT for each in new.messages)
         try:
             if ends_draft:
@@ -207,8 +207,8 @@ class RunningTurn:
         """
         self._check_running()
         # A second run would find an empty inbox, and the turn would miss the messages that the first one has moved.
-        least = self._context.least_payload
-        taken = self._context.transact_once(inbox.take, self.key, self.id, self.lease, self._ids, least)
+        threshold = self._context.payload_threshold
+        taken = self._context.transact_once(inbox.take, self.key, self.id, self.lease, self._ids, threshold)
         self._add(taken)
         return taken
 

@@ -1,15 +1,119 @@
-"""Changes of the log and how to take them back, and a compaction in two steps."""
+"""Edits of single messages, changes of the log, and how to take them back: `edits` and `versions`."""
 
 from datetime import datetime
+from pathlib import Path
 
-from lango_store._connections.context import Context
 from lango_store._features.groups import SessionPart
 from lango_store._features.versions import undo
-from lango_store._operations.log import turns
-from lango_store._operations.log.turns import ReadWindow
-from lango_store._services import appending
-from lango_store._values.model import Change, Compaction, Diff, Message, Undone
-from lango_store._values.summarizer import Summary
+from lango_store._operations.log import edits
+from lango_store._operations.session.sessions import Expected
+from lango_store._services import archiving, searching
+from lango_store._values.model import Change, Diff, Message, Undone
+from lango_store.errors import InvalidMessage, UniqueViolation, quoted
+
+
+class Edits(SessionPart):
+    """The edits of a session's log: `Conversation.edits`.
+
+    Attributes:
+        key: The session's key.
+    """
+
+    def update(self, seq_or_id: int | str, message: Message, *, expect: int | None = None) -> Message:
+        """Replace a message of the log.
+
+        The new message gets the `seq` and the turn of the old one. It also gets the old `id` and `created_at`, unless
+        you set them. If the id changes, the old id can be stored again, so a late retry of the old append would store
+        the old message again.
+
+        Args:
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to replace.
+            message: The new message.
+            expect: Replace the message only if the session's `revision` equals this value.
+
+        Returns:
+            The new message, with its `seq` and `created_at`.
+
+        Raises:
+            MessageNotFound: The session has no such message; nothing was changed.
+            InvalidMessage: The message cannot be stored losslessly, another message has its `id`, its tool calls differ
+                although one of the old calls was begun, or a message of a summary would become a record; nothing was
+                changed.
+            Conflict: The session's `revision` differs from `expect`; nothing was changed.
+        """
+        message = self._context.counted(message)
+        try:
+            expected, threshold = Expected(revision=expect), self._context.payload_threshold
+            return self._context.transact(edits.update, self.key, seq_or_id, message, expected, threshold)
+        except UniqueViolation as error:
+            reason = f"{quoted(message.id)} is the id of another message: give another, or None to keep the old one"
+            raise InvalidMessage("id", reason) from error
+
+    def delete(self, seq_or_id: int | str, *, expect: int | None = None) -> None:
+        """Delete a message anywhere in the log.
+
+        The usage of the message's turn does not change, and summaries that cover the message stay. Deleting the only
+        remaining message of a summary has the same effect as in `Conversation.pop_message`. The message's `id` can be
+        stored again.
+
+        Args:
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to delete.
+            expect: Delete the message only if the session's `revision` equals this value.
+
+        Raises:
+            MessageNotFound: The session has no such message; nothing was deleted.
+            Conflict: The session's `revision` differs from `expect`; nothing was deleted.
+        """
+        self._context.transact_once(edits.delete, self.key, seq_or_id, Expected(revision=expect))
+
+    def redact(
+        self,
+        seq_or_id: int | str,
+        *,
+        reason: str | None = None,
+        archive: str | Path | None = None,
+    ) -> Message:
+        """Remove the content, `sent`, the tool calls and `extra` of a message.
+
+        Its `seq`, role, names, id and times stay, and its `tokens` become 0. The content becomes the text `(redacted)`,
+        because providers refuse a prompt with an empty message; the content of a record becomes None. Copies in forks,
+        summaries, backups and archives stay, except in `archive`.
+
+        A store with `keep_removed` also keeps earlier versions of messages, and removed messages. The earlier versions
+        are redacted too, and a removed message can be redacted. Suspensions that name calls of the message lose their
+        state, reason and answer.
+
+        Args:
+            seq_or_id: The `seq` (an int) or the `id` (text) of the message to redact. An id also redacts removed
+                messages that had it.
+            reason: A reason to store in the message's `extra`, as `redacted`.
+            archive: An archive in which to redact the message too, as in `Store.restore`. If the store has the message,
+                only the archived copy of the same session is redacted. If it has not, the message is redacted only in
+                the archive, in the session that has this key there.
+
+        Returns:
+            The redacted message.
+
+        Raises:
+            SessionNotFound: The store has no such session, and the archive has no such message; nothing was changed.
+            MessageNotFound: The session in the store has no such message, and neither has the archive; nothing was
+                changed.
+            InvalidFile: `archive` does not exist, or is a SQLite database of another application; nothing was changed.
+        """
+        message = archiving.redact(self._context, self.key, seq_or_id, reason, archive)
+        searching.drain(self._context)
+        return message
+
+    def drop_sent(self, *, before: int) -> int:
+        """Delete the `sent` of earlier messages, so that prompts use their `content` again.
+
+        Args:
+            before: All messages of the log with a lower `seq` lose their `sent`.
+
+        Returns:
+            The number of messages that had a `sent`.
+        """
+        return self._context.transact_once(edits.drop_sent, self.key, before)
 
 
 class Versions(SessionPart):
@@ -70,45 +174,3 @@ class Versions(SessionPart):
                 not kept.
         """
         return self._context.read_together(undo.diff, self.key, a, b)
-
-
-class PendingCompaction:
-    """A window that waits for its summary: the result of `Conversation.begin_compaction`.
-
-    Attributes:
-        key: The session's key.
-        session: The session with the window, as they were read.
-    """
-
-    __slots__ = ("_context", "_read", "key", "session")
-
-    def __init__(self, context: Context, read: ReadWindow) -> None:
-        self._context = context
-        self._read = read
-        self.key = read.session.key
-        self.session = read.session
-
-    @property
-    def window(self) -> list[Message]:
-        """The messages to summarize."""
-        return list(self.session.messages)
-
-    def finish(self, summary: Summary, *, discard: bool = False) -> Compaction:
-        """Replace the window with a summary.
-
-        Messages that were appended since the window was read stay in the window, after the summary.
-
-        Args:
-            summary: A `Message`, or a list of messages.
-            discard: Delete the replaced messages from the log, as in `Conversation.compact`.
-
-        Returns:
-            The compaction.
-
-        Raises:
-            Conflict: The session was compacted, or messages were edited or removed, since the window was read; nothing
-                was changed.
-            InvalidMessage: A message of the summary cannot be stored losslessly; nothing was changed.
-        """
-        new = appending.encoded(self._context, [summary] if isinstance(summary, Message) else summary)
-        return self._context.transact(turns.finish_compaction, self._read, new, discard=discard)

@@ -22,7 +22,7 @@ from lango_store._operations.rows import (
     whole_number,
 )
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import ANYTHING, Expected, New
+from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._rows.encoding import checked_key
 from lango_store._rows.payloads import move
 from lango_store._values.model import Message, MessageRole
@@ -38,16 +38,16 @@ class Batch:
     holds the payloads of the messages by digest.
     """
 
-    __slots__ = ("bodies", "ids", "least", "messages", "records", "repeats", "rows", "tokens")
+    __slots__ = ("bodies", "ids", "messages", "records", "repeats", "rows", "threshold", "tokens")
 
     def __init__(
-        self, messages: Sequence[Message], least: int | None = None, *, rows: list[dict[str, Any]] | None = None
+        self, messages: Sequence[Message], threshold: int | None = None, *, rows: list[dict[str, Any]] | None = None
     ) -> None:
         """Encode messages for the database.
 
         Args:
             messages: The messages.
-            least: Strings with at least this many characters become payloads. With
+            threshold: Strings with at least this many characters become payloads. With
                 None (the default), no strings do.
             rows: The encoded messages, if they were encoded before.
 
@@ -57,16 +57,16 @@ class Batch:
         self.messages: Final = list(messages)
         self.rows: list[dict[str, Any]] = []
         self.bodies: dict[str, str] = {}
-        self.least: Final = least
+        self.threshold: Final = threshold
         ids: list[str] = []
         records = tokens = 0
         for position, message in enumerate(self.messages):
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
-            if least is not None:
+            if threshold is not None:
                 text = row["text"]
-                may_move = row["content"] or row["tool_calls"] or row["extra"] or (text and len(text) >= least)
-                if may_move and (moved := move(row, least)):
+                may_move = row["content"] or row["tool_calls"] or row["extra"] or (text and len(text) >= threshold)
+                if may_move and (moved := move(row, threshold)):
                     row["moved"] = moved
             if "moved" in row:
                 self.bodies |= row["moved"]
@@ -99,7 +99,7 @@ class NewTurn:
     copied_from: str | None = None
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """The result of an append: the stored messages, the session's new `last_seq`, the time and the turn number."""
 
     messages: list[Message]
@@ -114,7 +114,7 @@ def append(
     key: str,
     new: Batch,
     expected: Expected = ANYTHING,
-    create: New | None = None,
+    create: NewSession | None = None,
 ) -> list[Message]:
     """Append messages to a live session, and return them as stored.
 
@@ -186,9 +186,9 @@ def write(
     key: str,
     new: Batch,
     expected: Expected = ANYTHING,
-    create: New | None = None,
+    create: NewSession | None = None,
     turn: NewTurn | None = None,
-) -> Appended:
+) -> AppendResult:
     """Write messages, optionally as a turn, at the end of a live session.
 
     If an id is already stored, the database refuses the write. With `create`, a missing
@@ -233,17 +233,17 @@ def write(
     stored: list[Message] = []
     for seq, message in enumerate(new.messages, last_seq - added + 1):
         stored.append(message.stored_as(seq, created_at, turn_no))
-    return Appended(stored, last_seq, created_at, turn_no)
+    return AppendResult(stored, last_seq, created_at, turn_no)
 
 
 Row = dict[str, Any]
 
-_Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], New | None], Sequence[Any] | None]
+_Method = Callable[[AnyConnection, Moment, dict[str, Any], Sequence[Row], NewSession | None], Sequence[Any] | None]
 """Writes messages and returns the session's counters; if no session matches, writes nothing and returns None."""
 
 
 def _by_statement(
-    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
+    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
 ) -> Sequence[Any] | None:
     statement = statements.append(
         one=len(rows) == 1,
@@ -259,7 +259,7 @@ def _by_statement(
 
 
 def _in_transaction(
-    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
+    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
 ) -> Sequence[Any] | None:
     count = statements.count["lease_token" in params]
     counters = count.run(connection, params)
@@ -295,7 +295,7 @@ def _in_transaction(
 
 
 def _by_pipeline(
-    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: New | None
+    connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
 ) -> Sequence[Any] | None:
     pipeline = statements.pipeline(
         min(len(rows), 2),

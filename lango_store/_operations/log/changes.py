@@ -34,8 +34,8 @@ from lango_store._operations.binds import (
 from lango_store._operations.log import kept_copies, payloads
 from lango_store._operations.session import sessions
 
-Edit = Literal["pop", "delete", "update", "redact", "drop_sent"]
-Kind = Edit | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
+EditKind = Literal["pop", "delete", "update", "redact", "drop_sent"]
+Kind = EditKind | Literal["truncate", "clear", "compact", "discard", "fork", "undo", "redo"]
 
 PERMANENT: Final = ("redact", "drop_sent", "fork")
 """The kinds of changes that are never taken back."""

@@ -24,7 +24,7 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.log import payloads, removals
-from lango_store._operations.log.changes import Edit, LogChange, Rows
+from lango_store._operations.log.changes import EditKind, LogChange, Rows
 from lango_store._operations.log.messages import MAX_SEQ, check_seq
 from lango_store._operations.rows import (
     MESSAGE_FIELDS,
@@ -103,12 +103,12 @@ def update(
     seq_or_id: SeqOrId,
     message: Message,
     expected: Expected = ANYTHING,
-    least: int | None = None,
+    threshold: int | None = None,
 ) -> Message:
     """Replace a message. Its turn does not change; its id and time change only if the new message sets them.
 
     The database refuses an id that another message of the session has. Strings with at
-    least `least` characters become payloads; with None, no strings do.
+    threshold `threshold` characters become payloads; with None, no strings do.
 
     Raises:
         InvalidMessage: The message cannot be stored, a message of a summary would become
@@ -126,8 +126,8 @@ def update(
     may_differ = new["tool_calls"] != edit.row["tool_calls"] or edit.row["payloads"] is not None
     if may_differ and edit.has_begun_calls() and message.tool_calls != edit.message().tool_calls:
         raise InvalidMessage("tool_calls", "a call of the message was begun: delete the message, or append another one")
-    if least is not None:
-        payloads.insert(connection, key, move(new, least))
+    if threshold is not None:
+        payloads.insert(connection, key, move(new, threshold))
     with edit.change("update") as change:
         edit.replace(change, new | {name: edit.row[name] for name in ("id", "created_at") if new[name] is None})
         change.moves_consolidated = change.messages != 0
@@ -311,7 +311,7 @@ class _Edit:
         """Return True if a call that the message asks for was begun."""
         return self._select(_begun) is not None
 
-    def change(self, kind: Edit) -> LogChange:
+    def change(self, kind: EditKind) -> LogChange:
         """Begin the change of the message."""
         return LogChange(self._connection, self._now, self._key, kind, self._seq, self.row["seq"])
 

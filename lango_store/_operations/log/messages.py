@@ -284,7 +284,7 @@ def _of_first(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
     return sa.select(column).where(*in_window).order_by(MESSAGE.c.seq).limit(1).scalar_subquery()
 
 
-def _build_tail(_: Dialect, *, records: bool = False, start: bool = False) -> sa.Executable:
+def _build_last(_: Dialect, *, records: bool = False, start: bool = False) -> sa.Executable:
     first = (_of_first(MESSAGE.c.seq), _of_first(MESSAGE.c.role)) if start else ()
     summary_turn = _of_live_session(SESSION.c.summary_turn)
     in_summary = sa.select(TURN.c.last_seq - TURN.c.first_seq + sa.literal_column("1", sa.BigInteger())).where(
@@ -301,11 +301,11 @@ def _build_tail(_: Dialect, *, records: bool = False, start: bool = False) -> sa
     )
 
 
-_tail = {records: Statement(functools.partial(_build_tail, records=records)) for records in (False, True)}
-_tail_and_start = Statement(functools.partial(_build_tail, start=True))
+_last = {records: Statement(functools.partial(_build_last, records=records)) for records in (False, True)}
+_last_and_start = Statement(functools.partial(_build_last, start=True))
 
 
-def tail(
+def read_last(
     connection: AnyConnection,
     now: Moment,
     key: str,
@@ -315,11 +315,11 @@ def tail(
     mode: PayloadMode = "load",
 ) -> list[Message]:
     """Read the last messages of a live session's window."""
-    return _read_tail(connection, now, key, last, _tail[records], mode=mode)[0]
+    return _read_with(connection, now, key, last, _last[records], mode=mode)[0]
 
 
 @dataclass(frozen=True)
-class Tail:
+class LastMessages:
     """The last messages of a window, and what is known about the window.
 
     Attributes:
@@ -335,26 +335,30 @@ class Tail:
     leading: Sequence[Message]
 
 
-def tail_of_prompt(connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None) -> Tail:
+def read_last_of_prompt(
+    connection: AnyConnection, now: Moment, key: str, last: int, *, newest: int | None = None
+) -> LastMessages:
     """Read the last messages of a live session's window, and the instructions at its start, for a prompt.
 
     With `newest`, only the `newest` messages with the highest seqs are considered, and no instructions. Instructions
     that are not among the last messages take one more statement.
     """
     last = max(last, 1)  # no row shows nothing about the start of the window
-    messages, row = _read_tail(connection, now, key, last, _tail_and_start, newest=newest)
+    messages, row = _read_with(connection, now, key, last, _last_and_start, newest=newest)
     if row is None:
-        return Tail([], None, is_whole=True, leading=[])
+        return LastMessages([], None, is_whole=True, leading=[])
     first_seq, first_role, summary_turn = row[-3:]
     if summary_turn is not None or newest is not None:
-        return Tail(messages, summary_turn, is_whole=len(messages) < last, leading=[])
+        return LastMessages(messages, summary_turn, is_whole=len(messages) < last, leading=[])
     is_whole = bool(messages) and messages[0].seq == first_seq
     if first_role not in INSTRUCTIONS:
-        return Tail(messages, None, is_whole, [])
+        return LastMessages(messages, None, is_whole, [])
     if is_whole:
-        return Tail(messages, None, is_whole, list(takewhile(lambda message: message.role in INSTRUCTIONS, messages)))
+        return LastMessages(
+            messages, None, is_whole, list(takewhile(lambda message: message.role in INSTRUCTIONS, messages))
+        )
     rows = _instructions.run(connection, {"key": checked_key(key), "first": first_seq})
-    return Tail(messages, None, is_whole, _decoder(connection, key, "load")(rows))
+    return LastMessages(messages, None, is_whole, _decoder(connection, key, "load")(rows))
 
 
 def _build_instructions(_: Dialect) -> sa.Executable:
@@ -370,7 +374,7 @@ def _build_instructions(_: Dialect) -> sa.Executable:
 _instructions = Statement(_build_instructions)
 
 
-def _read_tail(
+def _read_with(
     connection: AnyConnection,
     now: Moment,
     key: str,

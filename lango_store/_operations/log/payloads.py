@@ -211,11 +211,11 @@ _update: Final = Statement(
 )
 
 
-def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, least: int | None) -> list[Position]:
-    """Return the next messages to move: long ones without payloads or, if `least` is None, those with payloads."""
+def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, threshold: int | None) -> list[Position]:
+    """Return the next messages to move: long ones without payloads or, if `threshold` is None, those with payloads."""
     key, seq = after
-    bound = {"key": key, "seq": seq, "limit": limit, "least": least}
-    return [(key, seq) for key, seq in (_with_payloads if least is None else _long).run(connection, bound)]
+    bound = {"key": key, "seq": seq, "limit": limit, "threshold": threshold}
+    return [(key, seq) for key, seq in (_with_payloads if threshold is None else _long).run(connection, bound)]
 
 
 def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
@@ -226,36 +226,38 @@ def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
 _ZERO: Final[sa.ColumnElement[int]] = sa.literal_column("0")
 _SIZE: Final = sum((sa.func.coalesce(sa.func.length(as_stored(MESSAGE.c[name])), _ZERO) for name in STRINGS), _ZERO)
 _with_payloads: Final = Statement(lambda _: _build_choice(_HAS_PAYLOADS))
-_long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("least") <= _SIZE)))
+_long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("threshold") <= _SIZE)))
 
 
-def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], least: int | None) -> int:
-    """Move strings to payloads or, if `least` is None, back to the rows; return the number of changed messages."""
+def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], threshold: int | None) -> int:
+    """Move strings to payloads or, if `threshold` is None, back to the rows; return the number of changed messages."""
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
         sessions.lock_any(connection, key)
-        moved += sum(move_row(connection, key, seq, least) for _, seq in positions)
-        if least is None:
+        moved += sum(move_row(connection, key, seq, threshold) for _, seq in positions)
+        if threshold is None:
             release(connection, key)
     return moved
 
 
-def move_row(connection: sa.Connection, key: str, seq: int, least: int | None, *, fills_missing: bool = False) -> bool:
-    """Move strings of a message to payloads or, if `least` is None, back to its row; return True if it changed.
+def move_row(
+    connection: sa.Connection, key: str, seq: int, threshold: int | None, *, fills_missing: bool = False
+) -> bool:
+    """Move strings of a message to payloads or, if `threshold` is None, back to its row; return True if it changed.
 
     The session must be locked. With `fills_missing`, a missing payload becomes empty text.
     """
     stored = _columns.run(connection, {"key": key, "seq": seq})
     row: dict[str, Any] = dict(zip(_NAMES, stored[0], strict=True)) if stored else {}
-    if not row or (row["payloads"] is None) == (least is None):  # changed since it was chosen
+    if not row or (row["payloads"] is None) == (threshold is None):  # changed since it was chosen
         return False
     try:
-        if least is None:
+        if threshold is None:
             digests = digests_of([row["payloads"]])
             filled = dict.fromkeys(digests, "") if fills_missing else {}
             put_back(row, decode_json(row["payloads"]), filled | read(connection, key, digests))
             row["payloads"] = None
-        elif bodies := move(row, least):
+        elif bodies := move(row, threshold):
             insert(connection, key, bodies)
         else:
             return False

@@ -18,7 +18,7 @@ from lango_store._operations.log.appends import Batch, NewTurn, merge_stored, se
 from lango_store._operations.log.changes import Kind, LogChange, Rows
 from lango_store._operations.rows import TURN_COLUMNS, decode_turn, encode_object, turn_json
 from lango_store._operations.session import sessions
-from lango_store._operations.session.sessions import ANYTHING, Expected, New
+from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_id, encode_text
 from lango_store._values.model import Compaction, Message, MessageRole, Turn
@@ -47,7 +47,7 @@ def save(
     key: str,
     new: Batch,
     expected: Expected = ANYTHING,
-    create: New | None = None,
+    create: NewSession | None = None,
     *,
     turn: NewTurn,
 ) -> Turn:
@@ -262,7 +262,7 @@ def _with_new_ids(connection: sa.Connection, key: str, summary: Batch) -> Batch:
     stored = messages.read_by_ids(connection, key, summary.ids)
     distinct = select_unstored(summary, {}).messages
     chosen = [each.model_copy(update={"id": None}) if each.id in stored else each for each in distinct]
-    return Batch(chosen, summary.least)
+    return Batch(chosen, summary.threshold)
 
 
 def compactions(connection: sa.Connection, now: Moment, key: str) -> list[Compaction]:

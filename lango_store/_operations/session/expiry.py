@@ -46,7 +46,7 @@ class Policy:
     """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before `created_before`.
 
     `agent_id`, `user_id` and `key_prefix` restrict the purge. With `everything`, all sessions that match these
-    restrictions are purged. With `children`, the descendants of each purged session are purged with it.
+    restrictions are purged. With `descendants`, the descendants of each purged session are purged with it.
     """
 
     older_than: timedelta | None = None
@@ -55,7 +55,7 @@ class Policy:
     user_id: str | None = None
     key_prefix: str | None = None
     everything: bool = False
-    children: bool = False
+    descendants: bool = False
 
     def reasons(self, now: datetime) -> list[Reason]:
         """Return one reason per condition, so that each query can use an index."""
@@ -94,15 +94,15 @@ def purge(
     archive_batch: ArchiveBatch | None,
     *,
     waits: bool,
-    children: bool,
+    descendants: bool,
 ) -> Purged:
     """Delete one batch of sessions that are due for one reason, with everything that belongs to them.
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
     chosen. If an append commits first, the session is no longer due, and is not purged. If the purge commits first,
     the append does not find the session. Due sessions that another transaction has locked are skipped. With `waits`,
-    the purge waits for them instead. With `children`, all descendants are deleted too. The purge always waits for the
-    locks of descendants. Descendants do not count towards the limits.
+    the purge waits for them instead. With `descendants`, all descendants are deleted too. The purge always waits for
+    the locks of descendants. Descendants do not count towards the limits.
     """
     due = sa.select(SESSION.c.key).where(reason.condition, *filters)
     if dialect_of(connection).locks_many:
@@ -114,7 +114,7 @@ def purge(
             _chosen(connection, due, reason, max_sessions, max_rows),
         )
     counted = len(keys)
-    if children:
+    if descendants:
         counted = levels.first_families(keys, None)[1]
         keys = _locked_families(connection, keys)
     counts: list[int] = []
@@ -175,14 +175,14 @@ def preview(
     limit: int | None,
     shown: int,
     *,
-    children: bool,
+    descendants: bool,
 ) -> tuple[int, int, list[SessionInfo]]:
     """Return the numbers of sessions and messages to purge, and the first `shown` due sessions."""
     number = sa.case(*((reason.condition, position) for position, reason in enumerate(reasons)))
     order = sa.case(*((reason.condition, reason.order) for reason in reasons))
     due = sa.or_(*(reason.condition for reason in reasons))
     chosen = sa.select(*SESSION_COLUMNS).where(due, *filters).order_by(number, order).limit(limit)
-    if children:
+    if descendants:
         due_keys = connection.execute(chosen.with_only_columns(SESSION.c.key).limit(None)).scalars()
         first_keys, _ = levels.first_families(due_keys, limit)
         counted = levels.families(connection, sa.select(SESSION.c.key, SESSION.c.message_count), first_keys)

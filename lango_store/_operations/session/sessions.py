@@ -291,7 +291,7 @@ def check_fields(fields: Mapping[str, Any], kind: type) -> None:
         raise TypeError(f"a session has no {quoted(name)}: give {', '.join(known)}")
 
 
-class New:
+class NewSession:
     """A session about to be created, encoded.
 
     Raises:
@@ -308,7 +308,7 @@ class New:
         self.row = _NULL_FIELDS | encode_session(self.fields) | {"key": checked_key(key), "ttl_seconds": seconds(ttl)}
 
 
-def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | None:
+def insert(connection: AnyConnection, now: Moment, new: NewSession) -> SessionInfo | None:
     """Create a session, or return None if a live or an expired session has its key."""
     values = new.row | new_incarnation() | {"now": dialect_of(connection).time(now)}
     rows = _insert.run(connection, values)
@@ -318,7 +318,7 @@ def insert(connection: AnyConnection, now: Moment, new: New) -> SessionInfo | No
     return info_of_new(new, decode_time(created_at), None if expires_at is None else decode_time(expires_at), revision)
 
 
-def info_of_new(new: New, created_at: datetime, expires_at: datetime | None, revision: int) -> SessionInfo:
+def info_of_new(new: NewSession, created_at: datetime, expires_at: datetime | None, revision: int) -> SessionInfo:
     """Return the `SessionInfo` of a session that was just created, without messages."""
     value = SessionInfo(
         key=new.key,

@@ -60,7 +60,7 @@ def leave_branches(tx: Store, key: str, stored: Sequence[Message]) -> None:
         return
     read = conversation.all_messages(damaged="return")
     for message in _moved(key, [message for message in read if isinstance(message, Message)], prompt):
-        conversation.update_message(message.seq, message)
+        conversation.edits.update(message.seq, message)
 
 
 def _moved(key: str, messages: Sequence[Message], prompt: Message) -> list[Message]:

@@ -338,7 +338,7 @@ def _rewind(conversation: Conversation) -> None:
     """Turn the messages that ADK no longer sees into records, so that the store does not present them either."""
     messages = [each for each in conversation.messages(records=True) if is_event(each)]
     for message in changed_by_rewinds(messages, _events(conversation, conversation.info(), messages)):
-        conversation.update_message(message.seq, message)
+        conversation.edits.update(message.seq, message)
 
 
 def _checked_revision(tx: Store, ids: Ids, new: NewEvent, session: Session) -> int:

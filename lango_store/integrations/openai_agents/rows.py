@@ -101,7 +101,7 @@ def pop_item(store: Store, key: str) -> Item | None:
 def read_window(store: Store, key: str) -> Window | None:
     """Read the window of a session; return None if it is empty."""
     try:
-        pending = store.conversation(key).begin_compaction(records=True)
+        pending = store.conversation(key).turns.begin_compaction(records=True)
     except SessionNotFound:
         return None
     return None if pending is None else Window(pending, _rows(key, pending.session.messages))
@@ -131,7 +131,7 @@ def _replace_rows(conversation: Conversation, rows: Sequence[Row], items: Sequen
     """Replace the last rows with items, in a transaction. Raises `Conflict` if `info` is outdated."""
     expect: int | None = info.revision
     for row in rows:
-        conversation.delete_message(row.seq, expect=expect)
+        conversation.edits.delete(row.seq, expect=expect)
         expect = None
     if info.summarized_upto and conversation.info().summarized_upto < info.summarized_upto:
         conversation.compact(lambda _: [])  # deleting a summary must not bring back the messages that it replaced

@@ -17,7 +17,7 @@ from agents.run_context import RunContextWrapper
 from lango_store import (
     AsyncStore,
     Conflict,
-    LangoStoreError,
+    InvalidState,
     Message,
     SessionExpired,
     SessionNotFound,
@@ -122,11 +122,11 @@ class LangoSession(Adapter):
         """The `AsyncEngine` passed to the constructor; with a URL, a new engine for your own queries.
 
         Raises:
-            LangoStoreError: The session was created with a store. Use `session.store.engine`.
+            InvalidState: The session was created with a store. Use `session.store.engine`.
         """
         if self._engine is None:
             if not self._closes:
-                raise LangoStoreError("this session uses a store, which has no AsyncEngine: use session.store.engine")
+                raise InvalidState("this session uses a store, which has no AsyncEngine: use session.store.engine")
             from sqlalchemy.ext.asyncio import create_async_engine
 
             url = self.store.engine.url

@@ -11,7 +11,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 
-from lango_store import AsyncStore, LangoStoreError, Message, SessionExists, SessionNotFound, Store
+from lango_store import AsyncStore, InvalidState, Message, SessionExists, SessionNotFound, Store
 from lango_store.integrations.adapter import Adapter, create_session, retry_conflicts
 from lango_store.integrations.fields import level_key, turn_metadata
 from lango_store.integrations.pydantic_ai import records
@@ -233,12 +233,12 @@ def _branch(
         raise ConversationConflict(record.conversation_id) from error
     moved = log.moved(new_history)
     if moved and (summarized := log.summarized & new_history):
-        raise LangoStoreError(
+        raise InvalidState(
             f"entry {min(summarized)!r} of session {key!r} belongs to a branch that was abandoned before a summary: "
             "fork the conversation from this entry"
         )
     for message in moved:
-        tx.conversation(key).update_message(message.seq, message)
+        tx.conversation(key).edits.update(message.seq, message)
     first = tx.conversation(key).info().last_seq + 1
     seqs: dict[str | None, int] = {id: each.seq for id, each in log.by_id.items()} | {None: 0}
     seqs |= {message.id: seq for seq, message in enumerate(new, first)}

@@ -104,7 +104,7 @@ async def test_messages_of_a_branch_that_the_sdk_has_left_are_records(
     expected = ["One", "Answer 1.", "Other", "Answer 3.", "Three", "Answer 4."]
     assert agent.texts(session) == expected == await agent.seen(session)
     assert store.usage()[0].output_tokens == 5 * 4
-    assert [finding for finding in store.examine() if finding.name != "settings"] == []
+    assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []
 
 
 @ask_cli

@@ -188,7 +188,7 @@ def test_sdk_continues_sessions_of_other_programs_and_redacted_sessions(
         (secret,) = [
             message for message in store.conversation(f"{project}:{session}").messages() if message.content == "Thanks."
         ]
-        store.conversation(f"{project}:{session}").redact_message(secret.seq)
+        store.conversation(f"{project}:{session}").edits.redact(secret.seq)
         done = agent(url, api, tmp_path, "Bye.", session)
         assert done.returncode == 0, done.stderr
         said = ["My name is Ann.", "Hello Ann.", *rest, "(redacted)", "Answer 1.", "Bye."]

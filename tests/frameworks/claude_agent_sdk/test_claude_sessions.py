@@ -375,7 +375,7 @@ async def test_session_summary_equals_the_sdks_summary_and_its_mtime_equals_the_
 async def test_summary_is_rebuilt_after_entries_were_removed(store: Store, sessions: LangoSessionStore) -> None:
     await sessions.append(KEY, [entry(customTitle="secret"), *written()])
     await sessions.list_session_summaries(PROJECT)
-    store.conversation(NAME).delete_message(1)
+    store.conversation(NAME).edits.delete(1)
     (found,) = await sessions.list_session_summaries(PROJECT)
     assert found["data"] == sdk.fold_session_summary(None, KEY, written())["data"]
 
@@ -401,4 +401,4 @@ async def test_overlapping_batches_store_each_entry_once_and_count_each_response
         assert sessions.store.conversation(NAME).total_usage()["output_tokens"] == 5 * 6 * 4
         (summary,) = await sessions.list_session_summaries(PROJECT)
         assert summary["data"] == sdk.fold_session_summary(None, KEY, found)["data"]
-        assert [finding for finding in sessions.store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in sessions.store.maintenance.examine() if finding.name != "settings"] == []

@@ -320,10 +320,10 @@ async def test_sessions_of_other_programs_are_never_listed(service: LangoSession
 async def test_adk_reads_messages_as_the_store_edited_popped_or_redacted_them(service: LangoSessionService) -> None:
     session = await transcript(service)
     store, key = service.store, "weather:ann:trip"
-    store.conversation(key).delete_message(2)
+    store.conversation(key).edits.delete(2)
     store.conversation(key).pop_message(records=True)
-    store.conversation(key).update_message(1, Message.user("How warm is it?"))
-    store.conversation(key).redact_message(4, reason="a secret")
+    store.conversation(key).edits.update(1, Message.user("How warm is it?"))
+    store.conversation(key).edits.redact(4, reason="a secret")
     found = await service.get_session(**WHERE, session_id="trip")
     assert found is not None
     assert texts(found) == ["How warm is it?", "", "(redacted)"]
@@ -336,7 +336,7 @@ async def test_adk_reads_summary_and_later_events_after_compaction(
 ) -> None:
     session = await transcript(service)
     conversation = service.store.conversation("weather:ann:trip")
-    pending = conversation.begin_compaction()
+    pending = conversation.turns.begin_compaction()
     assert pending is not None
     await service.append_event(session, said("Meanwhile"))
     pending.finish([Message.assistant("We spoke of the weather.")])

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from lango_store import AsyncStore, LangoStoreError, SchemaOutOfDate, Store
+from lango_store import AsyncStore, InvalidState, SchemaOutOfDate, Store
 from lango_store.integrations.openai_agents import LangoSession
 
 from .sessions import run, said, texts
@@ -114,6 +114,6 @@ def test_conflicting_arguments_are_refused(url: str) -> None:
             LangoSession("k", engine=store.engine)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="migrate=True"):
             LangoSession("k", store, create_tables=True)
-        with pytest.raises(LangoStoreError, match=r"store\.engine"):
+        with pytest.raises(InvalidState, match=r"store\.engine"):
             _ = LangoSession("k", store).engine
         assert LangoSession("k", store, ensure_ascii=False).session_id == "k"

@@ -153,7 +153,7 @@ async def test_redacted_items_keep_positions_and_next_run_works(store: Store) ->
     session = LangoSession("k", store)
     await session.add_items(EXCHANGE)
     for message in store.conversation("k").all_messages():
-        store.conversation("k").redact_message(message.seq, reason="a password" if message.seq % 2 else None)
+        store.conversation("k").edits.redact(message.seq, reason="a password" if message.seq % 2 else None)
     assert await session.get_items() == [
         {"role": "user", "content": "(redacted)"},
         {"role": "assistant", "content": ""},

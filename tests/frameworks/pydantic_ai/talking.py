@@ -84,4 +84,4 @@ async def texts_of(conversations: Conversations, id: str, **options: Any) -> lis
 
 
 def faults(store: Store) -> list[Any]:
-    return [finding for finding in store.examine() if finding.name != "settings"]
+    return [finding for finding in store.maintenance.examine() if finding.name != "settings"]

@@ -135,4 +135,4 @@ def test_random_calls_return_same_results_as_in_memory_store(url: str) -> None:
             asyncio.run(main())
 
         test()
-        assert [finding for finding in store.examine() if finding.name != "settings"] == []
+        assert [finding for finding in store.maintenance.examine() if finding.name != "settings"] == []

@@ -24,7 +24,7 @@ from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.usage import RunUsage
 from support.databases import MakeDatabase
 
-from lango_store import InvalidKey, LangoStoreError, Message, MessageRole, Store, ToolCall
+from lango_store import InvalidKey, InvalidState, Message, MessageRole, Store, ToolCall
 from lango_store.testing import Clock
 
 pytestmark = pytest.mark.anyio
@@ -143,10 +143,10 @@ async def test_summary_replaces_the_messages_it_covers(conversations: Conversati
     assert texts([entry.message for entry in left]) == ["1", "2", "3", "4"]
     assert await conversations.read_history(left[1].id) == left[:2]
     before = store.get("c")
-    with pytest.raises(LangoStoreError, match="abandoned before a summary"):
+    with pytest.raises(InvalidState, match="abandoned before a summary"):
         await conversations.branch("c", from_entry=record.branches[0], expected_revision=back.revision)
     summed_up = replace(record, head_id=left[1].id, revision="r")
-    with pytest.raises(LangoStoreError, match="abandoned before a summary"):
+    with pytest.raises(InvalidState, match="abandoned before a summary"):
         await conversations.write_record(summed_up, expected_revision=record.revision)
     assert store.get("c") == before
     forked = await conversations.fork("c", from_entry=record.branches[0])
@@ -163,8 +163,8 @@ async def test_conversation_is_loaded_without_redacted_texts_and_deleted_message
     branched = await conversations.branch("c", at=2, expected_revision=talk.revision)
     branched.messages += exchange("secret", "ok", "fine")
     stored = await conversations.save(branched)
-    store.conversation("c").redact_message(str(stored[0].id), reason="a password")
-    store.conversation("c").delete_message(str(stored[1].id))
+    store.conversation("c").edits.redact(str(stored[0].id), reason="a password")
+    store.conversation("c").edits.delete(str(stored[1].id))
     loaded = await load(conversations, "c")
     assert texts(loaded.messages) == ["1", "2", "(redacted)", "fine"]
     again = await conversations.branch("c", at=1, expected_revision=loaded.revision)
@@ -178,7 +178,7 @@ async def test_conversation_is_loaded_without_redacted_texts_and_deleted_message
 async def test_redacted_tool_result_has_placeholder_content(conversations: Conversations, store: Store) -> None:
     result = await weather_agent().run("Oslo?", conversation=Conversation(conversation_id="c"))
     stored = await conversations.save(result)
-    store.conversation("c").redact_message(str(stored[2].id))
+    store.conversation("c").edits.redact(str(stored[2].id))
     loaded = await load(conversations, "c")
     assert texts(loaded.messages[2:3]) == ["(redacted)"]
     assert loaded.messages[3] == result.all_messages()[3]
