@@ -15,6 +15,7 @@ from lango_store.cli import (
     demo,
     interchange,
     maintenance,
+    owed,
     payloads,
     prompt,
     search,
@@ -53,7 +54,8 @@ app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail.tail)
-app.command(epilog=example("demo --file demo.db"))(demo.demo)
+app.command(epilog=example("owed --url sqlite:///agent.db"))(owed.owed)
+app.command(epilog=example("demo --kill"))(demo.demo)
 sessions.app.command(epilog=example("sessions prompt telegram:42 --reuse --url sqlite:///agent.db"))(prompt.prompt)
 sessions.app.command(epilog=example("sessions changes telegram:42 --url sqlite:///agent.db"))(changes.changes)
 sessions.app.command(epilog=example("sessions undo telegram:42 --url sqlite:///agent.db"))(changes.undo)

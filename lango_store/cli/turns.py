@@ -1,4 +1,4 @@
-"""`lango-store turns`: list the turns in progress, and release their leases."""
+"""`lango-store turns`: list the turns in progress, release their leases, and retry turns that were given up."""
 
 from typing import Annotated, Final
 
@@ -6,7 +6,7 @@ import typer
 
 from lango_store._values.model import OpenTurn
 from lango_store.cli.options import JsonOption, UrlOption, YesOption, confirm, example, open_store, runs_command
-from lango_store.cli.output import Columns, print_items, printable
+from lango_store.cli.output import Columns, print_items, printable, say
 from lango_store.errors import quoted
 
 app = typer.Typer(invoke_without_command=True, epilog=example("turns --open --url sqlite:///agent.db"))
@@ -46,6 +46,20 @@ def turns(
         return
     with open_store(url) as store:
         print_items(COLUMNS, [store.turns.in_progress()], as_json=json_, none=_NO_TURN)
+
+
+@app.command(epilog=example("turns retry telegram:42 --url sqlite:///agent.db"))
+def retry(key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None) -> None:
+    """Make the turn that a session is owed due now, with all attempts.
+
+    A worker runs it next, also if the turn was given up. Exit code 1 if the
+    session is owed no turn.
+    """
+    with open_store(url) as store:
+        if not store.conversation(key).turns.retry():
+            say(f"session {quoted(key)} is owed no turn")
+            raise typer.Exit(1)
+    print(printable(f"the turn of session {quoted(key)} is due"))
 
 
 @app.command(epilog=example("turns release telegram:42 --url sqlite:///agent.db"))

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
 from support.paths import DATA
+from support.working import fail
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store.interchange import export
@@ -59,6 +60,8 @@ def fill(store: Store) -> None:
     turn.take_inbox()
     turn.abandon()
     turns.fork("fork")
+    store.open("failing").inbox.put(Message.user("Are you there?", id="m-4"))
+    store.work(fail, once=True, key_prefix="failing")
     store.create("payloads", ttl=timedelta(hours=3), messages=large_messages())
     store.create("contents", ttl=timedelta(hours=3), messages=[Message.user(content) for content in CONTENTS])
 

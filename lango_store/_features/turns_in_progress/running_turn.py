@@ -381,11 +381,11 @@ class RunningTurn:
         assert self.stored is not None
         return self.stored
 
-    def abandon(self, retry: Retry | None = None) -> None:
-        """End the turn without saving it, as leaving the block with an exception does.
+    def abandon(self) -> None:
+        """End the turn without saving it, as leaving the block with an exception does."""
+        self._abandon(None)
 
-        With `retry`, the session owes another attempt of the turn.
-        """
+    def _abandon(self, retry: Retry | None) -> None:
         is_open = self._is_running or (retry is not None and self.stored is None)
         if not is_open or self._process != os.getpid():  # a forked child has no part in the lease
             return

@@ -131,7 +131,7 @@ class Worker:
             except Exception as failure:
                 error = failure
         if error is not None:
-            turn.abandon(Retry(turn.attempt - 1) if is_cancelled else self._failed(turn, error))
+            turn._abandon(Retry(turn.attempt - 1) if is_cancelled else self._failed(turn, error))
         elif not turn.replayed:
             self.saved.append(turn.id)
         self.running.discard(turn)

@@ -1,0 +1,50 @@
+"""`lango-store owed`: list the turns that sessions are owed and that no process is running."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from lango_store._values.model import OwedTurn
+from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store
+from lango_store.cli.output import Columns, print_items
+
+COLUMNS: Final[Columns[OwedTurn]] = {
+    "key": lambda turn: turn.key,
+    "reason": lambda turn: turn.reason,
+    "turn": lambda turn: turn.turn_id,
+    "due (UTC)": lambda turn: turn.due_at,
+    "attempts": lambda turn: turn.attempts,
+    "error": lambda turn: turn.error,
+    "state": lambda turn: "given up" if turn.given_up else "owed",
+}
+
+
+def owed(
+    user: User = None,
+    agent: Agent = None,
+    prefix: Prefix = None,
+    url: UrlOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the turns that live sessions are owed, the longest due first.
+
+    A session is owed a turn if messages wait in its inbox, if a suspension
+    was answered, or if a turn was interrupted. Running turns are not listed.
+    Turns that were given up come last; `turns retry` makes them due again.
+
+    In a pipe, each turn is one line of tab-separated fields without a
+    header: session key, reason (`inbox`, `answer` or `interrupted`), turn
+    id, time from which it is due, attempts, class of the last error, and
+    state (`owed` or `given up`). Control characters are escaped with a
+    backslash.
+    """
+    with open_store(url) as store:
+
+        def pages() -> Iterator[list[OwedTurn]]:
+            cursor = None
+            while True:
+                page = store.owed(user_id=user, agent_id=agent, key_prefix=prefix, limit=500, cursor=cursor)
+                yield page.items
+                if (cursor := page.next) is None:
+                    return
+
+        print_items(COLUMNS, pages(), as_json=json_, none="no turn is owed")
