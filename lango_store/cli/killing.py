@@ -24,6 +24,8 @@ ANSWER: Final = ("Oslo: ", "cold, ", "but ", "clear. ", "Bergen ", "will ", "dro
 LEASE: Final = timedelta(seconds=2)
 _KILLED_AFTER: Final = 4
 _LABEL: Final = 11
+_PAUSE: Final = 0.3
+"""Seconds that the model of the demo takes for a word."""
 
 
 def run(url: str) -> bool:
@@ -83,7 +85,7 @@ def _show(processes: "dict[str, Popen[str]]", events: "SimpleQueue[dict[str, Any
                     processes[worker].kill()
                     show("", f"kill -9 {processes[worker].pid}: {worker} is dead, its lease ends in 2 seconds")
             case "message":
-                show("reader", f"{event['role']} message stored: {event['content']}")
+                show("reader", f"{event['role']}: {event['content']}")
                 if event["role"] == "assistant":
                     return
 
@@ -94,10 +96,13 @@ def _say(event: str, **fields: Any) -> None:
 
 def _work(store: Store, name: str) -> None:
     def answer(conversation: Conversation, turn: RunningTurn) -> None:
+        time.sleep(_PAUSE)
         _say("begins", name=name, attempt=turn.attempt)
         for piece in ANSWER:
-            time.sleep(0.25)  # as slow as a model
+            time.sleep(_PAUSE)
             turn.write(piece)
+        turn.flush()
+        time.sleep(_PAUSE)  # until the reader has the last piece too
         turn.append(Message.assistant(turn.draft_text))
 
     _say("ready")
