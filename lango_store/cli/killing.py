@@ -53,7 +53,7 @@ def run(url: str) -> bool:
 
 def _start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]") -> "Popen[str]":
     program = [sys.executable, "-m", __name__, name, url]
-    process = Popen(program, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, text=True, encoding="utf-8")
+    process = Popen(program, stdin=DEVNULL, stdout=PIPE, text=True, encoding="utf-8")
 
     def read() -> None:
         for line in process.stdout or ():

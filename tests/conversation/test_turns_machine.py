@@ -45,6 +45,8 @@ STEPS = int(os.environ.get("LANGO_STORE_MACHINE_STEPS", "40"))
 SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minutes
 PROCESSES = 3
 LEASE = timedelta(seconds=100)
+ATTEMPTS = 2
+PAUSE = timedelta(seconds=60)
 
 processes = st.integers(0, PROCESSES - 1)
 turn_ids = st.sampled_from(["t1", "t1", "t2", "t3"])
@@ -229,6 +231,55 @@ class Machine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.move(seconds=seconds)
 
+    # Workers
+
+    @rule(number=processes, fails=st.booleans(), text=words)
+    def work(self, number: int, fails: bool, text: str) -> None:
+        """Run the owed turn, if one is due; the handler appends an answer, and perhaps fails."""
+        session, run = self.session, []
+        self.clock.move(milliseconds=1)
+        now = self.clock.time
+        is_due = session.is_owed(now) and not session.given_up and (session.due_at is None or session.due_at <= now)
+        is_last = session.attempts >= ATTEMPTS
+        open_turn = session.holder.turn_id if session.holder is not None else session.failed_turn
+        stored = open_turn is not None and session.stored_turn(open_turn) is not None
+
+        def handle(own: Conversation, turn: RunningTurn) -> None:
+            run.append(turn)
+            taken = [each for each in turn.messages if each.seq > session.last_seq]
+            attempt = ModelAttempt(turn.id, f"{turn.lease.token:016x}", LEASE)
+            self.draft_ids.append(attempt.draft_id)
+            assert turn.id == (open_turn or turn.id)
+            assert session.begin(now, attempt) is None
+            session.attempts += 1
+            assert turn.attempt == session.attempts
+            assert session.take_inbox(now, attempt, [each.id for each in taken]) == taken
+            (answer,) = turn.append_messages([Message.assistant(text)])
+            assert session.append_in_turn(now, attempt, [Message.assistant(text)], [answer.id]) == [answer]
+            assert turn.messages == attempt.messages
+            if fails:
+                session.fail(now, ATTEMPTS, PAUSE * 4 ** (turn.attempt - 1))
+                raise ZeroDivisionError
+            session.save(now, attempt, {})
+
+        store = Store(self.store.engine, clock=self.clock)
+        saved = store.work(handle, once=True, lease=LEASE, attempts=ATTEMPTS, backoff=PAUSE)
+        assert len(run) == int(is_due and not is_last and not stored)
+        assert saved == len(run) * (not fails)
+        if is_due and is_last:
+            session.failed_turn, session.holder = open_turn or session.failed_turn, None
+            session.given_up = True
+        elif is_due and stored:
+            session.attempts += 1
+            session.holder = session.failed_turn = None
+
+    @rule()
+    def retry(self) -> None:
+        is_owed = self.session.is_owed(self.clock.time)
+        assert self.conversation.turns.retry() == is_owed
+        if is_owed:
+            self.session.attempts, self.session.due_at, self.session.given_up = 0, None, False
+
     # Others
 
     @rule(new=batches)
@@ -334,6 +385,16 @@ class Machine(RuleBasedStateMachine):
             assert (found.turn_id, found.text) == (draft.turn_id, draft.text)
             assert (found.created_at, found.updated_at) == (draft.created_at, draft.updated_at)
         assert self.conversation.inbox.list() == session.inbox
+
+    @invariant()
+    def owed_turn_matches(self) -> None:
+        session = self.session
+        owed = self.store.owed().items
+        assert len(owed) == session.is_owed(self.clock.time)
+        for each in owed:
+            turn_id = session.holder.turn_id if session.holder is not None else session.failed_turn
+            assert (each.turn_id, each.attempts, each.given_up) == (turn_id, session.attempts, session.given_up)
+            assert session.due_at is None or each.due_at == session.due_at
 
     @invariant()
     def attempts_match(self) -> None:

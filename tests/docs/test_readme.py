@@ -58,7 +58,10 @@ def test_first_program_prints_the_output_on_the_page(page: str, tmp_path: Path) 
 
 
 def test_recording_of_the_demo_is_what_the_demo_prints(tmp_path: Path) -> None:
-    shown, done = blocks("README.md", "text")[0], run("demo", "--kill", folder=tmp_path)
+    shown, done = (
+        blocks("README.md", "text")[0],
+        run("demo", "--kill", folder=tmp_path, environment={"PYTHONPATH": str(ROOT)}),
+    )
     assert (done.returncode, done.stderr) == (0, "")
     real = [re.sub(r"\d+", "N", each.rstrip()) for each in done.stdout.splitlines()]
     recorded = re.sub(r"\d+", "N", shown).splitlines()

@@ -57,6 +57,14 @@ class ModelSessionWithTurns(ModelSession):
         """The turn that gave a message its id, by id."""
         self.taken_by: dict[int, str] = {}
         """The turn that took a message from the inbox, by seq."""
+        self.failed_turn: str | None = None
+        """The turn that is to be tried again, if no turn is open."""
+        self.has_taken = False
+        """Whether an unfinished turn has taken messages from the inbox."""
+        self.attempts = 0
+        self.due_at: datetime | None = None
+        """When a failed turn is due; None if it is due at once, or was given up."""
+        self.given_up = False
 
     def is_held(self, now: datetime) -> bool:
         return self.holder is not None and self.until > now
@@ -78,7 +86,8 @@ class ModelSessionWithTurns(ModelSession):
             return self.replayed(stored)
         if self.holder is not None and self.is_held(now):
             raise TurnInProgress(self.key, self.holder.turn_id, self.until)
-        self.holder = attempt
+        self.holder, self.failed_turn = attempt, None
+        self.due_at, self.given_up = None, False
         self.own(now, attempt)
         attempt.earlier = [m for m in self.log if self.is_of(attempt.turn_id, m) and m.turn_no is None]
         attempt.messages = list(attempt.earlier)
@@ -139,6 +148,7 @@ class ModelSessionWithTurns(ModelSession):
             m.model_copy(update={"id": m.id or self.given(attempt, generated)})
             for m, generated in zip(self.inbox, ids, strict=True)
         ]
+        self.has_taken |= bool(self.inbox)
         self.inbox = []
         stored = self.append(now, new)
         self.taken_by |= {m.seq: attempt.turn_id for m in stored if m.turn_no is None}
@@ -150,7 +160,7 @@ class ModelSessionWithTurns(ModelSession):
         if stored is None or any(not stored.first_seq <= m.seq <= stored.last_seq for m in attempt.messages):
             self.own(now, attempt)
         if self.holder is attempt:
-            self.holder = None
+            self.release(saved=stored is None)
         self.drafts = {id: draft for id, draft in self.drafts.items() if draft.turn_id != attempt.turn_id}
         if stored is not None:
             return self.replayed(stored)
@@ -166,14 +176,36 @@ class ModelSessionWithTurns(ModelSession):
 
     def abandon(self, now: datetime, attempt: ModelAttempt) -> None:
         if self.holder is attempt:
-            self.holder = None
+            self.release()
             if any(attempt.pending):
                 self.store_pending(now, attempt)
 
     # Others
 
     def release_turn(self) -> None:
+        if self.holder is not None:
+            self.release()
+
+    def release(self, *, saved: bool = False) -> None:
+        """End the open turn; it is tried again only if it has taken messages from the inbox."""
+        if saved:
+            self.has_taken, self.attempts = False, 0
+        self.failed_turn = self.holder.turn_id if self.holder is not None and self.has_taken else None
         self.holder = None
+
+    # Workers
+
+    def is_owed(self, now: datetime) -> bool:
+        """Return whether the session is owed a turn that is not running."""
+        interrupted = self.failed_turn is not None or self.holder is not None
+        return not self.is_held(now) and (interrupted or bool(self.inbox) or self.has_taken)
+
+    def fail(self, now: datetime, attempts: int, pause: timedelta) -> None:
+        """End the open turn of a worker whose handler has failed."""
+        assert self.holder is not None
+        self.failed_turn, self.holder = self.holder.turn_id, None
+        self.given_up = self.attempts >= attempts
+        self.due_at = None if self.given_up else now + pause
 
     def check_ended(self, now: datetime, draft_id: str) -> None:
         if self.holder is not None and self.holder.draft_id == draft_id and self.is_held(now):
