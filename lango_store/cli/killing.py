@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 from queue import SimpleQueue
 from subprocess import DEVNULL, PIPE, Popen
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._values.events import Appended, Piece
@@ -24,6 +24,7 @@ ANSWER: Final = ("Oslo: ", "cold, ", "but ", "clear. ", "Bergen ", "will ", "dro
 LEASE: Final = timedelta(seconds=2)
 _KILLED_AFTER: Final = 4
 _LABEL: Final = 11
+_READING: Final = "lango_store_demo_"
 _PAUSE: Final = 0.3
 """Seconds that the model of the demo takes for a word."""
 
@@ -40,10 +41,15 @@ def run(url: str) -> bool:
             started = time.monotonic()
             conversation.inbox.put(QUESTION)
             _show(processes, events)
+            while not conversation.turns.list() and time.monotonic() < started + 60:
+                time.sleep(0.05)  # the worker saves the turn after its answer
         finally:
             for each in processes.values():
                 each.kill()
                 each.wait()
+            for thread in threading.enumerate():
+                if thread.name.startswith(_READING):
+                    thread.join()
         log, turns = conversation.messages(), conversation.turns.list()
     print(
         f"{len(log)} messages, {len(turns)} turn, nothing lost, {time.monotonic() - started:.0f} s after the question"
@@ -52,14 +58,17 @@ def run(url: str) -> bool:
 
 
 def _start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]") -> "Popen[str]":
-    program = [sys.executable, "-m", __name__, name, url]
+    program = [sys.executable, "-c", f"from {__name__} import main; main()", name, url]
     process = Popen(program, stdin=DEVNULL, stdout=PIPE, text=True, encoding="utf-8")
 
-    def read() -> None:
-        for line in process.stdout or ():
-            events.put(json.loads(line))
+    assert process.stdout is not None
 
-    threading.Thread(target=read, daemon=True).start()
+    def read(lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                events.put(json.loads(line))
+
+    threading.Thread(target=read, args=[process.stdout], daemon=True, name=f"{_READING}{process.pid}").start()
     return process
 
 
@@ -118,7 +127,8 @@ def _read(store: Store) -> None:
             _say("message", role=message.role, content=message.content)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be one of the processes."""
     name, url = sys.argv[1:]
     with Store(url) as store:
         _read(store) if name == "reader" else _work(store, name)

@@ -46,7 +46,7 @@ SHRINKS = "LANGO_STORE_MACHINE_EXAMPLES" in os.environ  # shrinking takes minute
 PROCESSES = 3
 LEASE = timedelta(seconds=100)
 ATTEMPTS = 2
-PAUSE = timedelta(seconds=60)
+PAUSE = timedelta(seconds=1)
 
 processes = st.integers(0, PROCESSES - 1)
 turn_ids = st.sampled_from(["t1", "t1", "t2", "t3"])
@@ -233,9 +233,9 @@ class Machine(RuleBasedStateMachine):
 
     # Workers
 
-    @rule(number=processes, fails=st.booleans(), text=words)
-    def work(self, number: int, fails: bool, text: str) -> None:
-        """Run the owed turn, if one is due; the handler appends an answer, and perhaps fails."""
+    @rule(ends=st.sampled_from(["saved", "fails", "fails", "dies"]), text=words)
+    def work(self, ends: str, text: str) -> None:
+        """Run the owed turn, if one is due; the handler appends an answer, and perhaps fails or its process dies."""
         session, run = self.session, []
         self.clock.move(milliseconds=1)
         now = self.clock.time
@@ -253,19 +253,32 @@ class Machine(RuleBasedStateMachine):
             assert session.begin(now, attempt) is None
             session.attempts += 1
             assert turn.attempt == session.attempts
-            assert session.take_inbox(now, attempt, [each.id for each in taken]) == taken
+            generated = (each.id for each in taken if str(each.id).startswith("turn"))
+            session.take_inbox(now, attempt, [each.id or next(generated) for each in session.inbox])
             (answer,) = turn.append_messages([Message.assistant(text)])
             assert session.append_in_turn(now, attempt, [Message.assistant(text)], [answer.id]) == [answer]
             assert turn.messages == attempt.messages
-            if fails:
+            if ends == "dies":
+                turn._abandon = lambda retry: None  # type: ignore[method-assign]
+                raise ZeroDivisionError
+            if ends == "fails":
                 session.fail(now, ATTEMPTS, PAUSE * 4 ** (turn.attempt - 1))
                 raise ZeroDivisionError
             session.save(now, attempt, {})
 
+        def checked(own: Conversation, turn: RunningTurn) -> None:
+            try:
+                handle(own, turn)
+            except (AssertionError, ValueError, StopIteration) as error:  # which the worker would only log
+                faults.append(error)
+                raise
+
+        faults: list[Exception] = []
         store = Store(self.store.engine, clock=self.clock)
-        saved = store.work(handle, once=True, lease=LEASE, attempts=ATTEMPTS, backoff=PAUSE)
+        saved = store.work(checked, once=True, lease=LEASE, attempts=ATTEMPTS, backoff=PAUSE)
+        assert faults == []
         assert len(run) == int(is_due and not is_last and not stored)
-        assert saved == len(run) * (not fails)
+        assert saved == len(run) * (ends == "saved")
         if is_due and is_last:
             session.failed_turn, session.holder = open_turn or session.failed_turn, None
             session.given_up = True
