@@ -283,7 +283,7 @@ class Machine(RuleBasedStateMachine):
             session.failed_turn, session.holder = open_turn or session.failed_turn, None
             session.given_up = True
         elif is_due and stored:
-            session.attempts += 1
+            session.attempts, session.has_taken = 0, False
             session.holder = session.failed_turn = None
 
     @rule()

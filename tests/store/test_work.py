@@ -263,8 +263,10 @@ def test_answer_that_arrives_during_a_turn_is_owed_another_turn(either_store: St
 
 
 def test_turn_that_save_turn_has_stored_is_not_run_again(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
-    interrupt(conversation, "t", clock)
+    conversation = put(either_store, "k")
+    lost = conversation.turn("t").__enter__()
+    lost.take_inbox()
+    clock.move(minutes=2)
     conversation.save_turn([message("answer", role="assistant")], id="t")
     assert work(either_store, fail) == 0
     assert either_store.owed().items == []

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from lango_store._connections.context import Context
 from lango_store._connections.threads import Threads
-from lango_store._features.turns_in_progress import claims, running
+from lango_store._features.turns_in_progress import claims
 from lango_store._features.turns_in_progress.claims import Chosen
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.log import leases
@@ -118,7 +118,7 @@ class Worker:
     def begin(self, turn: RunningTurn) -> bool:
         """Begin a claimed turn, and take the messages of the inbox; return False if the turn is already stored."""
         if turn.begin().replayed:
-            self._context.transact(running.abandon, turn.key, turn.id, turn.lease.token, "", False)
+            self._context.transact(leases.settle, turn.key, turn.lease.token)
             return False
         turn.take_inbox()
         return True

@@ -80,6 +80,9 @@ _postpone: Final = _update(
     ),
     _IS_OURS,
 )
+_settle: Final = _update(
+    lambda _: dict.fromkeys(("lease_token", "lease_turn", "lease_until"), sa.null()) | owed.SAVED, _IS_OURS
+)
 _extend: Final = _update(lambda dialect: {"lease_until": lease_end(dialect)}, LIVE, _IS_OURS)
 
 
@@ -101,6 +104,11 @@ def take(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: 
 def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease) -> bool:
     """Take the lease of a live session for the turn that it owes, and count the attempt; False if it owes none."""
     return _run(_claim, connection, now, key, lease, turn_id=turn_id)
+
+
+def settle(connection: sa.Connection, _: datetime, key: str, token: int) -> None:
+    """Release the lease of a turn that is already stored, as the end of the turn does."""
+    _settle.run(connection, {"key": key, "lease_token": token})
 
 
 class Retry(NamedTuple):
