@@ -1,5 +1,7 @@
 """Add to sessions what workers need: since when a turn is owed, why, and how often it has failed."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -9,7 +11,12 @@ branch_labels = None
 depends_on = None
 
 TIME = sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql")
-COLUMNS = {"owed_at": TIME, "waiting": sa.BigInteger(), "attempts": sa.BigInteger(), "last_error": sa.Text()}
+COLUMNS: dict[str, Any] = {
+    "owed_at": TIME,
+    "waiting": sa.BigInteger(),
+    "attempts": sa.BigInteger(),
+    "last_error": sa.Text(),
+}
 
 
 def upgrade() -> None:

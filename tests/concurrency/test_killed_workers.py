@@ -139,4 +139,4 @@ def test_messages_are_answered_once_and_in_order_by_killed_and_frozen_workers(ur
     figures = f"{sum(map(len, soak.sent.values()))} messages, {turns} turns, {calls} model calls, {soak.kills} kills, "
     print(f"{figures}{soak.freezes} freezes, {soak.errors} errors")
     assert calls <= turns + soak.kills + soak.freezes + soak.errors
-    assert [each for each in store.examine() if each.name != "settings"] == []
+    assert [each for each in store.maintenance.examine() if each.name != "settings"] == []

@@ -242,7 +242,10 @@ class Machine(RuleBasedStateMachine):
         is_due = session.is_owed(now) and not session.given_up and (session.due_at is None or session.due_at <= now)
         is_last = session.attempts >= ATTEMPTS
         open_turn = session.holder.turn_id if session.holder is not None else session.failed_turn
-        stored = open_turn is not None and session.stored_turn(open_turn) is not None
+        if is_due and not is_last and open_turn is not None and session.stored_turn(open_turn) is not None:
+            session.attempts, session.has_taken = 0, False
+            session.holder = session.failed_turn = open_turn = None
+            is_due = session.is_owed(now)
 
         def handle(own: Conversation, turn: RunningTurn) -> None:
             run.append(turn)
@@ -277,14 +280,11 @@ class Machine(RuleBasedStateMachine):
         store = Store(self.store.engine, clock=self.clock)
         saved = store.work(checked, once=True, lease=LEASE, attempts=ATTEMPTS, backoff=PAUSE)
         assert faults == []
-        assert len(run) == int(is_due and not is_last and not stored)
+        assert len(run) == int(is_due and not is_last)
         assert saved == len(run) * (ends == "saved")
         if is_due and is_last:
             session.failed_turn, session.holder = open_turn or session.failed_turn, None
             session.given_up = True
-        elif is_due and stored:
-            session.attempts, session.has_taken = 0, False
-            session.holder = session.failed_turn = None
 
     @rule()
     def retry(self) -> None:
