@@ -29,7 +29,7 @@ from lango_store._operations.binds import (
 from lango_store._operations.log import payloads
 from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.paging import Pages
-from lango_store._operations.rows import next_start
+from lango_store._operations.rows import next_start, seq_or_zero
 from lango_store._operations.session.sessions import new_incarnation
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import decode_time
@@ -57,9 +57,8 @@ def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
 def damaged(table: sa.Table, row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     """Return the error for a row that cannot be read; it names the session or the shared scope, and the row."""
     name = TABLES[table].stored.name.format_map(row)
-    return DamagedMessage(
-        str(row[key_column(table).name] or ""), row.get("seq", 0), f"{name}, {field}" if name else field, reason
-    )
+    key, seq = str(row[key_column(table).name] or ""), seq_or_zero(row.get("seq"))
+    return DamagedMessage(key, seq, f"{name}, {field}" if name else field, reason)
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
