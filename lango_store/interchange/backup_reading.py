@@ -15,7 +15,7 @@ from lango_store._operations.maintenance.transfer import Row
 from lango_store.errors import InvalidFile, InvalidValue, quoted
 from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
-from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, SharedValue, Writer
+from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, Writer
 from lango_store.tables import BASELINE, SCHEMA_REVISION
 
 _PARTS: Final = {each.stored.kind: each for each in CHILDREN}
@@ -24,7 +24,7 @@ _read: Final = json.JSONDecoder(**STRICT).decode
 
 def load(
     connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
-) -> Iterator[Outcome | SharedValue]:
+) -> Iterator[Outcome]:
     """Write the sessions and shared values of a backup in the caller's transaction, and yield a result for each.
 
     `InvalidFile` may be raised after some sessions are written, so the caller must roll back. `planned` is for
