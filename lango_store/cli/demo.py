@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.cli.options import option
 from lango_store.cli.output import console, print_table
 from lango_store.cli.rendering import render_message
 from lango_store.cli.sessions import COLUMNS
@@ -38,9 +39,7 @@ CONVERSATION = [
 ]
 
 
-def demo(
-    file: Annotated[str, typer.Option("--file", metavar="FILE", help="SQLite file to write to.")] = "demo.db",
-) -> None:
+def demo(file: Annotated[str, option("FILE", "SQLite file to write to.", "--file")] = "demo.db") -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
 
     An earlier session of the demo is replaced. A file that contains other
