@@ -75,11 +75,7 @@ class CopyReport(Value):
 
 
 def copy(
-    source: Store,
-    target: Store,
-    *,
-    dry_run: bool = False,
-    on_batch: Callable[[CopyReport], None] | None = None,
+    source: Store, target: Store, *, dry_run: bool = False, on_batch: Callable[[CopyReport], None] | None = None
 ) -> CopyReport:
     """Copy all sessions, live and expired, and then all shared values.
 
