@@ -1,9 +1,8 @@
 """Scenarios of Shepherd's session module: tokens, eviction, tools, clear, last messages."""
 
 import pytest
-from support.awaiting import awaiting
 
-from lango_store import AsyncStore, Message, MessageRole, Store, window
+from lango_store import Message, MessageRole, Store, window
 from lango_store.testing import Clock
 
 
@@ -24,24 +23,16 @@ def test_messages_and_session_have_token_counts(store: Store) -> None:
     assert session.info().token_count == 21
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_tokens_are_counted_if_not_provided(kind: str, url: str, clock: Clock) -> None:
+def test_tokens_are_counted_if_not_provided(url: str, clock: Clock) -> None:
     def count(message: Message) -> int:
         return len(str(message.content).split())
 
-    def check(store: Store) -> None:
+    with Store(url, clock=clock, token_counter=count) as store:
         session = store.open("s", messages=[said("user", "three short words"), said("user", "x", 7)])
         session.append_message(said("assistant", "two words"))
         session.save_turn([said("user", "one")])
         assert [m.tokens for m in session.messages()] == [3, 7, 2, 1]
         assert session.info().token_count == 13
-
-    if kind == "sync":
-        with Store(url, clock=clock, token_counter=count) as store:
-            check(store)
-    else:
-        with awaiting(AsyncStore(url, clock=clock, token_counter=count)) as store:
-            check(store)
 
 
 def test_fit_drops_whole_turns_and_keeps_system_message(store: Store) -> None:
