@@ -179,7 +179,13 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
     databases.take_back()
 
 
-@pytest.fixture(params=KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "make_database" in metafunc.fixturenames:
+        is_alike = metafunc.definition.get_closest_marker("one_database") is not None
+        metafunc.parametrize("make_database", KINDS[:1] if is_alike else KINDS, indirect=True)
+
+
+@pytest.fixture
 def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
     """Return a function that makes a database, migrated unless `migrated=False`, and returns its URL."""
     yield from _maker(request, tmp_path, request.param)

@@ -15,6 +15,8 @@ from lango_store.window import (
     close_calls,
 )
 
+pytestmark = pytest.mark.one_database
+
 
 def test_prompt_holds_only_fields_that_a_model_needs() -> None:
     asked = message(

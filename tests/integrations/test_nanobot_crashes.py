@@ -18,6 +18,8 @@ from support.prompt_rules import faults
 
 from lango_store import Message, Store, ToolCall
 
+pytestmark = pytest.mark.one_database
+
 CITIES = ("Oslo", "Rome")
 
 Reach = Callable[[str], Awaitable[None]]
