@@ -88,13 +88,13 @@ def test_async_method_calls_the_sync_method_with_all_arguments(sync_kind: type, 
     asyncio.run(work())
 
 
-def test_async_methods_that_are_not_coroutines_pass_their_arguments(store: Store) -> None:
+def test_async_methods_that_are_not_coroutines_pass_their_arguments(either_store: Store) -> None:
     for key in ("a1", "a2", "b1"):
-        store.create(key, agent_id=key[0])
-    assert [info.key for info in store.iter_sessions(page_size=1, agent_id="a")] == ["a1", "a2"]
-    with store.conversation("a1").turn("t", lease=timedelta(days=1)):
-        (running,) = store.turns.in_progress()
-        assert (running.id, running.until) == ("t", store.get("a1").updated_at + timedelta(days=1))
+        either_store.create(key, agent_id=key[0])
+    assert [info.key for info in either_store.iter_sessions(page_size=1, agent_id="a")] == ["a1", "a2"]
+    with either_store.conversation("a1").turn("t", lease=timedelta(days=1)):
+        (running,) = either_store.turns.in_progress()
+        assert (running.id, running.until) == ("t", either_store.get("a1").updated_at + timedelta(days=1))
 
 
 def test_async_store_creates_appends_and_reads(url: str) -> None:

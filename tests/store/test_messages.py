@@ -179,8 +179,8 @@ def test_parts_of_the_log_are_selected_by_the_arguments_last_limit_after_and_bef
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11])
-def test_iter_messages_yields_the_log(store: Store, page_size: int) -> None:
-    conversation = store.open("k")
+def test_iter_messages_yields_the_log(either_store: Store, page_size: int) -> None:
+    conversation = either_store.open("k")
     stored = conversation.append_messages(messages(10))
     assert list(conversation.iter_messages(page_size=page_size)) == stored
     assert seqs(list(conversation.iter_messages(after=2, before=9, page_size=page_size))) == list(range(3, 9))
