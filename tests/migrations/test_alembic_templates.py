@@ -131,6 +131,7 @@ def test_alembic_upgrade_migrates_the_store_and_keeps_rows_of_child_tables(
         assert store.exists("k")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.usefixtures("metadata")
 def test_alembic_upgrade_with_sql_writes_a_script_that_creates_the_store(
