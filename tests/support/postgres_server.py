@@ -46,8 +46,8 @@ class PostgresServer:
         self, *, fsync: bool = False, replicated: bool = False, standby_of: PostgresServer | None = None
     ) -> None:
         """Start a server, optionally as a standby, or as a primary that can have standbys."""
-        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         self._programs = programs()
+        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         account: dict[str, Any] = {}
         if os.geteuid() == 0:  # the server refuses to run as root: run it as the user nobody, which owns its folders
             who = pwd.getpwnam("nobody")
