@@ -45,7 +45,10 @@ def _server_url() -> str:
     if url:
         return url
     if _server is None:
-        _server = PostgresServer()
+        try:
+            _server = PostgresServer()
+        except RuntimeError as error:
+            raise pytest.UsageError(str(error)) from None
     return _server.url()
 
 
