@@ -95,6 +95,12 @@ def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, thres
     assert_sound(whole)
 
 
+def test_move_payloads_skips_messages_of_several_shorter_strings(store: Store) -> None:
+    store.create("k", messages=[message(["x" * 60, "y" * 60])])
+    assert store.move_payloads(larger_than=100) == 0
+    assert bodies(store) == []
+
+
 def test_move_payloads_skips_messages_that_already_have_payloads(store: Store) -> None:
     store.create("k", messages=[message([LARGE, "y" * 100]), message("y" * 100)])
     assert store.maintenance.move_payloads(threshold=100) == 1
