@@ -271,7 +271,7 @@ def test_next_attempt_of_a_turn_begins_with_messages_that_the_first_took_from_th
     url: str, retry: timedelta | None
 ) -> None:
     with Store(url, retry=retry) as store:
-        conversation = store.open("k")
+        conversation = store.open("k", messages=[message("earlier")])
         conversation.inbox.put(message("waiting"))
         with suppress(ZeroDivisionError), conversation.turn("t") as turn:
             turn.append(message("question"))
@@ -280,7 +280,7 @@ def test_next_attempt_of_a_turn_begins_with_messages_that_the_first_took_from_th
         with conversation.turn("t") as turn:
             assert contents(turn.messages) == ["question", "waiting"]
             assert turn.take_inbox() == []
-        assert [each.turn_no for each in conversation.messages()] == [1, 1]
+        assert [each.turn_no for each in conversation.messages()] == [None, 1, 1]
 
 
 def test_turn_inbox_changes_nothing_if_the_inbox_is_empty(store: Store, clock: Clock) -> None:

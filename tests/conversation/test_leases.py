@@ -46,7 +46,7 @@ def test_second_turn_of_a_session_raises_turn_in_progress_while_the_first_runs(
     either_store: Store, clock: Clock
 ) -> None:
     conversation = either_store.open("k")
-    with conversation.turn("t1"):
+    with either_store.open("a").turn("other"), conversation.turn("t1"):
         with pytest.raises(TurnInProgress) as raised, conversation.turn("t2"):
             pass
         error = raised.value

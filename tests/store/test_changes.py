@@ -10,7 +10,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.session_checks import assert_sound, unexplained
 
-from lango_store import Conversation, MessageNotFound, Store
+from lango_store import Conversation, MessageNotFound, SessionExpired, SessionNotFound, Store
 from lango_store._operations.binds import CHANGE
 from lango_store.interchange import export, import_path
 from lango_store.interchange.copying import copy
@@ -67,6 +67,21 @@ def test_no_change_is_recorded_for_an_append_or_a_refused_change(store: Store) -
     with pytest.raises(MessageNotFound):
         conversation.edits.delete(9)
     assert changes(store) == []
+
+
+def test_changes_lists_a_change_of_an_empty_session(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.clear()
+    assert [(each.seq, each.kind) for each in conversation.versions.changes()] == [(1, "clear")]
+
+
+def test_changes_of_a_missing_or_expired_session_are_refused(store: Store, clock: Clock) -> None:
+    conversation = changed_session(store)
+    clock.move(days=1)
+    with pytest.raises(SessionExpired):
+        conversation.versions.changes()
+    with pytest.raises(SessionNotFound):
+        store.conversation("missing").versions.changes()
 
 
 def changed_session(store: Store) -> Conversation:

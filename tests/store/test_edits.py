@@ -156,6 +156,7 @@ def test_edit_of_a_missing_message_raises_message_not_found(
     store: Store, edit: Callable[[Conversation, int | str], object], seq_or_id: int | str
 ) -> None:
     conversation = session_of_three(store)
+    store.create("other", messages=[*messages(3), message("four", id="c")])
     before = store.get("k")
     with pytest.raises(MessageNotFound, match="all_messages") as raised:
         edit(conversation, seq_or_id)
