@@ -14,7 +14,7 @@ FRAMEWORKS ?= .venv-frameworks
 # Containers often forbid Python to keep what it compiled: each worker and each child would compile everything again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test quick slow long lint docs check lowest frameworks frameworks-lowest browser bench clean
+.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest browser bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -28,6 +28,10 @@ quick: $(VENV)/.test
 # Randomized histories, fuzzing, failover, hung servers, and races of several processes.
 slow: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto -m slow
+
+# The tests of `test` and `slow` in one run, which collects them once.
+all: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto
 
 # All tests, with many more random examples: takes hours.
 long: export LANGO_STORE_EXAMPLES = 500
@@ -51,14 +55,14 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint docs test slow
+check: lint docs all
 
 # The documentation as a site, in build/site; a warning is an error.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 lowest:
-	$(MAKE) test slow VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
+	$(MAKE) all VENV=.venv-lowest CONSTRAINTS='--constraint .ci/lowest.txt'
 
 # The frameworks have many dependencies, so they are installed in a separate virtual environment.
 frameworks: $(FRAMEWORKS)/.frameworks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import sqlalchemy as sa
 
@@ -42,6 +42,17 @@ from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize
 from lango_store._values.usage import total
 from lango_store.errors import DamagedMessage
+
+
+class _Entries(TypedDict, total=False):
+    """The keyword arguments of `Conversation.all_messages`, except `damaged`, which decides what it returns."""
+
+    last: int | None
+    after: int
+    before: int | None
+    limit: int | None
+    expired: bool
+    payloads: PayloadMode
 
 
 class Conversation(_features.SessionPart):
@@ -269,29 +280,11 @@ class Conversation(_features.SessionPart):
         return self._context.read(payloads.find, self.key, digest)
 
     @overload
-    def all_messages(
-        self,
-        *,
-        last: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        limit: int | None = None,
-        expired: bool = False,
-        damaged: Literal["raise"] = "raise",
-        payloads: PayloadMode = "load",
-    ) -> list[Message]: ...
+    def all_messages(self, *, damaged: Literal["raise"] = "raise", **which: Unpack[_Entries]) -> list[Message]: ...
 
     @overload
     def all_messages(
-        self,
-        *,
-        last: int | None = None,
-        after: int = 0,
-        before: int | None = None,
-        limit: int | None = None,
-        expired: bool = False,
-        damaged: Literal["return"],
-        payloads: PayloadMode = "load",
+        self, *, damaged: Literal["return"], **which: Unpack[_Entries]
     ) -> list[Message | DamagedMessage]: ...
 
     def all_messages(

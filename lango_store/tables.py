@@ -227,7 +227,7 @@ class TurnRow(_TurnColumns, table=True):
         sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
         _session_reference("fk_lango_turn_session"),
         _index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
-        _stored("turn", ids=("id",)),
+        _stored("turn", name="turn {turn_no}", ids=("id",)),
     )
 
 

@@ -45,7 +45,10 @@ def _server_url() -> str:
     if url:
         return url
     if _server is None:
-        _server = PostgresServer()
+        try:
+            _server = PostgresServer()
+        except RuntimeError as error:
+            raise pytest.UsageError(str(error)) from None
     return _server.url()
 
 
@@ -111,9 +114,9 @@ def _url_of(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than processors, as tests wait a third of their time."""
-    return len(os.sched_getaffinity(0)) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker more than processors if tests wait for servers and processes: those of `make quick` do not."""
+    return len(os.sched_getaffinity(0)) + ("not postgresql" not in config.getoption("markexpr"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -179,7 +182,13 @@ def _maker(request: pytest.FixtureRequest, folder: Path, kind: str) -> Iterator[
     databases.take_back()
 
 
-@pytest.fixture(params=KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "make_database" in metafunc.fixturenames:
+        is_alike = metafunc.definition.get_closest_marker("one_database") is not None
+        metafunc.parametrize("make_database", KINDS[:1] if is_alike else KINDS, indirect=True)
+
+
+@pytest.fixture
 def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeDatabase]:
     """Return a function that makes a database, migrated unless `migrated=False`, and returns its URL."""
     yield from _maker(request, tmp_path, request.param)

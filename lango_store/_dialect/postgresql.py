@@ -436,9 +436,9 @@ def driver_settings(driver: Any, **settings: Any) -> Iterator[None]:
                 setattr(driver, name, before[name])
 
 
-def set_config(connection: sa.Connection, name: str, value: object, *, local: bool = True) -> None:
-    """Change a setting of the server for this transaction, or with `local=False` for the connection."""
-    connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), local)))
+def set_config(connection: sa.Connection, name: str, value: object) -> None:
+    """Change a setting of the server for this transaction."""
+    connection.execute(sa.select(sa.func.pg_catalog.set_config(name, str(value), True)))
 
 
 def end(driver: Any) -> None:

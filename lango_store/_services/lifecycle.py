@@ -1,14 +1,12 @@
 """Create, delete and purge whole sessions; each function decides on transactions and retries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NoReturn, TypeVar
-
-import sqlalchemy as sa
 
 from lango_store._connections.context import Context
 from lango_store._dialect import AnyConnection, Moment, dialect_of
@@ -17,7 +15,7 @@ from lango_store._operations.log import appends, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.pace import Pace
 from lango_store._operations.session import expiry, levels, lists, sessions
-from lango_store._operations.session.expiry import ArchiveBatch, Policy, Purged, Reason
+from lango_store._operations.session.expiry import ArchiveBatch, Policy, PurgeBatch, Purged
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected, NewSession
 from lango_store._services import appending, archiving
@@ -197,17 +195,8 @@ def purge(
             max_sessions = batch_size if limit is None else min(batch_size, limit)
             held = len(report.held)
             with pace.batch():
-                purged = _purge_batch(
-                    context,
-                    reasons[0],
-                    filters,
-                    max_sessions,
-                    pace.rows,
-                    archive_batch,
-                    report.held,
-                    waits=policy.everything,
-                    descendants=policy.descendants,
-                )
+                batch = PurgeBatch(reasons[0], filters, max_sessions, pace.rows)
+                purged = _purge_batch(context, policy, batch, archive_batch, report.held)
             if not purged.sessions and len(report.held) == held:
                 reasons.pop(0)
                 continue
@@ -223,32 +212,23 @@ def purge(
 
 
 def _purge_batch(
-    context: Context,
-    reason: Reason,
-    filters: Sequence[sa.ColumnElement[bool]],
-    max_sessions: int,
-    max_rows: int,
-    archive_batch: ArchiveBatch | None,
-    held: dict[str, str],
-    *,
-    waits: bool,
-    descendants: bool,
+    context: Context, policy: Policy, batch: PurgeBatch, archive_batch: ArchiveBatch | None, held: dict[str, str]
 ) -> Purged:
     """Purge a batch; if a foreign key prevents it, purge each session alone, and add the protected ones to `held`."""
     if len(held) > _MAX_HELD:
         constraint = next(iter(held.values()))
         raise SessionHeld(None, constraint, number=len(held))
-    conditions = [*filters, ~of_sessions(SESSION, list(held))] if held else filters
-    options = {"waits": waits, "descendants": descendants}
+    options = {"waits": policy.everything, "descendants": policy.descendants}
+    rest = batch._replace(conditions=[*batch.conditions, ~of_sessions(SESSION, list(held))]) if held else batch
     try:
-        return context.transact(expiry.purge, reason, conditions, max_sessions, max_rows, archive_batch, **options)
+        return context.transact(expiry.purge, rest, archive_batch, **options)
     except SessionHeld:
-        keys = context.on_primary().read_together(expiry.keys, reason, conditions, max_sessions, max_rows)
+        keys = context.on_primary().read_together(expiry.keys, rest)
     total = Purged(0, 0, 0)
     for key in keys:
-        conditions = [*filters, of_session(SESSION, key)]
+        alone = batch._replace(conditions=[*batch.conditions, of_session(SESSION, key)], max_sessions=1)
         try:
-            purged = context.transact(expiry.purge, reason, conditions, 1, max_rows, archive_batch, **options)
+            purged = context.transact(expiry.purge, alone, archive_batch, **options)
         except SessionHeld as error:
             held[key] = error.constraint
         else:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from lango_store._values.model import UNSET, BegunCall
-from lango_store.cli.options import JsonOption, UrlOption, example, open_store, runs_command
+from lango_store.cli.options import JsonOption, Key, UrlOption, example, flag, open_store, option, runs_command
 from lango_store.cli.output import Columns, print_items
 from lango_store.interchange.fidelity import read_json
 
@@ -26,7 +26,7 @@ COLUMNS: Final[Columns[BegunCall]] = {
 def calls(
     context: typer.Context,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="List the tool calls whose time limit passed without a result.")
+        bool, flag("--unknown", "List the tool calls whose time limit passed without a result.")
     ] = False,
     url: UrlOption = None,
     json_: JsonOption = False,
@@ -53,16 +53,12 @@ def calls(
 
 @app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))
 def resolve(
-    key: Annotated[str, typer.Argument(help="Session key.")],
+    key: Key,
     seq: Annotated[int, typer.Argument(help="Seq of the message that asks for the call.")],
     position: Annotated[int, typer.Argument(help="Position of the call in the message, from 0.")],
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The tool has run: a file with its output as JSON.")
-    ] = None,
-    failed: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The tool has failed: the error text for the model.")
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="The tool has not run: the call may begin again.")] = False,
+    output: Annotated[Path | None, option("FILE", "The tool has run: a file with its output as JSON.")] = None,
+    failed: Annotated[str | None, option("TEXT", "The tool has failed: the error text for the model.")] = None,
+    retry: Annotated[bool, flag("--retry", "The tool has not run: the call may begin again.")] = False,
     url: UrlOption = None,
 ) -> None:
     """Record the outcome of an unknown tool call.

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from lango_store._values.model import Change
-from lango_store.cli.options import JsonOption, UrlOption, open_store, time
+from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store, time
 from lango_store.cli.output import Columns, print_items, print_json, quantity, say
 
 COLUMNS: Final[Columns[Change]] = {
@@ -23,9 +23,7 @@ def point(text: str) -> int | datetime:
     return int(text) if text.isdecimal() else time(text)
 
 
-def changes(
-    key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None, json_: JsonOption = False
-) -> None:
+def changes(key: Key, url: UrlOption = None, json_: JsonOption = False) -> None:
     """List the cuts, edits, compactions and undos of a session, oldest first.
 
     In a pipe, each change is one line of tab-separated fields without a
@@ -37,9 +35,9 @@ def changes(
 
 
 def undo(
-    key: Annotated[str, typer.Argument(help="Session key.")],
+    key: Key,
     url: UrlOption = None,
-    redo: Annotated[bool, typer.Option("--redo", help="Take back the last undo instead.")] = False,
+    redo: Annotated[bool, flag("--redo", "Take back the last undo instead.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Take back the last cut, edit or compaction of a session.

@@ -16,7 +16,9 @@ from lango_store.cli.options import (
     confirm,
     database,
     example,
+    flag,
     open_store,
+    option,
 )
 from lango_store.cli.output import migration_progress, quantity
 
@@ -27,7 +29,7 @@ app = typer.Typer(
 )
 
 Target = Annotated[str, typer.Argument(help="Target migration revision.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the SQL statements without running them.")]
+DryRun = Annotated[bool, flag("--dry-run", "Print the SQL statements without running them.")]
 
 
 @app.command(epilog=example("db upgrade --url sqlite:///agent.db"))
@@ -69,8 +71,7 @@ def downgrade(
 
 @app.command(epilog=example("db stamp head --url sqlite:///agent.db"))
 def stamp(
-    revision: Annotated[str, typer.Argument(help="Migration revision to record.")],
-    url: UrlOption = None,
+    revision: Annotated[str, typer.Argument(help="Migration revision to record.")], url: UrlOption = None
 ) -> None:
     """Record a migration revision in the database without running any migration."""
     print(_state(schema.stamp(database(url, new=True), revision)))
@@ -125,9 +126,7 @@ def sql(
     url: UrlOption = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="REVISION", help="Revision to start from. Default: the current revision of the database."
-        ),
+        option("REVISION", "Revision to start from. Default: the current revision of the database.", "--from"),
     ] = None,
 ) -> None:
     """Print the SQL statements of an upgrade without running them."""

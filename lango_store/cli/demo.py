@@ -6,6 +6,7 @@ import typer
 
 from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store.cli import killing
+from lango_store.cli.options import flag, option
 from lango_store.cli.output import console, print_table
 from lango_store.cli.rendering import render_message
 from lango_store.cli.sessions import COLUMNS
@@ -40,8 +41,8 @@ CONVERSATION = [
 
 
 def demo(
-    file: Annotated[str, typer.Option("--file", metavar="FILE", help="SQLite file to write to.")] = "demo.db",
-    kill: Annotated[bool, typer.Option("--kill", help="Kill a process in the middle of an answer.")] = False,
+    file: Annotated[str, option("FILE", "SQLite file to write to.", "--file")] = "demo.db",
+    kill: Annotated[bool, flag("Kill a process in the middle of an answer.", "--kill")] = False,
 ) -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
 

@@ -12,7 +12,7 @@ import typer
 from lango_store import interchange
 from lango_store._engine.engine import database_file
 from lango_store.cli import streams
-from lango_store.cli.options import DescendantsOption, JsonOption, UrlOption, open_store
+from lango_store.cli.options import DescendantsOption, JsonOption, UrlOption, flag, open_store, option
 from lango_store.cli.output import one_line, print_json, progress, quantity, say
 from lango_store.errors import SchemaOutOfDate, quoted
 from lango_store.interchange import Exported, FileReport
@@ -28,10 +28,8 @@ _WRITABLE = ", ".join(interchange.writable())
 def import_(
     source: Annotated[Path, typer.Argument(help="File, or folder of files.")],
     url: UrlOption = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help=f"One of {_NAMES}. Default: detected for each file.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be imported. Write nothing.")] = False,
+    format: Annotated[str | None, option("FORMAT", f"One of {_NAMES}. Default: detected for each file.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Report what would be imported. Write nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Import sessions from a file or a folder.
@@ -40,8 +38,6 @@ def import_(
     imported; nothing of such a file is written. If the command is
     interrupted, run it again.
     """
-    if format is not None and format not in interchange.FORMATS:
-        raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")
     with open_store(url, "comparing with" if dry_run else "importing into") as store:
         total = len(interchange.files_of(source, format=format))
         with progress("importing", total, quiet=json_) as update:
@@ -97,36 +93,34 @@ def _function(name: str) -> Any:
 def export(
     to: Annotated[
         str,
-        typer.Option(
+        option(
+            "PATH",
+            "Folder to write to. With jsonl and openai also a file such as a.jsonl.gz, or - for standard output.",
             "--to",
-            metavar="PATH",
-            help="Folder to write to. With jsonl and openai also a file such as a.jsonl.gz, or - for standard output.",
         ),
     ],
-    format: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {_WRITABLE}.")] = "jsonl",
+    format: Annotated[str, option("FORMAT", f"One of {_WRITABLE}.")] = "jsonl",
     keys: Annotated[list[str] | None, typer.Argument(help="Keys of the sessions to export.")] = None,
     url: UrlOption = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="ID", help="Export all sessions with this user id.")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Export all sessions; with jsonl also shared values.")] = False,
+    user: Annotated[str | None, option("ID", "Export all sessions with this user id.", "--user")] = None,
+    all_: Annotated[bool, flag("--all", "Export all sessions; with jsonl also shared values.")] = False,
     descendants: DescendantsOption = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files that have different content.")] = False,
+    force: Annotated[bool, flag("--force", "Replace existing files that have different content.")] = False,
     redact: Annotated[
         Any,
-        typer.Option(
+        option(
+            "MODULE:FUNCTION",
+            "With openai: redact texts with this function, not with the built-in one.",
             parser=_function,
-            metavar="MODULE:FUNCTION",
-            help="With openai: redact texts with this function, not with the built-in one.",
         ),
     ] = None,
-    no_redact: Annotated[bool, typer.Option("--no-redact", help="With openai: write texts unchanged.")] = False,
+    no_redact: Annotated[bool, flag("--no-redact", "With openai: write texts unchanged.")] = False,
     names: Annotated[
         Names,
-        typer.Option(
-            metavar="NAMES",
-            help="With nanobot: nanobot for the file names that nanobot expects, in base64 for new sessions, or "
-            "readable for names such as telegram_1.jsonl, which nanobot 0.2 and its Go port expect.",
+        option(
+            "NAMES",
+            "With nanobot: nanobot for the file names that nanobot expects, in base64 for new sessions, or readable "
+            "for names such as telegram_1.jsonl, which nanobot 0.2 and its Go port expect.",
         ),
     ] = "nanobot",
     json_: JsonOption = False,
@@ -145,12 +139,8 @@ def export(
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
-    if format not in interchange.writable():
-        raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
     if (redact or no_redact) and (format != "openai" or (redact and no_redact)):
         raise typer.BadParameter("give one of --redact and --no-redact, with --format openai")
-    if names != "nanobot" and format != "nanobot":
-        raise typer.BadParameter("give it with --format nanobot", param_hint="--names")
     is_output = to == "-"
     if is_output and (format not in ("jsonl", "openai") or json_):
         raise typer.BadParameter(
@@ -198,20 +188,14 @@ def export(
 
 def copy(
     source_url: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="URL", help="Database to copy from. It is only read. With --salvage, a SQLite file."
-        ),
+        str, option("URL", "Database to copy from. It is only read. With --salvage, a SQLite file.", "--from")
     ],
-    target_url: Annotated[
-        str, typer.Option("--to", metavar="URL", help="Database to copy to. Create its schema first, with db upgrade.")
-    ],
+    target_url: Annotated[str, option("URL", "Database to copy to. Create its schema first, with db upgrade.", "--to")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Compare the databases, and report what would be copied. Write nothing.")
+        bool, flag("--dry-run", "Compare the databases, and report what would be copied. Write nothing.")
     ] = False,
     salvage: Annotated[
-        bool,
-        typer.Option("--salvage", help="Copy the readable rows of a damaged SQLite file. The file is not changed."),
+        bool, flag("--salvage", "Copy the readable rows of a damaged SQLite file. The file is not changed.")
     ] = False,
     json_: JsonOption = False,
 ) -> None:

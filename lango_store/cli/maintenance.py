@@ -17,19 +17,12 @@ from lango_store.cli.options import (
     UrlOption,
     User,
     duration,
+    flag,
     open_store,
+    option,
     time_option,
 )
-from lango_store.cli.output import (
-    console,
-    print_bars,
-    print_json,
-    print_table,
-    printable,
-    progress,
-    quantity,
-    say,
-)
+from lango_store.cli.output import console, print_bars, print_json, print_table, printable, progress, quantity, say
 from lango_store.cli.sessions import COLUMNS, WIDE
 
 INTERRUPTED = 130
@@ -38,10 +31,7 @@ INTERRUPTED = 130
 def expire(
     url: UrlOption = None,
     older_than: Annotated[
-        Any,
-        typer.Option(
-            parser=duration, metavar="DURATION", help="Also purge sessions not updated for this long: 30d, 12h."
-        ),
+        Any, option("DURATION", "Also purge sessions not updated for this long: 30d, 12h.", parser=duration)
     ] = None,
     created_before: Annotated[
         Any, time_option("Also purge sessions created before this time, even if in use: 2026-01-01, or '90d ago'.")
@@ -50,25 +40,19 @@ def expire(
     user: User = None,
     prefix: Prefix = None,
     batch_size: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="Maximum number of sessions per transaction.")
+        int, option("NUMBER", "Maximum number of sessions per transaction.", min=1, max=10_000)
     ] = 500,
-    limit: Annotated[
-        int | None, typer.Option(metavar="NUMBER", min=0, help="Maximum number of sessions to purge. Default: all.")
-    ] = None,
+    limit: Annotated[int | None, option("NUMBER", "Maximum number of sessions to purge. Default: all.", min=0)] = None,
     archive: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|URL",
-            help="Copy sessions to this database before they are purged. A SQLite file is created if necessary.",
+        option(
+            "FILE|URL", "Copy sessions to this database before they are purged. A SQLite file is created if necessary."
         ),
     ] = None,
     descendants: Annotated[
-        bool,
-        typer.Option(
-            "--descendants", help="Also purge all descendants of each purged session, even if they are not due."
-        ),
+        bool, flag("--descendants", "Also purge all descendants of each purged session, even if they are not due.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be purged. Purge nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Report what would be purged. Purge nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Permanently delete sessions whose TTL has passed, in batches.
@@ -141,7 +125,7 @@ def stats(
     url: UrlOption = None,
     json_: JsonOption = False,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print metrics for the textfile collector of Prometheus.")
+        bool, flag("--prometheus", "Print metrics for the textfile collector of Prometheus.")
     ] = False,
 ) -> None:
     """Print totals, the agents with the most messages, and when sessions expire.
@@ -183,9 +167,7 @@ def stats(
 
 def doctor(
     url: UrlOption = None,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Repair each problem that has only one correct repair.")
-    ] = False,
+    repair: Annotated[bool, flag("--repair", "Repair each problem that has only one correct repair.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Check the store, and print each problem with its remedy.

@@ -17,30 +17,28 @@ from lango_store.cli.output import say
 from lango_store.errors import quoted
 from lango_store.store import Store
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help=f"Database URL. Default: ${', then $'.join(URL_VARIABLES)}."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
-]
-DescendantsOption = Annotated[bool, typer.Option("--descendants", help="Include all descendants of each session.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only sessions with this agent id.")]
-User = Annotated[str | None, typer.Option("--user", metavar="ID", help="Only sessions with this user id.")]
-Prefix = Annotated[
-    str | None, typer.Option("--prefix", metavar="TEXT", help="Only sessions whose key starts with this prefix.")
-]
-LockTimeout = Annotated[
-    float,
-    typer.Option(
-        "--lock-timeout",
-        metavar="SECONDS",
-        min=0.001,
-        max=2_147_483,
-        help="Maximum time to wait for a table lock, on PostgreSQL.",
-    ),
-]
+
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """Return an option with a value, by default named like its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(*names_and_help: str) -> Any:
+    """Return an option without a value: its names, and then its help."""
+    *names, help = names_and_help
+    return typer.Option(*names, help=help)
+
+
+Key = Annotated[str, typer.Argument(help="Session key.")]
+UrlOption = Annotated[str | None, option("URL", f"Database URL. Default: ${', then $'.join(URL_VARIABLES)}.", "--url")]
+JsonOption = Annotated[bool, flag("--json", "Print JSON instead of text.")]
+YesOption = Annotated[bool, flag("--yes", "-y", "Do not ask for confirmation. Required without a terminal.")]
+DescendantsOption = Annotated[bool, flag("--descendants", "Include all descendants of each session.")]
+Agent = Annotated[str | None, option("ID", "Only sessions with this agent id.", "--agent")]
+User = Annotated[str | None, option("ID", "Only sessions with this user id.", "--user")]
+Prefix = Annotated[str | None, option("TEXT", "Only sessions whose key starts with this prefix.", "--prefix")]
+_MAX_WAIT = "Maximum time to wait for a table lock, on PostgreSQL."
+LockTimeout = Annotated[float, option("SECONDS", _MAX_WAIT, "--lock-timeout", min=0.001, max=2_147_483)]
 LOCK_TIMEOUT = schema.LOCK_TIMEOUT
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -79,7 +77,7 @@ def time(text: str) -> datetime:
 
 def time_option(help: str) -> Any:
     """Return an option for a time."""
-    return typer.Option(parser=time, metavar="TIME", help=help)
+    return option("TIME", help, parser=time)
 
 
 def database(url: str | None, *, new: bool = False, option: str = "--url") -> str:

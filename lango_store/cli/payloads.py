@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lango_store.cli.options import UrlOption, example, open_store
+from lango_store.cli.options import UrlOption, example, flag, open_store, option
 from lango_store.cli.output import progress, quantity
 
 app = typer.Typer(
@@ -21,8 +21,8 @@ def _payloads() -> None:
 
 @app.command(epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"))
 def move(
-    threshold: Annotated[int, typer.Option(min=1, metavar="N", help="Move strings of at least N characters.")] = 4096,
-    back: Annotated[bool, typer.Option("--back", help="Move all strings back into their messages.")] = False,
+    threshold: Annotated[int, option("N", "Move strings of at least N characters.", min=1)] = 4096,
+    back: Annotated[bool, flag("--back", "Move all strings back into their messages.")] = False,
     url: UrlOption = None,
 ) -> None:
     """Move large strings of stored messages to a separate table.

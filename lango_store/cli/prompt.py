@@ -8,28 +8,23 @@ import typer
 
 from lango_store import window
 from lango_store._features.prompts import Budget, simulated
-from lango_store.cli.options import UrlOption, open_store
+from lango_store.cli.options import Key, UrlOption, flag, open_store, option
 from lango_store.cli.output import quantity
 
 
 def prompt(
-    key: Annotated[str, typer.Argument(help="Session key.")],
+    key: Key,
     url: UrlOption = None,
-    last: Annotated[
-        int | None, typer.Option(metavar="NUMBER", min=1, help="Only this many of the last messages.")
-    ] = None,
+    last: Annotated[int | None, option("NUMBER", "Only this many of the last messages.", min=1)] = None,
     step: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER", min=1, help="With --last: start the prompt after a seq that is a multiple of this number."
-        ),
+        option("NUMBER", "With --last: start the prompt after a seq that is a multiple of this number.", min=1),
     ] = None,
     format: Annotated[
-        window.Format,
-        typer.Option(metavar="FORMAT", help="Of the API: openai, openai-responses, anthropic or gemini."),
+        window.Format, option("FORMAT", "Of the API: openai, openai-responses, anthropic or gemini.")
     ] = "openai",
-    check: Annotated[bool, typer.Option("--check", help="Print what differs from the log, and why.")] = False,
-    reuse: Annotated[bool, typer.Option("--reuse", help="Print which share of the prompts a cache can reuse.")] = False,
+    check: Annotated[bool, flag("--check", "Print what differs from the log, and why.")] = False,
+    reuse: Annotated[bool, flag("--reuse", "Print which share of the prompts a cache can reuse.")] = False,
 ) -> None:
     """Print the prompt of the next model call, one JSON message per line.
 

@@ -22,6 +22,7 @@ from lango_store.cli.options import (
     database,
     example,
     open_store,
+    option,
     time_option,
 )
 from lango_store.cli.output import (
@@ -67,17 +68,12 @@ def for_(
     user: User = None,
     prefix: Prefix = None,
     role: Annotated[
-        MessageRole | None,
-        typer.Option(metavar="ROLE", help="Only messages with this role: system, developer, user, assistant or tool."),
+        MessageRole | None, option("ROLE", "Only messages with this role: system, developer, user, assistant or tool.")
     ] = None,
     since: Annotated[Any, time_option("Only messages created at or after this time: 2026-11-21, or 30d ago.")] = None,
     until: Annotated[Any, time_option("Only messages created before this time: 2026-11-21, or 30d ago.")] = None,
-    limit: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, max=1_000, help="Maximum number of messages to print.")
-    ] = 20,
-    offset: Annotated[
-        int, typer.Option(metavar="NUMBER", min=0, help="Number of best matches to skip, to print the next page.")
-    ] = 0,
+    limit: Annotated[int, option("NUMBER", "Maximum number of messages to print.", min=1, max=1_000)] = 20,
+    offset: Annotated[int, option("NUMBER", "Number of best matches to skip, to print the next page.", min=0)] = 0,
     json_: JsonOption = False,
 ) -> None:
     """Search the messages of live sessions, and print the best matches first.

@@ -7,18 +7,16 @@ from typing import Annotated
 import typer
 
 from lango_store._engine.engine import read_only_engine
-from lango_store.cli.options import UrlOption, database
+from lango_store.cli.options import UrlOption, database, option
 from lango_store.store import Store
 
 
 def serve(
     url: UrlOption = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on. The default accepts only this machine.")
+        str, option("ADDRESS", "Address to listen on. The default accepts only this machine.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Port to listen on. 0 selects a free port.", min=0, max=65_535)
-    ] = 8321,
+    port: Annotated[int, option("NUMBER", "Port to listen on. 0 selects a free port.", min=0, max=65_535)] = 8321,
 ) -> None:
     """Serve read-only web pages of the sessions, at an address with a secret token.
 
@@ -34,11 +32,7 @@ def serve(
     url = database(url)
     engine = read_only_engine(url)
     try:
-        with (
-            Store(engine) as store,
-            Store(url) as searching,
-            _listen(host, port) as listening,
-        ):
+        with Store(engine) as store, Store(url) as searching, _listen(host, port) as listening:
             secret = web.new_token()
             store.ping()
             hosts = web.LOOPBACK if host in ("127.0.0.1", "::1", "localhost") else ("*",)

@@ -20,6 +20,7 @@ from lango_store.cli.options import (
     Agent,
     DescendantsOption,
     JsonOption,
+    Key,
     Prefix,
     UrlOption,
     User,
@@ -27,7 +28,9 @@ from lango_store.cli.options import (
     confirm,
     duration,
     example,
+    flag,
     open_store,
+    option,
     time_option,
 )
 from lango_store.cli.output import (
@@ -85,8 +88,7 @@ def list_(
     prefix: Prefix = None,
     since: Annotated[Any, time_option("Only sessions updated at or after this time: 2026-11-21, or 12h ago.")] = None,
     title: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Only sessions whose title contains this text, ignoring the case of A to Z."),
+        str | None, option("TEXT", "Only sessions whose title contains this text, ignoring the case of A to Z.")
     ] = None,
     created_since: Annotated[
         Any, time_option("Only sessions created at or after this time: 2026-11-21, or 12h ago.")
@@ -96,27 +98,18 @@ def list_(
     ] = None,
     order: Annotated[
         Order,
-        typer.Option(
-            metavar="updated|created",
-            help="List the most recently updated, or the most recently created, sessions first.",
-        ),
+        option("updated|created", "List the most recently updated, or the most recently created, sessions first."),
     ] = "updated",
     expired: Annotated[
-        bool, typer.Option("--expired", help="List expired sessions that are not purged yet, instead of live ones.")
+        bool, flag("--expired", "List expired sessions that are not purged yet, instead of live ones.")
     ] = False,
     limit: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER", min=1, help="Maximum number of sessions. Descendants listed by --tree do not count."
-        ),
+        int, option("NUMBER", "Maximum number of sessions. Descendants listed by --tree do not count.", min=1)
     ] = 50,
     tree: Annotated[
-        bool,
-        typer.Option("--tree", help="List sessions whose key has no /, each followed by its descendants."),
+        bool, flag("--tree", "List sessions whose key has no /, each followed by its descendants.")
     ] = False,
-    cursor: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Continue a list at the cursor that it printed at its end.")
-    ] = None,
+    cursor: Annotated[str | None, option("CURSOR", "Continue a list at the cursor that it printed at its end.")] = None,
     json_: JsonOption = False,
 ) -> None:
     """List live sessions, the most recently updated first.
@@ -172,32 +165,28 @@ def list_(
 
 @app.command(epilog=example("sessions show telegram:42 --last 10 --url sqlite:///agent.db"))
 def show(
-    key: Annotated[str, typer.Argument(help="Session key.")],
+    key: Key,
     url: UrlOption = None,
     last: Annotated[
         int | None,
-        typer.Option(
-            metavar="NUMBER",
+        option(
+            "NUMBER",
+            f"Show only this many of the last messages and records. Default: {LAST} on a terminal, otherwise all.",
             min=1,
-            help=f"Show only this many of the last messages and records. Default: {LAST} on a terminal, otherwise all.",
         ),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Show all messages on a terminal too.")] = False,
+    all_: Annotated[bool, flag("--all", "Show all messages on a terminal too.")] = False,
     expired: Annotated[
-        bool, typer.Option("--expired", help="Show the session even if its TTL has passed. This does not revive it.")
+        bool, flag("--expired", "Show the session even if its TTL has passed. This does not revive it.")
     ] = False,
     descendants: DescendantsOption = False,
     as_of: Annotated[
-        Any,
-        typer.Option(
-            parser=point, metavar="SEQ|TIME", help="Show the window that the session had at this seq or time."
-        ),
+        Any, option("SEQ|TIME", "Show the window that the session had at this seq or time.", parser=point)
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Do not shorten long contents.")] = False,
-    no_pager: Annotated[bool, typer.Option("--no-pager", help="Never open a pager.")] = False,
+    full: Annotated[bool, flag("--full", "Do not shorten long contents.")] = False,
+    no_pager: Annotated[bool, flag("--no-pager", "Never open a pager.")] = False,
     html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write an HTML document to this file, which is replaced if it exists."),
+        Path | None, option("FILE", "Write an HTML document to this file, which is replaced if it exists.")
     ] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -327,15 +316,10 @@ def _ttl(text: str) -> timedelta | str:
 
 @app.command(epilog=example("sessions touch telegram:42 --ttl 30d --url sqlite:///agent.db"))
 def touch(
-    key: Annotated[str, typer.Argument(help="Session key.")],
+    key: Key,
     url: UrlOption = None,
     ttl: Annotated[
-        Any,
-        typer.Option(
-            parser=_ttl,
-            metavar="DURATION",
-            help="New TTL, such as 30d, or never. Default: the current TTL of the session.",
-        ),
+        Any, option("DURATION", "New TTL, such as 30d, or never. Default: the current TTL of the session.", parser=_ttl)
     ] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -353,16 +337,11 @@ def touch(
 
 @app.command(epilog=example("sessions restore telegram:42 --archive cold.db --ttl 30d"))
 def restore(
-    key: Annotated[str, typer.Argument(help="Session key.")],
-    archive: Annotated[str, typer.Option(metavar="FILE|URL", help="Archive that `expire --archive` wrote.")],
+    key: Key,
+    archive: Annotated[str, option("FILE|URL", "Archive that `expire --archive` wrote.")],
     url: UrlOption = None,
     ttl: Annotated[
-        Any,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            help="TTL of the restored session, such as 30d. Default: never expires.",
-        ),
+        Any, option("DURATION", "TTL of the restored session, such as 30d. Default: never expires.", parser=duration)
     ] = None,
     descendants: DescendantsOption = False,
 ) -> None:

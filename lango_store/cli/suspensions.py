@@ -8,7 +8,17 @@ import typer
 
 from lango_store._values.model import Suspension
 from lango_store.cli.calls import json_file
-from lango_store.cli.options import Agent, JsonOption, UrlOption, User, example, open_store, runs_command, time_option
+from lango_store.cli.options import (
+    Agent,
+    JsonOption,
+    UrlOption,
+    User,
+    example,
+    open_store,
+    option,
+    runs_command,
+    time_option,
+)
 from lango_store.cli.output import Columns, print_items, printable
 from lango_store.errors import quoted
 
@@ -60,7 +70,7 @@ def suspensions(
 @app.command(epilog=example("suspensions answer TOKEN --json yes.json --url sqlite:///a.db"))
 def answer(
     token: Annotated[str, typer.Argument(help="Token of the suspension.")],
-    json_: Annotated[Path, typer.Option("--json", metavar="FILE", help="The answer, a file with JSON.")],
+    json_: Annotated[Path, option("FILE", "The answer, a file with JSON.", "--json")],
     url: UrlOption = None,
 ) -> None:
     """Answer a suspension.

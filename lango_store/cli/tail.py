@@ -4,12 +4,11 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Final
 
-import typer
 from rich.text import Text
 
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece
 from lango_store.cli import streams
-from lango_store.cli.options import JsonOption, UrlOption, open_store
+from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store, option
 from lango_store.cli.output import console, print_json, printable, say
 from lango_store.cli.rendering import render_message
 from lango_store.errors import quoted
@@ -19,16 +18,11 @@ LAST: Final = 10
 
 
 def tail(
-    key: Annotated[str, typer.Argument(help="Session key.")],
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C or the end of the session.")
-    ] = False,
+    key: Key,
+    follow: Annotated[bool, flag("--follow", "-f", "Wait for more, until Ctrl-C or the end of the session.")] = False,
     after: Annotated[
         str | None,
-        typer.Option(
-            metavar="SEQ",
-            help="Start after this seq, or after the event with this cursor. Default: 10 seqs before the end.",
-        ),
+        option("SEQ", "Start after this seq, or after the event with this cursor. Default: 10 seqs before the end."),
     ] = None,
     url: UrlOption = None,
     json_: JsonOption = False,

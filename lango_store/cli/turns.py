@@ -5,7 +5,17 @@ from typing import Annotated, Final
 import typer
 
 from lango_store._values.model import OpenTurn
-from lango_store.cli.options import JsonOption, UrlOption, YesOption, confirm, example, open_store, runs_command
+from lango_store.cli.options import (
+    JsonOption,
+    Key,
+    UrlOption,
+    YesOption,
+    confirm,
+    example,
+    flag,
+    open_store,
+    runs_command,
+)
 from lango_store.cli.output import Columns, print_items, printable, say
 from lango_store.errors import quoted
 
@@ -23,7 +33,7 @@ _NO_TURN: Final = "no turn is open"
 @app.callback()
 def turns(
     context: typer.Context,
-    open_: Annotated[bool, typer.Option("--open", help="List the open turns of all live sessions.")] = False,
+    open_: Annotated[bool, flag("--open", "List the open turns of all live sessions.")] = False,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -49,7 +59,7 @@ def turns(
 
 
 @app.command(epilog=example("turns retry telegram:42 --url sqlite:///agent.db"))
-def retry(key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None) -> None:
+def retry(key: Key, url: UrlOption = None) -> None:
     """Make the turn that a session is owed due now, with all attempts.
 
     A worker runs it next, also if the turn was given up. Exit code 1 if the
@@ -63,9 +73,7 @@ def retry(key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOpti
 
 
 @app.command(epilog=example("turns release telegram:42 --url sqlite:///agent.db"))
-def release(
-    key: Annotated[str, typer.Argument(help="Session key.")], url: UrlOption = None, yes: YesOption = False
-) -> None:
+def release(key: Key, url: UrlOption = None, yes: YesOption = False) -> None:
     """Release the lease of a session's open turn.
 
     Another turn can begin at once. If the process of the open turn still

@@ -10,7 +10,7 @@ import typer
 
 from lango_store._features.usage_report import GROUPS
 from lango_store._values.reports import UsageRow
-from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, open_store, time
+from lango_store.cli.options import Agent, JsonOption, Prefix, UrlOption, User, flag, open_store, option, time_option
 from lango_store.cli.output import print_bars, print_json, print_table, printable, say
 
 _NAMES = {"user": "user_id", "agent": "agent_id"}
@@ -29,20 +29,18 @@ def usage(
     url: UrlOption = None,
     by: Annotated[
         Any,
-        typer.Option(
+        option(
+            "NAMES",
+            "Group by user, agent, key, root (the topmost parent), model, day or month, or several: user,day.",
             parser=_groups,
-            metavar="NAMES",
-            help="Group by user, agent, key, root (the topmost parent), model, day or month, or several: user,day.",
         ),
     ] = "user",
-    since: Annotated[
-        Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved since this time: 2026-11-21, or 30d ago.")
-    ] = None,
-    until: Annotated[Any, typer.Option(parser=time, metavar="TIME", help="Only turns saved before this time.")] = None,
+    since: Annotated[Any, time_option("Only turns saved since this time: 2026-11-21, or 30d ago.")] = None,
+    until: Annotated[Any, time_option("Only turns saved before this time.")] = None,
     agent: Agent = None,
     user: User = None,
     prefix: Prefix = None,
-    csv_: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
+    csv_: Annotated[bool, flag("--csv", "Print CSV with a header.")] = False,
     json_: JsonOption = False,
 ) -> None:
     """Print the usage of turns by user, day or other groups.

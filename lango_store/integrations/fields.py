@@ -3,6 +3,7 @@
 They compare JSON values, check that text and ids can be stored, and build session keys from a framework's ids.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -18,6 +19,15 @@ _LEVELS: Final = re.compile("[%/]")
 def mapping(value: Any) -> dict[str, Any]:
     """Return a JSON object unchanged, and {} for any other value."""
     return value if isinstance(value, dict) else {}
+
+
+def arguments_object(arguments: Any) -> dict[str, Any]:
+    """Return the arguments of a tool call as an object. OpenAI's arguments are JSON text."""
+    try:
+        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError:
+        value = arguments
+    return value if isinstance(value, dict) else {} if value is None else {"arguments": value}
 
 
 def storable_text(value: Any) -> str | None:

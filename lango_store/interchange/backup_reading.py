@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
@@ -15,8 +15,11 @@ from lango_store._operations.maintenance.transfer import Row
 from lango_store.errors import InvalidFile, InvalidValue, quoted
 from lango_store.interchange.backup_writing import KINDS, VERSION, SessionDigest
 from lango_store.interchange.fidelity import STRICT
-from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, SharedValue, Writer
+from lango_store.interchange.pieces import BackupPiece, Outcome, Pieces, Writer
 from lango_store.tables import BASELINE, SCHEMA_REVISION
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PARTS: Final = {each.stored.kind: each for each in CHILDREN}
 _read: Final = json.JSONDecoder(**STRICT).decode
@@ -24,7 +27,7 @@ _read: Final = json.JSONDecoder(**STRICT).decode
 
 def load(
     connection: sa.Connection, path: object, lines: Iterable[bytes], *, planned: set[str] | None = None
-) -> Iterator[Outcome | SharedValue]:
+) -> Iterator[Outcome]:
     """Write the sessions and shared values of a backup in the caller's transaction, and yield a result for each.
 
     `InvalidFile` may be raised after some sessions are written, so the caller must roll back. `planned` is for
@@ -56,7 +59,7 @@ def read(path: object, lines: Iterable[bytes]) -> Iterator[BackupPiece]:
 
 def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -> Iterator[BackupPiece]:
     encoder, digest = RowEncoder(marks_copies=file.marks_copies), SessionDigest()
-    row = file.encoded(encoder, SESSION, fields)
+    row = file.checked(encoder.encode, SESSION, fields)
     key = row["key"]
     if key in keys:
         raise file.fault(f"session {quoted(key)} occurs twice")
@@ -69,12 +72,12 @@ def _read_session(fields: Fields, file: _File, pieces: Pieces, keys: set[str]) -
         if kind == "end":
             if file.line != digest.closing():
                 raise file.fault(f"session {quoted(key)} is damaged: its rows do not match its counts or its digest")
-            file.check(encoder)
+            file.checked(encoder.check)
             yield from pieces.end(key, digest.counts["message"], file.line)
             return
         if kind not in _PARTS:
             break
-        row = file.encoded(encoder, KINDS[kind], value | {"session_key": key})
+        row = file.checked(encoder.encode, KINDS[kind], value | {"session_key": key})
         file.check_unique(kind, row, seen)
         for name in row.keys() & {"seq", "n"}:
             file.check_order(kind, name, row[name], last)
@@ -88,7 +91,7 @@ def _read_shared(first: Fields, file: _File, pieces: Pieces) -> Iterator[BackupP
     kind, value = "shared_value", first
     seen: set[object] = set()
     while kind == "shared_value":
-        row = file.encoded(encoder, SHARED_VALUE, value)
+        row = file.checked(encoder.encode, SHARED_VALUE, value)
         file.check_unique(kind, row, seen)
         digest.add(kind, file.line)
         yield from pieces.add_shared(file.number, row, len(file.line))
@@ -136,17 +139,10 @@ class _File:
             )
         self.marks_copies = schema >= "0107"
 
-    def encoded(self, encoder: RowEncoder, table: sa.Table, fields: Fields) -> Row:
-        """Return the row of the current line. Raises `InvalidFile` if the store could not read such a row."""
+    def checked(self, check: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+        """Call a function of a `RowEncoder` for the current line. Raises `InvalidFile` in place of `InvalidValue`."""
         try:
-            return encoder.encode(table, fields)
-        except InvalidValue as error:
-            raise self.fault(str(error)) from None
-
-    def check(self, encoder: RowEncoder) -> None:
-        """Raise `InvalidFile` if the counters of a session contradict its rows, or a payload is missing."""
-        try:
-            encoder.check()
+            return check(*arguments, **options)
         except InvalidValue as error:
             raise self.fault(str(error)) from None
 

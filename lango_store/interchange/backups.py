@@ -10,12 +10,11 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, BinaryIO, Final, cast
 
-from lango_store.errors import InvalidFile, quoted
+from lango_store.errors import InvalidFile
 from lango_store.interchange import backup_reading, files
 from lango_store.interchange.backup_writing import write_sessions
-from lango_store.interchange.draft import Skipped
 from lango_store.interchange.format import Exported, FileReport, count
-from lango_store.interchange.pieces import BackupPiece, Outcome, Pause, SharedValue, Writer
+from lango_store.interchange.pieces import BackupPiece, Outcome, Pause, Writer
 from lango_store.store import Store
 
 FILE_NAME: Final = "lango_store.jsonl"
@@ -120,21 +119,11 @@ def _write(store: Store, pieces: Iterator[BackupPiece], report: FileReport, plan
     for first in pieces:
         with context.transaction() if planned is None else context.snapshot() as connection:
             writer = Writer(connection, planned)
-            done: list[Outcome | SharedValue] = []
+            done: list[Outcome] = []
             for piece in chain([first], () if first.is_whole else pieces):
                 done += writer.write(piece)
                 if piece.is_whole:
                     break
         for outcome in done:  # counted after the commit
-            _count(report, outcome)
+            count(report, outcome)
         pause.after_batch()
-
-
-def _count(report: FileReport, outcome: Outcome | SharedValue) -> None:
-    if isinstance(outcome, Outcome):
-        count(report, outcome)
-        return
-    report.values += outcome.state == "imported"
-    if outcome.state == "collided":
-        reason = f"value {quoted(outcome.name)} of scope {quoted(outcome.scope)}: the name is taken"
-        report.skipped.append(Skipped(line=outcome.line, reason=reason))

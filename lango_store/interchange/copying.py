@@ -17,7 +17,7 @@ from lango_store._values.value import Value
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError
 from lango_store.interchange.backup_reading import load
 from lango_store.interchange.backup_writing import first_line, last_line, shared_lines
-from lango_store.interchange.pieces import ROWS, Outcome, Pause, SharedValue, Writer, closing_lines, session_pieces
+from lango_store.interchange.pieces import ROWS, Outcome, Pause, Writer, closing_lines, session_pieces
 from lango_store.store import Store
 
 BATCH: Final = 500
@@ -75,11 +75,7 @@ class CopyReport(Value):
 
 
 def copy(
-    source: Store,
-    target: Store,
-    *,
-    dry_run: bool = False,
-    on_batch: Callable[[CopyReport], None] | None = None,
+    source: Store, target: Store, *, dry_run: bool = False, on_batch: Callable[[CopyReport], None] | None = None
 ) -> CopyReport:
     """Copy all sessions, live and expired, and then all shared values.
 
@@ -128,20 +124,21 @@ def copy(
     ):
         unread: list[DamagedMessage] = []
         lines = chain([first_line()], shared_lines(reading, unread), [last_line(0)])
-        shared = list(load(writing, "the copy", lines, planned=planned))
-    for value in [*shared, *(Failure(key=error.key, reason=error.fact) for error in unread)]:
-        _count(report, value)
+        shared: list[Outcome | Failure] = list(load(writing, "the copy", lines, planned=planned))
+    shared += [Failure(key=error.key, reason=error.fact) for error in unread]
+    for each in shared:
+        _count(report, each)
     report.seconds = perf_counter() - started
     return report
 
 
-def _count(report: CopyReport, result: Outcome | SharedValue | Failure) -> None:
+def _count(report: CopyReport, result: Outcome | Failure) -> None:
     if isinstance(result, Failure):
         report.failed.append(result)
-    elif isinstance(result, SharedValue):
+    elif result.name is not None:
         report.values += result.state == "imported"
         if result.state == "collided":
-            report.differing_values.append((result.scope, result.name))
+            report.differing_values.append((result.key, result.name))
     elif result.state == "imported":
         report.copied += 1
         report.messages += result.messages
@@ -165,7 +162,7 @@ def _batch(reading: sa.Connection, after: str) -> list[str]:
 
 def _copy_batch(
     reading: sa.Connection, writing: sa.Connection, keys: Sequence[str], planned: set[str] | None
-) -> list[Outcome | SharedValue | Failure]:
+) -> list[Outcome | Failure]:
     """Copy several sessions together. If one of them fails, copy each session separately."""
     before = None if planned is None else {*planned}
     try:

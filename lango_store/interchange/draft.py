@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from lango_store._values.model import Message
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -40,8 +42,18 @@ class Skipped:
     reason: str
 
 
+class Reread(Generic[Item]):
+    """Items that each iteration reads again, because they may not fit into memory."""
+
+    def __init__(self, read: Callable[[], Iterator[Item]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._read()
+
+
 class FileParts:
-    """The parts in a file, which each iteration reads again, because they may not fit into memory.
+    """The parts in a file, which each iteration reads again.
 
     Args:
         read: Reads the parts, and appends lines that could not be read, or could not be stored unchanged, to its list.

@@ -17,7 +17,7 @@ from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import decode_time
 from lango_store._values.model import Message, MessageRole, SessionFields
-from lango_store.interchange.draft import Part, SessionDraft
+from lango_store.interchange.draft import Part, Reread, SessionDraft
 from lango_store.interchange.fidelity import mapping
 
 _FIELDS: Final = tuple(SessionFields.__annotations__)
@@ -36,8 +36,8 @@ def draft(connection: sa.Connection, now: Moment, key: str, system: str) -> Sess
     extra = mapping(values.read(connection, now, key, prefix=system).get(system))
     return SessionDraft(
         key=key,
-        parts=_Parts(connection, key),
-        log=_Log(connection, key),
+        parts=Reread(lambda: _parts(connection, key)),
+        log=Reread(lambda: log(connection, key)),
         fields={name: value for name, value in fields.items() if value not in (None, {}, [])},
         created_at=info.created_at,
         updated_at=info.updated_at,
@@ -57,33 +57,15 @@ def log(connection: sa.Connection, key: str) -> Iterator[Message]:
         yield from (message for message in messages if message.role is not MessageRole.RECORD)
 
 
-class _Log:
-    """The messages of a session, which each iteration reads again."""
-
-    def __init__(self, connection: sa.Connection, key: str) -> None:
-        self._connection, self._key = connection, key
-
-    def __iter__(self) -> Iterator[Message]:
-        return log(self._connection, self._key)
-
-
-class _Parts:
-    """Each turn with the messages from its first to its last seq, and each other message as a separate part.
-
-    Each iteration reads the parts again.
-    """
-
-    def __init__(self, connection: sa.Connection, key: str) -> None:
-        self._connection, self._key = connection, key
-
-    def __iter__(self) -> Iterator[Part]:
-        remaining = _Remaining(log(self._connection, self._key))
-        for rows in _TURNS.read(self._connection, self._key):
-            for row in rows:
-                turn = dict(zip(_TURN, row, strict=True))
-                yield from map(_single, remaining.take(turn["first_seq"] - 1))
-                yield _turn(self._key, turn, [*remaining.take(turn["last_seq"])])
-        yield from map(_single, remaining.take(MAX_SEQ))
+def _parts(connection: sa.Connection, key: str) -> Iterator[Part]:
+    """Yield each turn with the messages from its first to its last seq, and each other message as a separate part."""
+    remaining = _Remaining(log(connection, key))
+    for rows in _TURNS.read(connection, key):
+        for row in rows:
+            turn = dict(zip(_TURN, row, strict=True))
+            yield from map(_single, remaining.take(turn["first_seq"] - 1))
+            yield _turn(key, turn, [*remaining.take(turn["last_seq"])])
+    yield from map(_single, remaining.take(MAX_SEQ))
 
 
 class _Remaining:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, computed_field
 from lango_store._connections.context import Context
 from lango_store._values.model import UNSET
 from lango_store._values.value import Value
-from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound
+from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, InvalidValue, SessionNotFound, quoted
 from lango_store.interchange import exporting, importing
 from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.files import state
@@ -182,12 +182,17 @@ def _import_draft(
     if messages is not None:
         return Outcome(draft.key, "imported", messages)
     is_stored = importing.is_stored(exporting.log(connection, draft.key), draft)
-    return Outcome(draft.key, "already there" if is_stored else "collided", 0)
+    return Outcome(draft.key, "already there" if is_stored else "collided")
 
 
 def count(report: FileReport, outcome: Outcome) -> None:
-    """Add the result for a session to the report of its file."""
-    if outcome.state == "imported":
+    """Add the result for a session or a shared value to the report of its file."""
+    if outcome.name is not None:
+        report.values += outcome.state == "imported"
+        if outcome.state == "collided":
+            reason = f"value {quoted(outcome.name)} of scope {quoted(outcome.key)}: the name is taken"
+            report.skipped.append(Skipped(line=outcome.line, reason=reason))
+    elif outcome.state == "imported":
         report.keys.append(outcome.key)
         report.messages += outcome.messages
     else:

@@ -172,7 +172,7 @@ def dry_run(connection: sa.Connection, now: datetime, draft: SessionDraft, plann
 
     `planned` contains the keys that earlier drafts would have created; this draft's key is added.
     """
-    if draft.key in planned or transfer.exists(connection, checked_key(draft.key)):
+    if draft.key in planned or transfer.incarnations(connection, [checked_key(draft.key)]):
         return None
     planned.add(draft.key)
     return check(draft, now)

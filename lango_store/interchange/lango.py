@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
 from lango_store.interchange.fidelity import check_key, mapping, read_json, read_role, storable_text
 from lango_store.interchange.moments import moment, nanoseconds
-from lango_store.interchange.source import database_fault, first_bytes, open_database, reading_unchanged
+from lango_store.interchange.source import copy_database, database_fault, first_bytes, open_database
 
 Row = dict[str, Any]
 
@@ -49,14 +49,9 @@ class Database:
         self._path = path
         folder = Path(tempfile.mkdtemp(prefix="lango-store-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        endings = [each for each in ("", "-wal", "-journal") if not each or Path(f"{path}{each}").is_file()]
-        with ExitStack() as stack:  # open all files before copying the first, for a consistent copy
-            files = [stack.enter_context(reading_unchanged(Path(f"{path}{each}"))) for each in endings]
-            for ending, file in zip(endings, files, strict=True):
-                with (folder / f"copy{ending}").open("wb") as to:
-                    shutil.copyfileobj(file, to)
+        copy = copy_database(path, folder)
         with self._our_errors():
-            connection = open_database(folder / "copy")
+            connection = open_database(copy)
             weakref.finalize(self, connection.close)
             connection.text_factory = _text
             self._tables = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)

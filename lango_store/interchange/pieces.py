@@ -31,21 +31,13 @@ State = Literal["imported", "already there", "collided"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for one session."""
+    """The result for one session or, with a `name`, for one shared value: its scope, and its line in the file."""
 
     key: str
     state: State
-    messages: int
-
-
-@dataclass(frozen=True)
-class SharedValue:
-    """The result for one shared value, with its line number in the file."""
-
-    line: int
-    scope: str
-    name: str
-    state: State
+    messages: int = 0
+    name: str | None = None
+    line: int = 0
 
 
 @dataclass
@@ -118,7 +110,7 @@ class Writer:
 
     def write(
         self, piece: BackupPiece, closings: Callable[[Sequence[str]], dict[str, bytes]] | None = None
-    ) -> Iterator[Outcome | SharedValue]:
+    ) -> Iterator[Outcome]:
         """Write a piece. Yields a result for each session that ends in the piece and for each shared value.
 
         An existing session is compared by its closing line. If the piece has no such lines, `closings` computes them.
@@ -138,7 +130,7 @@ class Writer:
             yield Outcome(key, state, messages)
         self._new -= {key for key, _, _ in piece.ended}
         for line, row in piece.shared:
-            yield SharedValue(line, row["scope"], row["name"], self._write_shared(row))
+            yield Outcome(row["scope"], self._write_shared(row), name=row["name"], line=line)
 
     def _insert_sessions(self, rows: list[Row]) -> set[str]:
         if self._planned is None:

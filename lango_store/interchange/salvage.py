@@ -1,6 +1,5 @@
 """Salvage of a damaged SQLite file: a copy of the file is read row by row, and readable rows are stored elsewhere."""
 
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Container, Iterator
@@ -22,11 +21,10 @@ from lango_store._rows.columns import RoleColumn
 from lango_store._rows.encoding import checked_key
 from lango_store.errors import DamagedMessage, InvalidFile, InvalidKey, UnknownFeature
 from lango_store.interchange.copying import CopyReport, Failure, copy
-from lango_store.interchange.files import reading
+from lango_store.interchange.source import copy_database
 from lango_store.store import Store
 from lango_store.tables import KNOWN_FEATURES, SCHEMA_REVISION, VERSION_TABLE
 
-_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 _BATCH: Final = 500
 _MISSES: Final = 1_000_000  # below the highest known row id: stop after this many row ids in sequence without a row
 _MISSES_AT_END: Final = 20_000  # above it: stop after this many
@@ -54,11 +52,7 @@ def salvage(path: Path, target: Store, *, dry_run: bool = False) -> CopyReport:
         UnknownFeature: The file uses a feature that this release does not know.
     """
     with tempfile.TemporaryDirectory(prefix="lango-store-") as folder:
-        damaged = Path(folder, "damaged.db")
-        for ending in _ENDINGS:
-            if not ending or Path(f"{path}{ending}").is_file():
-                with reading(Path(f"{path}{ending}")) as file, Path(f"{damaged}{ending}").open("wb") as to:
-                    shutil.copyfileobj(file, to)
+        damaged = copy_database(path, folder)
         with Store(f"sqlite:///{folder}/sound.db", migrate=True, durability="normal") as sound:
             with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
                 guard(source, damaged, instructions=_INSTRUCTIONS)

@@ -226,13 +226,7 @@ def _calls_text(calls: list[ToolCall]) -> str:
 
 
 def _output(call: ToolCall) -> dict[str, Any]:
-    return {
-        "role": "tool",
-        "content": _text(call.output),
-        "tokens": 0,
-        "tool_name": call.name,
-        "tool_call_id": call.id,
-    }
+    return {"role": "tool", "content": _text(call.output), "tokens": 0, "tool_name": call.name, "tool_call_id": call.id}
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,9 @@
 """Reading of files of other systems, which must not change while they are read."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -51,6 +52,18 @@ def open_database(path: Path) -> sqlite3.Connection:
 def database_fault(error: Exception) -> str:
     """Return the reason why a file that `open_database` opened cannot be read."""
     return guard_fault(error) or str(error)
+
+
+def copy_database(path: Path, folder: str | Path) -> Path:
+    """Copy a SQLite file, with its `-wal` or `-journal` file, to a folder. The original is never opened or changed."""
+    endings = [each for each in ("", "-wal", "-journal") if not each or Path(f"{path}{each}").is_file()]
+    copy = Path(folder, "copy.db")
+    with ExitStack() as stack:  # open all files before copying the first, for a consistent copy
+        files = [stack.enter_context(reading_unchanged(Path(f"{path}{each}"))) for each in endings]
+        for ending, file in zip(endings, files, strict=True):
+            with Path(f"{copy}{ending}").open("wb") as to:
+                shutil.copyfileobj(file, to)
+    return copy
 
 
 def first_bytes(path: Path, count: int) -> bytes:

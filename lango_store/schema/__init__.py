@@ -75,11 +75,7 @@ _TABLES: Final = frozenset({*Base.metadata.tables, VERSION_TABLE, *SEARCH_TABLES
 
 
 def upgrade(
-    database: Database,
-    revision: str = "head",
-    *,
-    lock_timeout: float = LOCK_TIMEOUT,
-    start: str = "base",
+    database: Database, revision: str = "head", *, lock_timeout: float = LOCK_TIMEOUT, start: str = "base"
 ) -> str | None:
     """Upgrade the schema to a migration revision, in one transaction.
 
@@ -172,12 +168,7 @@ def _is_current(revision: Any) -> bool:
     return revision is not None and revision >= head()
 
 
-def downgrade(
-    database: Database,
-    revision: str,
-    *,
-    lock_timeout: float = LOCK_TIMEOUT,
-) -> str | None:
+def downgrade(database: Database, revision: str, *, lock_timeout: float = LOCK_TIMEOUT) -> str | None:
     """Downgrade the schema to a migration revision, in one transaction.
 
     Data that the older schema cannot store is lost.

@@ -124,7 +124,7 @@ def migration(connection: sa.Connection, lock_timeout: float, *, callers: bool) 
     if not _SHORTEST_TIMEOUT <= lock_timeout <= _LONGEST_TIMEOUT:
         raise ValueError(f"lock_timeout={lock_timeout}: give seconds, from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:,}")
     if callers:
-        join(connection)
+        dialect_of(connection).join(connection)
         detect_dialect(connection)
         transaction = dialect_of(connection).joined_migration
     else:
@@ -133,11 +133,6 @@ def migration(connection: sa.Connection, lock_timeout: float, *, callers: bool) 
         transaction = dialect_of(connection).migration
     with transaction(connection, lock_timeout), dialect_of(connection).confined(connection):
         yield
-
-
-def join(connection: sa.Connection) -> None:
-    """Join the transaction of the caller's connection, with the write lock on SQLite."""
-    dialect_of(connection).join(connection)
 
 
 def options_of(steps: Steps, **options: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lango_store._operations.maintenance import search
 from lango_store._operations.pace import Pace
 from lango_store._values.reports import OnProgress, Progress, SearchStatus
 from lango_store.errors import MigrationRefused, SchemaOutOfDate, UnsupportedDatabase
-from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, join, reading
+from lango_store.schema.running import LOCK_TIMEOUT, Database, connected, reading
 
 
 def enable_search(database: Database, *, on_progress: OnProgress | None = None) -> SearchStatus:
@@ -132,7 +132,7 @@ def _transaction(connection: sa.Connection, *, callers: bool) -> Iterator[sa.Con
     """Begin a transaction on our tables, or a savepoint in the caller's transaction."""
     dialect = dialect_of(connection)
     if callers:
-        join(connection)
+        dialect.join(connection)
     transaction = connection.begin_nested() if callers else dialect.batch(connection, LOCK_TIMEOUT)
     with transaction, dialect.confined(connection):
         yield connection

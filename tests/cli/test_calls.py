@@ -9,6 +9,8 @@ from support.commands import run, run_on_terminal
 
 from lango_store import AlreadyAnswered, BegunCall, Message, Store, Suspension, ToolCall
 
+pytestmark = pytest.mark.one_database
+
 HOUR = timedelta(hours=1)
 
 

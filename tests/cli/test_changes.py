@@ -10,6 +10,8 @@ from support.factories import contents, message, summary
 
 from lango_store import Change, Message, SessionInfo, Store, Undone
 
+pytestmark = pytest.mark.one_database
+
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import run
@@ -14,6 +15,8 @@ from support.json_values import json_values
 from lango_store import Message, MessageRole, Session, Store, ToolCall
 from lango_store._values.document import POLICY, document
 from lango_store.testing.factories import SessionFactory
+
+pytestmark = pytest.mark.one_database
 
 STRUCTURE = {"html", "head", "meta", "title", "style", "body", "main", "header", "article", "h1", "h2", "h3", "div"}
 TAGS = STRUCTURE | {"dl", "dt", "dd", "p", "a", "span", "small", "strong", "time", "pre", "details", "summary"}

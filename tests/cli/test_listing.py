@@ -14,6 +14,8 @@ from support.factories import message, messages
 
 from lango_store import Store, create_engine
 
+pytestmark = pytest.mark.one_database
+
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 AGENT = "an-agent-with-a-very-long-identifier-" * 4
 UUID = "0193a1b2-7e5f-7abc-9def-0123456789ab"

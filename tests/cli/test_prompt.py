@@ -8,6 +8,8 @@ from support.databases import MakeDatabase
 
 from lango_store import Message, Store
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.fixture
 def url(make_sqlite: MakeDatabase) -> str:

@@ -9,6 +9,8 @@ from support.factories import message
 
 from lango_store import Conflict, RunningTurn, Store, create_engine
 
+pytestmark = pytest.mark.one_database
+
 HOUR = timedelta(hours=1)
 
 

@@ -205,6 +205,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 50])
 def test_killed_process_loses_no_acknowledged_message(url: str, after: int) -> None:
     with Store(url) as store:

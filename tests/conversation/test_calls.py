@@ -239,8 +239,8 @@ def test_replay_of_a_call_returns_any_output_unchanged(store: Store, output: Any
     assert window.as_prompt(closed) == window.as_prompt(conversation.messages())
 
 
-def test_stored_result_of_a_call_cannot_be_begun_as_a_call(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_stored_result_of_a_call_cannot_be_begun_as_a_call(store: Store) -> None:
+    conversation = store.open("k")
     effect = conversation.calls.begin(asks(conversation).seq, 0)
     result = conversation.calls.finish(effect, {"paid": 40})
     assert result.tool_calls
@@ -381,8 +381,8 @@ def test_result_is_shown_under_the_call_that_was_begun_if_two_messages_ask_with_
     assert window.as_prompt(closed, nested=False) == conversation.history(nested=False)
 
 
-def test_results_of_calls_that_share_an_id_have_the_order_of_the_calls(either_store: Store) -> None:
-    conversation = either_store.open("k", messages=[message("pay")])
+def test_results_of_calls_that_share_an_id_have_the_order_of_the_calls(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
     seq = asks(conversation).seq
     effects = [conversation.calls.begin(seq, position) for position in range(3)]
     conversation.calls.finish(effects[2], "third")
@@ -480,8 +480,8 @@ def test_history_with_late_approvals_is_accepted_by_providers(store: Store, step
 # In a turn
 
 
-def test_result_of_a_call_in_a_turn_belongs_to_the_turn(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_result_of_a_call_in_a_turn_belongs_to_the_turn(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         asking = turn.append(Message.assistant(tool_calls=CALLS))
         for position in range(3):
@@ -725,14 +725,14 @@ def unknown(conversation: Conversation, clock: Clock) -> int:
     return seq
 
 
-def test_resolve_call_with_an_output_stores_the_output_as_the_result(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_resolve_call_with_an_output_stores_the_output_as_the_result(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     seq = unknown(conversation, clock)
     stored = conversation.calls.resolve(seq, 0, output="paid")
     assert stored is not None
     assert (stored.content, stored.tool_call_id, stored.name) == ("paid", "call_0", "pay")
     assert conversation.calls.begin(seq, 0).result == replayed(stored)
-    assert either_store.calls.unknown() == []
+    assert store.calls.unknown() == []
 
 
 def test_resolve_call_with_a_failure_stores_the_failure_as_the_result(store: Store, clock: Clock) -> None:

@@ -35,8 +35,8 @@ def reread(conversation: Conversation, turn: RunningTurn) -> Turn:
         return again.stored.model_copy(update={"replayed": False})
 
 
-def test_messages_of_other_writers_are_not_part_of_the_turn(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_messages_of_other_writers_are_not_part_of_the_turn(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         conversation.append_message(message("other 1"))
         turn.append(message("a"))
@@ -133,8 +133,8 @@ def test_undo_after_a_turn_does_not_add_a_message_that_was_removed_during_the_tu
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_turn_is_saved_although_the_session_is_compacted_during_the_turn(either_store: Store, discard: bool) -> None:
-    conversation = either_store.open("k", messages=[message("before")])
+def test_turn_is_saved_although_the_session_is_compacted_during_the_turn(store: Store, discard: bool) -> None:
+    conversation = store.open("k", messages=[message("before")])
     with conversation.turn("t") as turn:
         turn.append_messages([message("a"), message("b")])
         conversation.compact(lambda window: summary("summary"), discard=discard)
@@ -143,7 +143,7 @@ def test_turn_is_saved_although_the_session_is_compacted_during_the_turn(either_
     assert contents(saved(turn).messages) == (["c"] if discard else ["a", "b", "c"])
     assert messages_of(conversation, saved(turn)) == saved(turn).messages
     assert reread(conversation, turn) == saved(turn)
-    assert_sound(either_store)
+    assert_sound(store)
 
 
 def test_compaction_begun_during_a_turn_can_be_finished_after_the_turn(store: Store) -> None:
@@ -230,24 +230,24 @@ def test_append_of_an_old_attempt_raises_conflict_after_another_attempt_saved_th
 # The end of the session
 
 
-def test_writes_of_a_turn_raise_session_not_found_after_the_session_is_deleted(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_writes_of_a_turn_raise_session_not_found_after_the_session_is_deleted(store: Store) -> None:
+    conversation = store.open("k")
     turn = conversation.turn("t").__enter__()
     turn.write("draft")
-    either_store.delete("k")
+    store.delete("k")
     for call in (lambda: turn.append(message()), turn.take_inbox, lambda: turn.__exit__(None, None, None)):
         with pytest.raises(SessionNotFound):
             call()
-    assert not either_store.exists("k")
+    assert not store.exists("k")
 
 
-def test_turn_of_a_deleted_session_cannot_write_to_a_new_session_of_the_same_key(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_turn_of_a_deleted_session_cannot_write_to_a_new_session_of_the_same_key(store: Store) -> None:
+    conversation = store.open("k")
     turn = conversation.turn("t").__enter__()
     turn.append(message("a"))
     turn.write("draft")
-    either_store.delete("k")
-    either_store.create("k", messages=[message("new")])
+    store.delete("k")
+    store.create("k", messages=[message("new")])
     conversation.inbox.put(message("waiting"))
     before = conversation.info()
     turn.write("collected")
@@ -258,8 +258,8 @@ def test_turn_of_a_deleted_session_cannot_write_to_a_new_session_of_the_same_key
     assert (conversation.turns.list(), conversation.drafts.list()) == ([], [])
 
 
-def test_writes_of_a_turn_raise_session_expired_after_the_session_expires(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", ttl=timedelta(minutes=1))
+def test_writes_of_a_turn_raise_session_expired_after_the_session_expires(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(minutes=1))
     turn = conversation.turn("t").__enter__()
     turn.write("draft")
     clock.move(minutes=1)
@@ -317,8 +317,8 @@ def test_appends_and_end_of_turn_restart_the_ttl_of_the_session(store: Store, cl
     assert conversation.info().expires_at == clock.time + timedelta(minutes=1)
 
 
-def test_fork_has_no_lease_no_drafts_and_an_empty_inbox(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_fork_has_no_lease_no_drafts_and_an_empty_inbox(store: Store) -> None:
+    conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("earlier") as turn:
         turn.append(message("of a failed turn"))
         turn.write("draft")

@@ -10,6 +10,8 @@ from support.factories import message
 from lango_store import Message, Store, ToolCall
 from lango_store._values.content_blocks import parts_of, text_of
 
+pytestmark = pytest.mark.one_database
+
 OPENAI = [{"type": "text", "text": "What is"}, {"type": "text", "text": "this?"}]
 RESPONSES = [
     {"type": "input_text", "text": "What is"},

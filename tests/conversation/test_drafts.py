@@ -66,8 +66,8 @@ def texts(conversation: Conversation) -> list[str]:
 # Write
 
 
-def test_drafts_lists_the_text_that_a_turn_has_streamed(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_drafts_lists_the_text_that_a_turn_has_streamed(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     with conversation.turn("t", flush=AT_ONCE) as turn:
         assert (turn.draft_text, conversation.drafts.list()) == ("", [])
         turn.write("Hel")
@@ -110,8 +110,8 @@ def test_collected_pieces_are_stored_after_the_flush_interval(store: Store) -> N
         assert texts(conversation) == [turn.draft_text]
 
 
-def test_append_of_the_answer_deletes_the_draft(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_append_of_the_answer_deletes_the_draft(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t", flush=AT_THE_END) as turn:
         turn.write("first ")
         turn.write("answer")
@@ -170,9 +170,9 @@ def test_empty_pieces_are_not_stored(either_store: Store, pieces: list[str]) -> 
     ],
 )
 @pytest.mark.parametrize("flush", [AT_ONCE, AT_THE_END])
-def test_turn_write_accepts_any_text(either_store: Store, pieces: list[str], flush: timedelta) -> None:
+def test_turn_write_accepts_any_text(store: Store, pieces: list[str], flush: timedelta) -> None:
     text = "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    conversation = either_store.open("k")
+    conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn("t", flush=flush) as turn:
         for piece in pieces:
             turn.write(piece)
@@ -204,8 +204,8 @@ def test_draft_is_the_concatenation_of_all_written_pieces(store: Store, pieces: 
         assert "".join(texts(conversation)) == turn.draft_text
 
 
-def test_draft_of_a_failed_attempt_stays(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_draft_of_a_failed_attempt_stays(store: Store) -> None:
+    conversation = store.open("k")
     first = fail(conversation, "t", "first ", "attempt")
     second = fail(conversation, "t", "second")
     other = fail(conversation, "other", "third")
@@ -217,8 +217,8 @@ def test_draft_of_a_failed_attempt_stays(either_store: Store) -> None:
     assert len({first.id, second.id, other.id}) == 3
 
 
-def test_saving_a_turn_deletes_the_drafts_of_all_attempts_of_the_turn(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_saving_a_turn_deletes_the_drafts_of_all_attempts_of_the_turn(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     fail(conversation, "t", "first")
     fail(conversation, "other", "of another turn")
     begun(conversation, "t", "of a process that died")
@@ -259,8 +259,8 @@ def test_interrupt_appends_the_draft_as_an_interrupted_answer(either_store: Stor
 # Keep and drop
 
 
-def test_keep_draft_appends_the_draft_as_an_interrupted_answer(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", messages=[message("question")])
+def test_keep_draft_appends_the_draft_as_an_interrupted_answer(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", messages=[message("question")])
     draft = fail(conversation, "t", "Once upon ", "a time")
     clock.move(seconds=1)
     answer = conversation.drafts.keep(draft.id)
@@ -277,8 +277,8 @@ def test_token_counter_counts_the_tokens_of_a_kept_draft(url: str) -> None:
         assert conversation.info().token_count == 4
 
 
-def test_second_keep_draft_returns_the_stored_message(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_second_keep_draft_returns_the_stored_message(store: Store) -> None:
+    conversation = store.open("k")
     draft = fail(conversation, "t", "text")
     first = conversation.drafts.keep(draft.id)
     again = conversation.drafts.keep(draft.id)
@@ -287,8 +287,8 @@ def test_second_keep_draft_returns_the_stored_message(either_store: Store) -> No
     assert not conversation.drafts.drop(draft.id)
 
 
-def test_drop_draft_deletes_one_draft(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_drop_draft_deletes_one_draft(store: Store) -> None:
+    conversation = store.open("k")
     draft = fail(conversation, "t", "first")
     fail(conversation, "t", "second")
     before = conversation.info()
@@ -299,10 +299,8 @@ def test_drop_draft_deletes_one_draft(either_store: Store) -> None:
 
 
 @pytest.mark.parametrize("method", ["keep", "drop"])
-def test_draft_of_a_running_turn_can_be_neither_kept_nor_dropped(
-    either_store: Store, clock: Clock, method: str
-) -> None:
-    conversation = either_store.open("k")
+def test_draft_of_a_running_turn_can_be_neither_kept_nor_dropped(store: Store, clock: Clock, method: str) -> None:
+    conversation = store.open("k")
     begun(conversation, "t", "text")
     (draft,) = conversation.drafts.list()
     with pytest.raises(TurnInProgress) as raised:
@@ -342,8 +340,8 @@ def test_turn_whose_draft_was_kept_can_still_append_the_whole_answer(store: Stor
     assert conversation.drafts.list() == []
 
 
-def test_keep_draft_refuses_a_draft_that_does_not_exist(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_keep_draft_refuses_a_draft_that_does_not_exist(store: Store) -> None:
+    conversation = store.open("k")
     saved = fail(conversation, "t", "text")
     with conversation.turn("t"):
         pass
@@ -372,8 +370,8 @@ def test_drop_draft_refuses_alternative_spellings_of_the_id_of_a_running_draft(s
     assert texts(conversation) == ["text"]
 
 
-def test_draft_methods_raise_session_not_found_for_a_missing_session(either_store: Store) -> None:
-    conversation = either_store.conversation("k")
+def test_draft_methods_raise_session_not_found_for_a_missing_session(store: Store) -> None:
+    conversation = store.conversation("k")
     calls: list[Callable[[], object]] = [
         conversation.drafts.list,
         lambda: conversation.drafts.keep("0" * 16),
@@ -578,8 +576,8 @@ def interrupted(text: str = "half", **fields: Any) -> Message:
     return Message.assistant(text, extra={"interrupted": True}, **fields)
 
 
-def test_history_adds_a_note_after_an_interrupted_answer_at_the_end(either_store: Store) -> None:
-    conversation = either_store.open("k", messages=[message("question")])
+def test_history_adds_a_note_after_an_interrupted_answer_at_the_end(store: Store) -> None:
+    conversation = store.open("k", messages=[message("question")])
     conversation.drafts.keep(fail(conversation, "t", "half").id)
     assert answers(conversation) == [("user", "question"), ("assistant", "half"), INTERRUPTED]
     assert answers(conversation, unanswered="keep") == [("user", "question"), ("assistant", "half")]

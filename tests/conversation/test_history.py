@@ -81,6 +81,12 @@ def test_history_is_empty_if_the_last_message_exceeds_the_budget(store: Store) -
     assert conversation.history(max_tokens=10) == []
 
 
+def test_history_with_max_tokens_needs_a_counter_for_uncounted_messages(store: Store) -> None:
+    conversation = store.open("k", messages=messages(1))
+    with pytest.raises(ValueError, match=r"tokens.*token_counter"):
+        conversation.history(max_tokens=10)
+
+
 def test_history_counts_tokens_of_messages_stored_without_a_token_count(url: str) -> None:
     with Store(url) as store:
         store.open("k", messages=messages(3))

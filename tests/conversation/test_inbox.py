@@ -23,8 +23,8 @@ from lango_store.testing import Clock
 # Enqueue
 
 
-def test_enqueued_message_is_in_the_inbox_and_not_in_the_log(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", messages=[message("question")])
+def test_enqueued_message_is_in_the_inbox_and_not_in_the_log(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", messages=[message("question")])
     stored = conversation.inbox.put(message("waiting", author="ann", id="m1"))
     assert (stored.content, stored.author, stored.id) == ("waiting", "ann", "m1")
     assert (stored.seq, stored.turn_no, stored.created_at, stored.replayed) == (0, None, clock.time, False)
@@ -35,8 +35,8 @@ def test_enqueued_message_is_in_the_inbox_and_not_in_the_log(either_store: Store
     assert conversation.find_message("m1") is None
 
 
-def test_enqueued_message_is_returned_unchanged(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_enqueued_message_is_returned_unchanged(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     full = Message(
         role="assistant",
         content=[{"type": "text", "text": "a\0\ud800"}],
@@ -59,8 +59,8 @@ def test_enqueued_message_is_returned_unchanged(either_store: Store, clock: Cloc
     )
 
 
-def test_inbox_lists_messages_in_order_of_arrival(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_inbox_lists_messages_in_order_of_arrival(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     for n in range(12):
         clock.move(seconds=-1)
         conversation.inbox.put(message(f"{n}"))
@@ -68,8 +68,8 @@ def test_inbox_lists_messages_in_order_of_arrival(either_store: Store, clock: Cl
     assert seqs(conversation.inbox.list()) == [0] * 12
 
 
-def test_enqueue_of_an_id_that_is_in_the_inbox_returns_the_stored_message(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_enqueue_of_an_id_that_is_in_the_inbox_returns_the_stored_message(store: Store) -> None:
+    conversation = store.open("k")
     first = conversation.inbox.put(message("first", id="m1"))
     again = conversation.inbox.put(message("changed", id="m1"))
     assert (again.content, again.seq, again.replayed) == ("first", 0, True)
@@ -77,8 +77,8 @@ def test_enqueue_of_an_id_that_is_in_the_inbox_returns_the_stored_message(either
     assert contents(conversation.inbox.list()) == ["first"]
 
 
-def test_enqueue_of_an_id_that_is_in_the_log_returns_the_stored_message(either_store: Store) -> None:
-    conversation = either_store.open("k", messages=[message("first", id="m1")])
+def test_enqueue_of_an_id_that_is_in_the_log_returns_the_stored_message(store: Store) -> None:
+    conversation = store.open("k", messages=[message("first", id="m1")])
     again = conversation.inbox.put(message("changed", id="m1"))
     assert (again.content, again.seq, again.replayed) == ("first", 1, True)
     assert conversation.inbox.list() == []
@@ -101,8 +101,8 @@ def test_enqueue_stores_each_of_two_equal_messages_without_id(store: Store) -> N
     assert contents(conversation.inbox.list()) == ["equal", "equal"]
 
 
-def test_enqueue_changes_expires_at_and_updated_at_but_not_the_revision(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", ttl=timedelta(hours=1))
+def test_enqueue_changes_expires_at_and_updated_at_but_not_the_revision(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     clock.move(minutes=30)
     conversation.inbox.put(message(id="m1"))
@@ -157,8 +157,8 @@ def test_redacted_message_keeps_its_place_in_the_inbox_and_what_identifies_it(st
         conversation.inbox.redact("m3")
 
 
-def test_enqueue_during_a_turn_does_not_change_the_turn(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_enqueue_during_a_turn_does_not_change_the_turn(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn() as turn:
         conversation.inbox.put(message("waiting"))
         assert contents(conversation.inbox.list()) == ["waiting"]
@@ -179,22 +179,22 @@ def test_enqueue_is_rolled_back_with_the_callers_transaction(store: Store) -> No
 
 
 @pytest.mark.parametrize("invalid", [message("x", extra={"x": object()}), message("x", id="x" * 513), "text", None])
-def test_enqueue_of_an_invalid_message_writes_nothing(either_store: Store, invalid: Any) -> None:
-    conversation = either_store.open("k")
+def test_enqueue_of_an_invalid_message_writes_nothing(store: Store, invalid: Any) -> None:
+    conversation = store.open("k")
     before = conversation.info()
     with pytest.raises(InvalidMessage):
         conversation.inbox.put(invalid)
     assert (conversation.inbox.list(), conversation.info()) == ([], before)
 
 
-def test_inbox_and_enqueue_raise_for_a_missing_or_expired_session(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", ttl=timedelta(hours=1))
+def test_inbox_and_enqueue_raise_for_a_missing_or_expired_session(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
     clock.move(hours=1)
     calls: list[Callable[[], object]] = [conversation.inbox.list, lambda: conversation.inbox.put(message())]
     for call in calls:
         with pytest.raises(SessionExpired):
             call()
-    either_store.delete("k")
+    store.delete("k")
     for call in calls:
         with pytest.raises(SessionNotFound):
             call()
@@ -212,8 +212,8 @@ def test_token_counter_counts_the_tokens_of_an_enqueued_message(url: str) -> Non
 # Take
 
 
-def test_turn_inbox_moves_all_messages_to_the_log_in_order_of_arrival(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_turn_inbox_moves_all_messages_to_the_log_in_order_of_arrival(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("question"))
         for n in range(3):
@@ -271,7 +271,7 @@ def test_next_attempt_of_a_turn_begins_with_messages_that_the_first_took_from_th
     url: str, retry: timedelta | None
 ) -> None:
     with Store(url, retry=retry) as store:
-        conversation = store.open("k")
+        conversation = store.open("k", messages=[message("earlier")])
         conversation.inbox.put(message("waiting"))
         with suppress(ZeroDivisionError), conversation.turn("t") as turn:
             turn.append(message("question"))
@@ -280,11 +280,11 @@ def test_next_attempt_of_a_turn_begins_with_messages_that_the_first_took_from_th
         with conversation.turn("t") as turn:
             assert contents(turn.messages) == ["question", "waiting"]
             assert turn.take_inbox() == []
-        assert [each.turn_no for each in conversation.messages()] == [1, 1]
+        assert [each.turn_no for each in conversation.messages()] == [None, 1, 1]
 
 
-def test_turn_inbox_changes_nothing_if_the_inbox_is_empty(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", ttl=timedelta(hours=1))
+def test_turn_inbox_changes_nothing_if_the_inbox_is_empty(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
     before = conversation.info()
     with conversation.turn("t") as turn:
         clock.move(seconds=1)
@@ -292,8 +292,8 @@ def test_turn_inbox_changes_nothing_if_the_inbox_is_empty(either_store: Store, c
         assert conversation.info() == before
 
 
-def test_turn_inbox_raises_lease_lost_after_another_turn_took_over(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_turn_inbox_raises_lease_lost_after_another_turn_took_over(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     old = conversation.turn("t1").__enter__()
     clock.move(minutes=2)
     with conversation.turn("t2"):

@@ -46,7 +46,7 @@ def test_second_turn_of_a_session_raises_turn_in_progress_while_the_first_runs(
     either_store: Store, clock: Clock
 ) -> None:
     conversation = either_store.open("k")
-    with conversation.turn("t1"):
+    with either_store.open("a").turn("other"), conversation.turn("t1"):
         with pytest.raises(TurnInProgress) as raised, conversation.turn("t2"):
             pass
         error = raised.value
@@ -75,8 +75,8 @@ def test_turns_of_two_sessions_can_run_at_the_same_time(store: Store) -> None:
     assert (contents(a.messages()), contents(b.messages())) == (["of a"], ["of b"])
 
 
-def test_turn_does_not_block_appends_that_are_not_part_of_the_turn(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_turn_does_not_block_appends_that_are_not_part_of_the_turn(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn() as turn:
         conversation.append_message(message("of another"))
         turn.append(message("of the turn"))
@@ -84,13 +84,13 @@ def test_turn_does_not_block_appends_that_are_not_part_of_the_turn(either_store:
     assert contents(conversation.messages()) == ["of another", "of the turn", "of a saved turn"]
 
 
-def test_turn_of_missing_session_raises_session_not_found(either_store: Store) -> None:
-    with pytest.raises(SessionNotFound), either_store.conversation("k").turn():
+def test_turn_of_missing_session_raises_session_not_found(store: Store) -> None:
+    with pytest.raises(SessionNotFound), store.conversation("k").turn():
         pass
 
 
-def test_turn_of_expired_session_raises_session_expired(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k", ttl=timedelta(hours=1))
+def test_turn_of_expired_session_raises_session_expired(store: Store, clock: Clock) -> None:
+    conversation = store.open("k", ttl=timedelta(hours=1))
     with conversation.turn("stored"):
         pass
     clock.move(hours=2)
@@ -134,9 +134,9 @@ def test_lease_lasts_as_long_as_the_argument_lease_says(store: Store, clock: Clo
 
 @pytest.mark.parametrize("method", ["append", "append of known id", "append_messages", "flush", "inbox"])
 def test_write_of_a_turn_raises_lease_lost_after_another_turn_took_over(
-    either_store: Store, clock: Clock, method: str
+    store: Store, clock: Clock, method: str
 ) -> None:
-    conversation = either_store.open("k", messages=[message("before", id="known")])
+    conversation = store.open("k", messages=[message("before", id="known")])
     conversation.inbox.put(message("waiting"))
     old = begun(conversation, "t1")
     old.append(message("by the old holder"))
@@ -199,8 +199,8 @@ def test_turn_gets_lease_lost_even_after_the_turn_that_took_over_has_ended(store
     assert [each.id for each in conversation.turns.list()] == ["t2"]
 
 
-def test_turn_can_write_after_the_lease_ended_if_no_other_turn_took_over(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_turn_can_write_after_the_lease_ended_if_no_other_turn_took_over(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     conversation.inbox.put(message("waiting"))
     with conversation.turn("t") as turn:
         clock.move(hours=1)
@@ -299,8 +299,8 @@ def test_append_in_a_turn_changes_revision_and_times_of_the_session(store: Store
 # Release
 
 
-def test_release_turn_lets_another_turn_begin(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_release_turn_lets_another_turn_begin(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     old = begun(conversation, "t1")
     released = conversation.turns.release()
     assert released is not None
@@ -320,14 +320,14 @@ def test_released_turn_gets_lease_lost_even_if_no_other_turn_began(store: Store)
     assert conversation.messages() == []
 
 
-def test_release_turn_of_missing_session_raises_session_not_found(either_store: Store) -> None:
-    for call in (either_store.conversation("k").turns.release, either_store.conversation("k").turns.in_progress):
+def test_release_turn_of_missing_session_raises_session_not_found(store: Store) -> None:
+    for call in (store.conversation("k").turns.release, store.conversation("k").turns.in_progress):
         with pytest.raises(SessionNotFound):
             call()
 
 
-def test_replay_of_a_stored_turn_does_not_take_over_an_ended_lease(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_replay_of_a_stored_turn_does_not_take_over_an_ended_lease(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     conversation.save_turn([message("stored")], id="t1")
     late = begun(conversation, "t2")
     clock.move(minutes=2)
@@ -349,12 +349,12 @@ def test_end_of_a_turn_does_not_release_the_lease_of_the_turn_that_took_over(sto
     assert (open_turn.id, open_turn.held) == ("t2", True)
 
 
-def test_open_turns_are_sorted_by_the_end_of_the_lease(either_store: Store, clock: Clock) -> None:
+def test_open_turns_are_sorted_by_the_end_of_the_lease(store: Store, clock: Clock) -> None:
     for key, seconds in (("a", 30), ("b", 10), ("c", 20)):
-        either_store.open(key).turn(f"turn of {key}", lease=timedelta(seconds=seconds)).__enter__()
-    either_store.open("d")
+        store.open(key).turn(f"turn of {key}", lease=timedelta(seconds=seconds)).__enter__()
+    store.open("d")
     clock.move(seconds=20)
-    assert [(each.key, each.id, each.held) for each in either_store.turns.in_progress()] == [
+    assert [(each.key, each.id, each.held) for each in store.turns.in_progress()] == [
         ("b", "turn of b", False),
         ("c", "turn of c", False),
         ("a", "turn of a", True),

@@ -17,16 +17,16 @@ from lango_store.testing import Clock
 
 
 @pytest.mark.slow
-def test_turn_stores_large_strings_as_payloads_and_returns_whole_messages(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_turn_stores_large_strings_as_payloads_and_returns_whole_messages(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message(LARGE))
         turn.append_messages([large_message(LARGE), message([LARGE])])
-        assert bodies(either_store) == [LARGE]
+        assert bodies(store) == [LARGE]
     assert turn.stored is not None
     assert contents(turn.stored.messages) == [LARGE, large_message(LARGE).content, [LARGE]]
     assert conversation.messages() == turn.stored.messages == messages_of(conversation, turn.stored)
-    assert_sound(either_store)
+    assert_sound(store)
 
 
 def test_next_attempt_of_a_turn_recognizes_messages_with_large_strings(store: Store) -> None:
@@ -85,8 +85,8 @@ def test_long_text_of_an_interrupted_answer_becomes_a_payload(store: Store) -> N
 
 
 @pytest.mark.parametrize("output", [LARGE, {"pages": [LARGE, "short"]}], ids=["text", "object"])
-def test_large_result_of_a_call_becomes_a_payload(either_store: Store, output: object) -> None:
-    conversation = either_store.open("k")
+def test_large_result_of_a_call_becomes_a_payload(store: Store, output: object) -> None:
+    conversation = store.open("k")
     call = ToolCall(id="c", name="f", arguments={"text": LARGE})
     asking = conversation.append_message(Message.assistant(tool_calls=[call, call]))
     effect = conversation.calls.begin(asking.seq, 0)
@@ -96,8 +96,8 @@ def test_large_result_of_a_call_becomes_a_payload(either_store: Store, output: o
     again = conversation.calls.begin(asking.seq, 0).result
     assert again == result.model_copy(update={"replayed": True})
     assert conversation.messages() == [asking, result]
-    assert bodies(either_store) == [LARGE]
-    assert not any(LARGE in str(value) for value in row(either_store, result.seq).values())
+    assert bodies(store) == [LARGE]
+    assert not any(LARGE in str(value) for value in row(store, result.seq).values())
 
 
 def test_large_output_of_a_resolved_call_becomes_a_payload(store: Store, clock: Clock) -> None:

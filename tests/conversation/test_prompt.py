@@ -15,6 +15,8 @@ from lango_store.window import (
     close_calls,
 )
 
+pytestmark = pytest.mark.one_database
+
 
 def test_prompt_holds_only_fields_that_a_model_needs() -> None:
     asked = message(
@@ -134,6 +136,7 @@ def change_in_place(value: Any) -> None:
         value.append("spoilt")
 
 
+@pytest.mark.slow
 @given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
 def test_prompt_shares_no_objects_with_the_messages(conversation: list[Message], nested: bool) -> None:
     before = [each.model_dump() for each in conversation]
@@ -141,6 +144,7 @@ def test_prompt_shares_no_objects_with_the_messages(conversation: list[Message],
     assert [each.model_dump() for each in conversation] == before
 
 
+@pytest.mark.slow
 @given(conversation=st.lists(any_message, max_size=5), nested=st.booleans())
 def test_prompt_contains_only_fields_of_chat_apis_and_every_tool_result(
     conversation: list[Message], nested: bool

@@ -154,6 +154,7 @@ def assert_has_no_copies(target: Store) -> None:
     assert_sound(target)
 
 
+@pytest.mark.slow
 def test_copied_store_contains_no_text_or_payload_of_a_removed_message(
     keeping: Store, make_database: MakeDatabase
 ) -> None:

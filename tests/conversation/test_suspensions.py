@@ -38,30 +38,28 @@ def token_of(suspension: Suspension) -> str:
     return suspension.token
 
 
-def test_resume_returns_the_state_of_the_suspension_and_the_answer(either_store: Store, clock: Clock) -> None:
-    conversation = either_store.open("k")
+def test_resume_returns_the_state_of_the_suspension_and_the_answer(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     seq = asks(conversation)
     asked = conversation.suspensions.create([(seq, 0), (seq, 1)], state={"run": [1]}, reason="Pay 40 €?", ttl=HOUR)
     assert (asked.key, asked.calls, asked.state, asked.reason) == ("k", [(seq, 0), (seq, 1)], {"run": [1]}, "Pay 40 €?")
     assert (asked.created_at, asked.due_at, asked.answered_at) == (clock.time, clock.time + HOUR, None)
     clock.move(minutes=5)
-    resumed = either_store.suspensions.answer(token_of(asked), {"approved": True})
+    resumed = store.suspensions.answer(token_of(asked), {"approved": True})
     assert (resumed.state, resumed.answer, resumed.answered_at) == ({"run": [1]}, {"approved": True}, clock.time)
     assert conversation.suspensions.list() == [resumed]
 
 
-def test_second_answer_to_a_suspension_raises_already_resumed_with_the_first_answer(
-    either_store: Store, clock: Clock
-) -> None:
-    conversation = either_store.open("k")
+def test_second_answer_to_a_suspension_raises_already_resumed_with_the_first_answer(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     asked = conversation.suspensions.create()
-    first = either_store.suspensions.answer(token_of(asked), "yes")
+    first = store.suspensions.answer(token_of(asked), "yes")
     clock.move(minutes=1)
     for by_token in (True, False):
         with pytest.raises(AlreadyAnswered) as raised:
-            either_store.suspensions.answer(
-                token_of(asked), "no"
-            ) if by_token else conversation.suspensions.answer_by_id(asked.id, "no")
+            store.suspensions.answer(token_of(asked), "no") if by_token else conversation.suspensions.answer_by_id(
+                asked.id, "no"
+            )
         error = raised.value
         assert (error.key, error.id, error.answer, error.answered_at) == ("k", asked.id, "yes", first.answered_at)
     assert conversation.suspensions.list() == [first]
@@ -77,17 +75,17 @@ def test_conversation_resume_answers_a_suspension_by_id_without_the_token(store:
         store.open("another").suspensions.answer_by_id(asked.id, "yes")
 
 
-def test_delete_suspension_deletes_one_suspension_whose_token_then_answers_nothing(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_delete_suspension_deletes_one_suspension_whose_token_then_answers_nothing(store: Store) -> None:
+    conversation = store.open("k")
     answered, asked, another = (conversation.suspensions.create(state=number) for number in range(3))
     conversation.suspensions.answer_by_id(answered.id, "yes")
-    assert not either_store.open("other").suspensions.delete(asked.id)
+    assert not store.open("other").suspensions.delete(asked.id)
     assert [conversation.suspensions.delete(each.id) for each in (answered, asked, asked)] == [True, True, False]
     assert [each.id for each in conversation.suspensions.list()] == [another.id]
     with pytest.raises(SuspensionNotFound):
-        either_store.suspensions.answer(token_of(asked), "yes")
+        store.suspensions.answer(token_of(asked), "yes")
     with pytest.raises(SessionNotFound):
-        either_store.conversation("missing").suspensions.delete(asked.id)
+        store.conversation("missing").suspensions.delete(asked.id)
 
 
 def test_suspension_cannot_be_answered_after_due_at(store: Store, clock: Clock) -> None:
@@ -211,14 +209,14 @@ def test_secret_of_a_token_is_neither_stored_nor_listed(store: Store) -> None:
 # Lists
 
 
-def test_suspensions_are_listed_in_pages_from_the_oldest(either_store: Store, clock: Clock) -> None:
+def test_suspensions_are_listed_in_pages_from_the_oldest(store: Store, clock: Clock) -> None:
     suspended = []
     for number in range(5):
-        suspended.append(either_store.open(f"k{4 - number}").suspensions.create())
+        suspended.append(store.open(f"k{4 - number}").suspensions.create())
         clock.move(seconds=number % 2)
     found, cursor = [], None
     for _ in range(3):
-        page = either_store.suspensions.list(limit=2, cursor=cursor)
+        page = store.suspensions.list(limit=2, cursor=cursor)
         found += page.items
         cursor = page.next
     assert cursor is None

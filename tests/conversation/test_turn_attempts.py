@@ -23,8 +23,8 @@ def fail(conversation: Conversation, id: str, *new: Message) -> None:
         raise ZeroDivisionError
 
 
-def test_next_attempt_of_a_turn_begins_with_messages_of_the_failed_attempt(either_store: Store) -> None:
-    conversation = either_store.open("k", messages=[message("before")])
+def test_next_attempt_of_a_turn_begins_with_messages_of_the_failed_attempt(store: Store) -> None:
+    conversation = store.open("k", messages=[message("before")])
     fail(conversation, "t", message("question"), message("call", role="assistant"))
     conversation.append_message(message("of another"))
     with conversation.turn("t") as turn:
@@ -41,9 +41,9 @@ def test_next_attempt_of_a_turn_begins_with_messages_of_the_failed_attempt(eithe
 
 @pytest.mark.parametrize("id", [None, "m1"])
 def test_next_attempt_of_a_turn_begins_with_messages_that_the_failed_attempt_took_from_the_inbox(
-    either_store: Store, id: str | None
+    store: Store, id: str | None
 ) -> None:
-    conversation = either_store.open("k")
+    conversation = store.open("k")
     conversation.inbox.put(message("question", id=id))
     with suppress(ZeroDivisionError), conversation.turn("t") as turn:
         turn.take_inbox()
@@ -61,10 +61,8 @@ def test_next_attempt_of_a_turn_begins_with_messages_that_the_failed_attempt_too
     assert [each.turn_no for each in conversation.messages()] == [2, 2, 2, 2]
 
 
-def test_next_attempt_of_a_turn_does_not_store_messages_of_the_failed_attempt_again(
-    either_store: Store, clock: Clock
-) -> None:
-    conversation = either_store.open("k")
+def test_next_attempt_of_a_turn_does_not_store_messages_of_the_failed_attempt_again(store: Store, clock: Clock) -> None:
+    conversation = store.open("k")
     question, call = message("question", author="ann"), Message.assistant(tool_calls=[ToolCall(id="c", name="f")])
     result = Message.tool("result", tool_call_id="c", name="f")
     fail(conversation, "t", question, call, result)
@@ -114,8 +112,8 @@ def test_next_attempt_of_a_turn_recognizes_a_message_with_different_tokens_or_ti
     assert conversation.info().message_count == 1
 
 
-def test_equal_messages_of_one_attempt_are_all_stored(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_equal_messages_of_one_attempt_are_all_stored(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         turn.append(message("equal"))
         turn.append(message("equal"))
@@ -192,8 +190,8 @@ def test_message_of_an_earlier_attempt_is_stored_again_if_deleted_during_the_tur
 # Ids that the caller gives
 
 
-def test_append_in_a_turn_is_replayed_if_the_id_is_stored(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_append_in_a_turn_is_replayed_if_the_id_is_stored(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         first = turn.append(message("first", id="m1"))
         assert (first.id, first.replayed) == ("m1", False)

@@ -13,12 +13,6 @@ from lango_store import Conflict, InvalidMessage, InvalidValue, SessionNotFound,
 from lango_store._values.usage import describe, total
 
 
-@pytest.fixture
-def store(either_store: Store) -> Store:
-    """Run each test with `Store` and with `AsyncStore`."""
-    return either_store
-
-
 def test_save_turn_returns_seqs_of_its_messages(store: Store) -> None:
     conversation = store.open("k", messages=[message("before")])
     turn = conversation.save_turn([message("a"), message("b")], {"input_tokens": 1}, metadata={"model": "x"})

@@ -63,8 +63,8 @@ def test_turn_without_id_gets_a_unique_id(store: Store) -> None:
     assert [turn.id for turn in conversation.turns.list()] == [first.id, second.id]
 
 
-def test_turn_without_messages_is_saved(either_store: Store) -> None:
-    conversation = either_store.open("k", messages=[message()])
+def test_turn_without_messages_is_saved(store: Store) -> None:
+    conversation = store.open("k", messages=[message()])
     with conversation.turn("t") as turn:
         assert turn.append_messages([]) == []
     assert turn.stored is not None
@@ -150,8 +150,8 @@ def test_save_turn_with_the_id_of_a_turn_that_a_block_saved_is_replayed(store: S
     assert contents(conversation.messages()) == ["a"]
 
 
-def test_stored_turn_is_replayed_while_another_turn_runs(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_stored_turn_is_replayed_while_another_turn_runs(store: Store) -> None:
+    conversation = store.open("k")
     conversation.save_turn([message("a")], id="t1")
     with conversation.turn("t2") as turn:
         with conversation.turn("t1") as again:
@@ -301,8 +301,8 @@ def test_turn_with_usage_or_metadata_that_cannot_be_stored_is_not_saved(either_s
     assert [each.text for each in conversation.drafts.list()] == ["first second"]
 
 
-def test_append_of_an_invalid_message_in_a_turn_writes_nothing(either_store: Store) -> None:
-    conversation = either_store.open("k")
+def test_append_of_an_invalid_message_in_a_turn_writes_nothing(store: Store) -> None:
+    conversation = store.open("k")
     with conversation.turn("t") as turn:
         invalid_messages: list[Any] = [message("x", extra={"x": object()}), "no message"]
         for invalid in invalid_messages:
@@ -466,15 +466,15 @@ def test_task_cancelled_while_the_turn_is_being_saved_still_saves_the_turn(url: 
         ({"id": 17}, ValueError),
     ],
 )
-def test_turn_refuses_invalid_arguments(either_store: Store, options: dict[str, Any], error: type[Exception]) -> None:
-    conversation = either_store.open("k")
+def test_turn_refuses_invalid_arguments(store: Store, options: dict[str, Any], error: type[Exception]) -> None:
+    conversation = store.open("k")
     with pytest.raises(error, match=next(iter(options))):
         conversation.turn(**options)
 
 
 @pytest.mark.parametrize("id", ["x" * 512, "ä" * 256, "日本語", "'; --", "👩‍🚀", " "])
-def test_turn_accepts_ids_up_to_512_bytes(either_store: Store, id: str) -> None:
-    conversation = either_store.open("k")
+def test_turn_accepts_ids_up_to_512_bytes(store: Store, id: str) -> None:
+    conversation = store.open("k")
     with suppress(ZeroDivisionError), conversation.turn(id) as first:
         open_turn = conversation.turns.in_progress()
         assert open_turn is not None

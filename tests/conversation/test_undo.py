@@ -1,6 +1,7 @@
 """Changes of a session that `undo` takes back, and `redo` makes again."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -52,18 +53,41 @@ def session_of_two_turns(store: Store) -> Conversation:
 # Each kind of change
 
 
-def test_undo_takes_back_a_truncate(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    assert conversation.truncate(after=2) == 3
-    assert_taken_back(keeping, conversation, before, "truncate")
+CHANGES: dict[str, tuple[str, Callable[[Conversation], object], list[Any]]] = {
+    "truncate": ("truncate", lambda c: c.truncate(after=2), ["be kind", "a"]),
+    "replace_after": (
+        "truncate",
+        lambda c: c.append_messages([message("b2", role="assistant"), message("c2")], replace_after=2),
+        ["be kind", "a", "b2", "c2"],
+    ),
+    "clear": ("clear", lambda c: c.clear(), []),
+    "pop": ("pop", lambda c: c.pop_message(), ["be kind", "a", "b", "c", "cost"]),
+    "pop of a record": ("pop", lambda c: c.pop_message(records=True), ["be kind", "a", "b", "c", LARGE]),
+    "delete": ("delete", lambda c: c.edits.delete("a"), ["be kind", "b", "c", LARGE, "cost"]),
+    "update": (
+        "update",
+        lambda c: c.edits.update(5, message("short", id="new", tokens=9)),
+        ["be kind", "a", "b", "c", "short", "cost"],
+    ),
+    "update to a record": (
+        "update",
+        lambda c: c.edits.update(2, message("a record", role="record")),
+        ["be kind", "a record", "b", "c", LARGE, "cost"],
+    ),
+    "compact": ("compact", lambda c: c.compact(lambda _: summary()), ["summary"]),
+    "discard": ("discard", lambda c: c.compact(lambda _: summary(), discard=True), ["summary"]),
+}
 
 
-def test_undo_takes_back_a_clear(keeping: Store) -> None:
+@pytest.mark.parametrize(("kind", "change", "remaining"), CHANGES.values(), ids=CHANGES)
+def test_undo_takes_back_a_change(
+    keeping: Store, kind: str, change: Callable[[Conversation], object], remaining: list[Any]
+) -> None:
     conversation = session_of_two_turns(keeping)
     before = shown(conversation)
-    assert conversation.clear() == 5
-    assert_taken_back(keeping, conversation, before, "clear")
+    change(conversation)
+    assert contents(conversation.messages(records=True)) == remaining
+    assert_taken_back(keeping, conversation, before, kind)
 
 
 def test_undo_takes_back_a_clear_that_keeps_system_messages(keeping: Store) -> None:
@@ -75,22 +99,6 @@ def test_undo_takes_back_a_clear_that_keeps_system_messages(keeping: Store) -> N
     assert_taken_back(keeping, conversation, before, "clear")
 
 
-def test_undo_takes_back_a_pop(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    popped = conversation.pop_message()
-    assert popped is not None
-    assert popped.content == LARGE
-    assert_taken_back(keeping, conversation, before, "pop")
-
-
-def test_undo_takes_back_a_pop_of_a_record(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    assert conversation.pop_message(records=True) is not None
-    assert_taken_back(keeping, conversation, before, "pop")
-
-
 @pytest.mark.slow
 def test_undo_takes_back_a_pop_that_deletes_a_turn(keeping: Store) -> None:
     conversation = keeping.open("k")
@@ -99,51 +107,6 @@ def test_undo_takes_back_a_pop_that_deletes_a_turn(keeping: Store) -> None:
     conversation.pop_message()
     assert conversation.turns.list() == []
     assert_taken_back(keeping, conversation, before, "pop")
-
-
-def test_undo_takes_back_the_deletion_of_a_message(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    conversation.edits.delete("a")
-    assert_taken_back(keeping, conversation, before, "delete")
-
-
-def test_undo_takes_back_the_update_of_a_message(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    conversation.edits.update(5, message("short", id="new", tokens=9))
-    assert_taken_back(keeping, conversation, before, "update")
-
-
-def test_undo_takes_back_the_update_of_a_message_to_a_record(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    conversation.edits.update(2, message("a", role="record"))
-    assert_taken_back(keeping, conversation, before, "update")
-
-
-def test_undo_takes_back_a_replacement_of_the_last_messages(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    conversation.append_messages([message("b2", role="assistant"), message("c2")], replace_after=2)
-    assert contents(conversation.messages()) == ["be kind", "a", "b2", "c2"]
-    assert_taken_back(keeping, conversation, before, "truncate")
-
-
-def test_undo_takes_back_a_compaction(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    conversation.compact(lambda _: summary())
-    assert contents(conversation.messages()) == ["summary"]
-    assert_taken_back(keeping, conversation, before, "compact")
-
-
-def test_undo_takes_back_a_discarding_compaction(keeping: Store) -> None:
-    conversation = session_of_two_turns(keeping)
-    before = shown(conversation)
-    conversation.compact(lambda _: summary(), discard=True)
-    assert contents(conversation.all_messages()) == ["cost", "summary"]
-    assert_taken_back(keeping, conversation, before, "discard")
 
 
 def test_undo_of_a_discarding_compaction_restores_the_summary_that_it_discarded(keeping: Store) -> None:

@@ -174,6 +174,7 @@ def test_eviction_equals_the_eviction_of_shepherd_except_for_orphaned_results(ca
         ("u10 a5:c1 a5:c2 a5:c3 t3:c1,c2,c3 a5", EVERYTHING, [(1, 4)]),
         ("u10 a5:c1 t3:c1 a5:c2 t3:c1,c2", EVERYTHING, []),  # joined to the last exchange
         ("u10 a5 f3 a5 t3 a5", EVERYTHING, [(3, 4)]),
+        ("u10 a5 t3 s1", EVERYTHING, []),  # the last exchange stays
         ("u10 a5 a5", EVERYTHING, []),
         ("a5 t3 u1 a5", EVERYTHING, []),
         ("a5 t3 a5 t3", EVERYTHING, []),  # there is no user message

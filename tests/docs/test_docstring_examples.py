@@ -2,36 +2,37 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-import lango_store
+from support.paths import PACKAGE
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+EXAMPLE = re.compile(r"^ +```python$", re.MULTILINE)
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if EXAMPLE.search(path.read_text())]
 
 
-def examples() -> dict[str, str]:
-    """Return the programs in docstrings, by file and line. Examples without imports are not complete programs."""
-    found = {}
-    package = Path(lango_store.__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
-            for program in re.findall(r"^    ```python\n(.*?)^    ```$", docstring or "", re.MULTILINE | re.DOTALL):
-                if re.search(r"^ *(from|import) ", program, re.MULTILINE):
-                    found[f"{path.relative_to(package)}-{getattr(node, 'name', 'module')}"] = program
-    return found
+def programs(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the program of each docstring. Examples without imports are not complete programs."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
+        for program in re.findall(r"^    ```python\n(.*?)^    ```$", docstring or "", re.MULTILINE | re.DOTALL):
+            if re.search(r"^ *(from|import) ", program, re.MULTILINE):
+                yield getattr(node, "name", "module"), program
 
 
-EXAMPLES = examples()
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_examples_in_docstrings_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (name, program) in enumerate(programs(path)):
+        (folder := tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(folder)
+        exec(compile("if True:\n" + program, f"{path.name}-{name}", "exec"), {"__name__": "__main__"})
 
 
-def test_collected_docstring_examples_include_store_async_store_and_clock() -> None:
-    assert {"store.py-Store", "aio.py-AsyncStore", "testing/__init__.py-Clock"} <= set(EXAMPLES)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_in_a_docstring_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile("if True:\n" + EXAMPLES[name], name, "exec"), {"__name__": "__main__"})
+@pytest.mark.parametrize(
+    ("file", "name"), [("store.py", "Store"), ("aio.py", "AsyncStore"), ("testing/__init__.py", "Clock")]
+)
+def test_examples_of_the_main_classes_are_found(file: str, name: str) -> None:
+    assert PACKAGE / file in FILES
+    assert name in dict(programs(PACKAGE / file))

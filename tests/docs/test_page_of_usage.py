@@ -48,6 +48,7 @@ def test_query_on_the_usage_page_returns_the_sums_of_store_usage(empty_url: str)
         assert rows[0].input_tokens == 1510
 
 
+@pytest.mark.slow
 def test_program_on_the_usage_page_prints_the_output_on_the_page(tmp_path: Path) -> None:
     program, *_ = blocks(PAGE, "python")
     done = run_program(program, folder=tmp_path)

@@ -6,12 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.awaiting import awaiting
 from support.databases import CITUS, MakeDatabase, not_on_a_cluster
 from support.factories import message, messages
 from support.statements import watched
 
-from lango_store import AsyncStore, Store, schema
+from lango_store import Store, schema
 from lango_store._connections import context
 from lango_store.testing import Clock
 
@@ -19,15 +18,10 @@ TTL = timedelta(minutes=5)
 Machine = Callable[[float], Any]
 
 
-@pytest.fixture(params=["sync", "async"])
-def client(request: pytest.FixtureRequest, make_postgres: MakeDatabase) -> Iterator[Store]:
-    url = make_postgres()
-    if request.param == "sync":
-        with Store(url) as store:
-            yield store
-    else:
-        with awaiting(AsyncStore(url)) as store:
-            yield store
+@pytest.fixture
+def client(make_postgres: MakeDatabase) -> Iterator[Store]:
+    with Store(make_postgres()) as store:
+        yield store
 
 
 @pytest.fixture

@@ -8,13 +8,6 @@ from support.factories import message, messages
 from lango_store import UNSET, LangoStoreError, SessionExists, SessionExpired, SessionNotFound, Store
 from lango_store.testing import Clock
 
-
-@pytest.fixture
-def store(either_store: Store) -> Store:
-    """Run each test here with both kinds of store."""
-    return either_store
-
-
 HOUR = timedelta(hours=1)
 
 

@@ -28,7 +28,8 @@ from lango_store.integrations.pydantic_ai import LangoConversationStore
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]:UserWarning"),
+    pytest.mark.filterwarnings("ignore:\\[EXPERIMENTAL\\]:UserWarning"),
+    pytest.mark.one_database,
 ]
 
 

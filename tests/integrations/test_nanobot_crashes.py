@@ -18,6 +18,8 @@ from support.prompt_rules import faults
 
 from lango_store import Message, Store, ToolCall
 
+pytestmark = pytest.mark.one_database
+
 CITIES = ("Oslo", "Rome")
 
 Reach = Callable[[str], Awaitable[None]]
@@ -68,6 +70,7 @@ def agent(sessions: SessionManager, workspace: Path, reach: Reach = go_on) -> tu
     return loop, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["request 1", *CITIES, "request 2"])
 def test_model_gets_a_result_of_each_call_after_a_killed_turn(
     start: Callable[[], SessionManager], store: Store, tmp_path: Path, point: str
@@ -95,6 +98,7 @@ def test_model_gets_a_result_of_each_call_after_a_killed_turn(
     assert prompt[-1]["content"].endswith("And now?")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", range(1, 5))
 def test_model_gets_a_result_of_each_call_of_another_program(
     start: Callable[[], SessionManager], store: Store, tmp_path: Path, stored: int

@@ -16,6 +16,8 @@ from lango_store import Store, ToolCall
 from lango_store.integrations.nanobot import LangoSessionStore
 from lango_store.interchange import import_path
 
+pytestmark = pytest.mark.one_database
+
 
 def test_export_equals_the_file_nanobot_writes(
     start: Callable[[], SessionManager], store: Store, files: JsonlSessionStore, tmp_path: Path

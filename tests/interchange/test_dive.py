@@ -21,6 +21,8 @@ from lango_store.interchange.dive_fields import id_fault, id_of, key_of
 from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.source import lines_in
 
+pytestmark = pytest.mark.one_database
+
 FILES = [path for system in ("dive", "dive_first") for path in sorted((DATA / system).glob("*.jsonl"))]
 
 

@@ -13,6 +13,8 @@ from lango_store import Message, Store, ToolCall, interchange
 from lango_store.interchange import dive
 from lango_store.interchange.draft import Part, SessionDraft
 
+pytestmark = pytest.mark.one_database
+
 
 def test_export_escapes_text_like_go(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "<b>&\u2028\u2029 \0 é \ud83d"}]

@@ -14,6 +14,8 @@ from support.factories import message_of, summary
 
 from lango_store import Message, MessageRole, Store, ToolCall, interchange
 
+pytestmark = pytest.mark.one_database
+
 Lines = Callable[..., list[dict[str, Any]]]
 
 

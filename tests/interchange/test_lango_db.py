@@ -19,6 +19,8 @@ from lango_store.interchange import lango
 from lango_store.interchange.draft import SessionDraft, Skipped
 from lango_store.interchange.moments import nanoseconds
 
+pytestmark = pytest.mark.one_database
+
 FILE = DATA / "lango" / "lango.db"
 
 

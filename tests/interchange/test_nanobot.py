@@ -17,6 +17,8 @@ from support.paths import DATA
 from lango_store import MessageRole, Store, ToolCall, interchange
 from lango_store.interchange.nanobot_lines import file_name, key_of_name
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.mark.parametrize("key", G2)
 def test_current_files_are_read_like_nanobot_does(opened: Store, key: str) -> None:

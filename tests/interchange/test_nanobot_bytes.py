@@ -19,6 +19,8 @@ from lango_store.interchange.nanobot_lines import (
     file_name,
 )
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_files_round_trip_twice_byte_for_byte(make_database: MakeDatabase, tmp_path: Path, path: Path) -> None:

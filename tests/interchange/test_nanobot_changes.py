@@ -13,6 +13,8 @@ from lango_store import Message, MessageRole, Store, ToolCall, interchange
 from lango_store.interchange.nanobot_lines import file_name, line_from_message, lines_from_message
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.one_database
+
 
 @pytest.mark.parametrize("name", [name for name, expected in CORRUPT.items() if expected and name != "empty"])
 def test_damaged_files_are_read_like_nanobot_does(opened: Store, clock: Clock, name: str) -> None:

@@ -18,6 +18,8 @@ from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange import shepherd
 from lango_store.interchange.draft import Part, SessionDraft
 
+pytestmark = pytest.mark.one_database
+
 FILE = DATA / "shepherd" / ".shepherd_session.openai.json"
 FILE_NAMES: dict[str, str] = json.loads((DATA / "shepherd" / "cases.json").read_text())["file_names"]
 

@@ -122,7 +122,7 @@ def test_examine_names_each_unreadable_row_once(damaged_file: Path) -> None:
         for name in ("unreadable session", "unreadable message"):
             assert [each.subject for each in findings if each.name == name] == [first, last]
         named = [each.detail for each in findings if each.name == "unreadable value"]
-        assert [detail.split(" of ")[0] for detail in named] == ["value 'v1'", "value 'v3'", "value b'v5'"]
+        assert [detail.split(", ")[1] for detail in named] == ["value 'v1'", "value 'v3'", "value b'v5'"]
 
 
 def test_reading_in_pages_raises_if_the_primary_key_index_is_out_of_order(

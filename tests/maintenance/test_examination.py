@@ -312,7 +312,7 @@ def test_examine_names_unreadable_shared_values_in_order_of_names(store: Store) 
     number = "1" * 5_000  # more digits than Python parses
     with store.engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE lango_shared_value SET value = '{number}' WHERE name IN ('a', 'd', 'e')")
-    named = [each.detail.split(" of ")[0] for each in store.maintenance.examine() if each.name == "unreadable value"]
+    named = [each.detail.split(", ")[1] for each in store.maintenance.examine() if each.name == "unreadable value"]
     assert named == ["value 'a'", "value 'd'", "value 'e'"]
 
 

@@ -16,7 +16,12 @@ from lango_store import LangoStoreError, Store, create_engine, schema
 from lango_store.schema.running import script_directory
 from lango_store.tables import SCHEMA_REVISION
 
-TEMPLATES = ["generic", "multidb", "async", "pyproject", "pyproject_async"]
+# Alembic before 1.16 has no templates with pyproject.toml.
+TEMPLATES = [
+    template
+    for template in ("generic", "multidb", "async", "pyproject", "pyproject_async")
+    if Path(Config().get_template_directory(), template).is_dir()
+]
 
 REVISION = """
 import sqlalchemy as sa
@@ -131,6 +136,7 @@ def test_alembic_upgrade_migrates_the_store_and_keeps_rows_of_child_tables(
         assert store.exists("k")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.usefixtures("metadata")
 def test_alembic_upgrade_with_sql_writes_a_script_that_creates_the_store(

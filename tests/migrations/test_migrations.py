@@ -442,6 +442,10 @@ def test_alembic_command_in_checkout_migrates(empty_url: str, monkeypatch: pytes
     assert "LANGO_STORE_URL" in alembic("current").stderr
 
 
+def test_alembic_ini_is_ascii_because_alembic_reads_it_in_the_encoding_of_the_locale() -> None:
+    assert (ROOT / "alembic.ini").read_bytes().isascii()
+
+
 def test_invalid_revision_in_version_table_is_refused(make_sqlite: MakeDatabase) -> None:
     engine = create_engine(make_sqlite())
     with engine.begin() as connection:

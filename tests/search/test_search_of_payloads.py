@@ -59,6 +59,7 @@ def test_snippet_is_cut_from_the_payload(searched: Store, words: str) -> None:
     assert hit.snippet[start:end] == words.split()[0]
 
 
+@pytest.mark.slow
 def test_search_finds_the_same_messages_after_payloads_are_moved(searched: Store) -> None:
     store_messages(searched)
     for threshold in (None, 4_096, None):
@@ -68,6 +69,7 @@ def test_search_finds_the_same_messages_after_payloads_are_moved(searched: Store
         assert findings(searched) == []
 
 
+@pytest.mark.slow
 def test_search_finds_only_the_new_words_of_an_edited_payload(searched: Store) -> None:
     store_messages(searched)
     assert found(searched, "oslo") == [("k", 1), ("k", 5)]

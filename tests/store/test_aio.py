@@ -4,12 +4,14 @@ The behavior of the methods is tested with those of `Store`.
 """
 
 import asyncio
+import copy
 import inspect
 import re
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from support.every_method import KINDS, calls_of, methods_of, prepare, twin_of
 from support.factories import message, messages
 from support.processes import run_program
 
-from lango_store import AsyncStore, Conversation, PendingCompaction, Store, StoreClosed
+from lango_store import AsyncStore, Conversation, PendingCompaction, RunningTurn, Store, StoreClosed
 from lango_store.aio import AsyncPart, StoreOptions
 from lango_store.testing import Clock
 
@@ -62,6 +64,40 @@ def test_async_store_accepts_the_options_of_store() -> None:
     options = {name: parameter.annotation for name, parameter in inspect.signature(Store).parameters.items()}
     del options["database"]
     assert {name: each.__forward_arg__ for name, each in StoreOptions.__annotations__.items()} == options
+
+
+class Recorder:
+    """An object each of whose methods returns its name and its arguments."""
+
+    key = "k"
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **options: (name, arguments, options)
+
+
+@pytest.mark.parametrize("sync_kind", [*KINDS, RunningTurn])
+def test_async_method_calls_the_sync_method_with_all_arguments(sync_kind: type, make_sqlite: MakeDatabase) -> None:
+    async def work() -> None:
+        async with AsyncStore(make_sqlite()) as store:
+            part = copy.copy(store) if sync_kind is Store else twin_of(sync_kind)(store._threads, Recorder())
+            if sync_kind is Store:
+                part.store = Recorder()
+            for name, value in public_members(twin_of(sync_kind)).items():
+                if inspect.iscoroutinefunction(value) and hasattr(value, "__wrapped__"):
+                    assert value.__wrapped__ is getattr(sync_kind, name)
+                    result = await getattr(part, name)(1, "two", three=3)
+                    assert getattr(result, "_twin", result) == (name, (1, "two"), {"three": 3})
+
+    asyncio.run(work())
+
+
+def test_async_methods_that_are_not_coroutines_pass_their_arguments(either_store: Store) -> None:
+    for key in ("a1", "a2", "b1"):
+        either_store.create(key, agent_id=key[0])
+    assert [info.key for info in either_store.iter_sessions(page_size=1, agent_id="a")] == ["a1", "a2"]
+    with either_store.conversation("a1").turn("t", lease=timedelta(days=1)):
+        (running,) = either_store.turns.in_progress()
+        assert (running.id, running.until) == ("t", either_store.get("a1").updated_at + timedelta(days=1))
 
 
 def test_async_store_creates_appends_and_reads(url: str) -> None:

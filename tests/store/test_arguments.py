@@ -13,6 +13,8 @@ from support.factories import message, messages
 from lango_store import AsyncStore, InvalidMessage, InvalidValue, LangoStoreError, SchemaOutOfDate, Store, schema
 from lango_store.testing import Clock
 
+pytestmark = pytest.mark.one_database
+
 NAIVE = datetime(2026, 11, 22)
 INT: Any = 60
 

@@ -10,7 +10,7 @@ from support.databases import MakeDatabase
 from support.factories import message, messages
 from support.session_checks import assert_sound, unexplained
 
-from lango_store import Conversation, MessageNotFound, Store
+from lango_store import Conversation, MessageNotFound, SessionExpired, SessionNotFound, Store
 from lango_store._operations.binds import CHANGE
 from lango_store.interchange import export, import_path
 from lango_store.interchange.copying import copy
@@ -69,6 +69,21 @@ def test_no_change_is_recorded_for_an_append_or_a_refused_change(store: Store) -
     assert changes(store) == []
 
 
+def test_changes_lists_a_change_of_an_empty_session(store: Store) -> None:
+    conversation = store.open("k")
+    conversation.clear()
+    assert [(each.seq, each.kind) for each in conversation.versions.changes()] == [(1, "clear")]
+
+
+def test_changes_of_a_missing_or_expired_session_are_refused(store: Store, clock: Clock) -> None:
+    conversation = changed_session(store)
+    clock.move(days=1)
+    with pytest.raises(SessionExpired):
+        conversation.versions.changes()
+    with pytest.raises(SessionNotFound):
+        store.conversation("missing").versions.changes()
+
+
 def changed_session(store: Store) -> Conversation:
     """Open a session with three changes: a deletion, a compaction and a pop."""
     conversation = store.open("k", ttl=timedelta(hours=1), messages=messages(6))
@@ -102,11 +117,11 @@ def test_changes_are_kept_by_fork_export_copy_archive_and_restore(
     assert unexplained_seqs(store) == set()
 
 
-@pytest.mark.parametrize("upto", range(1, 13))
-def test_every_seq_of_a_fork_with_upto_belongs_to_a_message_or_a_change(store: Store, upto: int) -> None:
-    forked = changed_session(store).fork("f", upto=upto)
-    forked.append_message(message("new"))
-    assert unexplained_seqs(store, "f") == set()
+def test_every_seq_of_a_fork_with_upto_belongs_to_a_message_or_a_change(store: Store) -> None:
+    original = changed_session(store)
+    for upto in range(1, 13):
+        original.fork(f"f{upto}", upto=upto).append_message(message("new"))
+        assert (upto, unexplained_seqs(store, f"f{upto}")) == (upto, set())
     assert_sound(store)
 
 

@@ -12,9 +12,9 @@ from support.session_checks import assert_sound
 from lango_store import Conflict, Conversation, DamagedMessage, InvalidCut, Message, MessageRole, Store
 
 
-def compacted_session(store: Store, *, discard: bool = False) -> Conversation:
+def compacted_session(store: Store, key: str = "k", *, discard: bool = False) -> Conversation:
     """Open a session whose question (seq 5) was appended while the summary (seq 7) was being written."""
-    conversation = store.open("k", messages=[message("be kind", role="system"), *messages(3)])
+    conversation = store.open(key, messages=[message("be kind", role="system"), *messages(3)])
 
     def summarize(window: list[Message]) -> list[Message]:
         conversation.append_message(message("question"))
@@ -31,46 +31,44 @@ def compacted_session(store: Store, *, discard: bool = False) -> Conversation:
     return conversation
 
 
+WINDOW_CUTS: list[tuple[Callable[[Conversation], Any], list[str]]] = [
+    (lambda c: c.append_messages([message("better")], replace_after=5),
+     ["summary", "of all", "question", "better"]),
+    (lambda c: c.append_messages([message("better")], replace_after=4), ["summary", "of all", "better"]),
+    (lambda c: c.append_messages([message("better")], replace_after=9),
+     ["summary", "of all", "question", "answer", "better"]),
+    (lambda c: c.truncate(after=5), ["summary", "of all", "question"]),
+    (lambda c: c.truncate(after=4), ["summary", "of all"]),
+    (lambda c: c.truncate(after=6), ["summary", "of all", "question"]),
+    (lambda c: c.truncate(after=7), ["summary", "of all", "question"]),
+    (lambda c: c.truncate(after=8), ["summary", "of all", "question"]),
+    (lambda c: c.truncate(after=c.info().last_seq), ["summary", "of all", "question", "answer"]),
+    (lambda c: c.truncate(after=0), []),
+    (lambda c: c.pop_message(), ["summary", "of all", "question"]),
+    (lambda c: [c.pop_message(), c.pop_message()], ["summary", "of all"]),
+    (lambda c: [c.pop_message() for _ in range(3)], ["summary"]),
+    (lambda c: c.fork(f"{c.key}/f"), ["summary", "of all", "question", "answer"]),
+    (lambda c: c.fork(f"{c.key}/f", upto=4), ["summary", "of all"]),
+    (lambda c: c.fork(f"{c.key}/f", upto=5), ["summary", "of all", "question"]),
+    (lambda c: c.fork(f"{c.key}/f", upto=7), ["summary", "of all", "question"]),
+    (lambda c: c.fork(f"{c.key}/f", upto=8), ["summary", "of all", "question"]),
+    (lambda c: c.clear(), []),
+    (lambda c: c.compact(lambda window: [message("again")]), ["again"]),
+    (lambda c: c.compact(lambda window: [message("again")], discard=True), ["again"]),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("discard", [False, True])
-@pytest.mark.parametrize(
-    ("cut", "expected"),
-    [
-        (lambda c: c.append_messages([message("better")], replace_after=5),
-         ["summary", "of all", "question", "better"]),
-        (lambda c: c.append_messages([message("better")], replace_after=4), ["summary", "of all", "better"]),
-        (lambda c: c.append_messages([message("better")], replace_after=9),
-         ["summary", "of all", "question", "answer", "better"]),
-        (lambda c: c.truncate(after=5), ["summary", "of all", "question"]),
-        (lambda c: c.truncate(after=4), ["summary", "of all"]),
-        (lambda c: c.truncate(after=6), ["summary", "of all", "question"]),
-        (lambda c: c.truncate(after=7), ["summary", "of all", "question"]),
-        (lambda c: c.truncate(after=8), ["summary", "of all", "question"]),
-        (lambda c: c.truncate(after=c.info().last_seq), ["summary", "of all", "question", "answer"]),
-        (lambda c: c.truncate(after=0), []),
-        (lambda c: c.pop_message(), ["summary", "of all", "question"]),
-        (lambda c: [c.pop_message(), c.pop_message()], ["summary", "of all"]),
-        (lambda c: [c.pop_message() for _ in range(3)], ["summary"]),
-        (lambda c: c.fork("f"), ["summary", "of all", "question", "answer"]),
-        (lambda c: c.fork("f", upto=4), ["summary", "of all"]),
-        (lambda c: c.fork("f", upto=5), ["summary", "of all", "question"]),
-        (lambda c: c.fork("f", upto=7), ["summary", "of all", "question"]),
-        (lambda c: c.fork("f", upto=8), ["summary", "of all", "question"]),
-        (lambda c: c.clear(), []),
-        (lambda c: c.compact(lambda window: [message("again")]), ["again"]),
-        (lambda c: c.compact(lambda window: [message("again")], discard=True), ["again"]),
-    ],
-)  # fmt: skip
-def test_cut_removes_only_the_requested_messages_from_the_window(
-    store: Store, cut: Callable[[Conversation], Any], expected: list[str], discard: bool
-) -> None:
-    conversation = compacted_session(store, discard=discard)
-    result = cut(conversation)
-    conversation_after = store.open("f" if hasattr(result, "fork") else "k")
-    assert contents(conversation_after.messages()) == contents(conversation_after.get().messages) == expected
-    for last in range(5):
-        assert contents(conversation_after.messages(last=last)) == expected[max(len(expected) - last, 0) :]
-    conversation_after.append_message(message("later"))
-    assert contents(conversation_after.messages()) == [*expected, "later"]
+def test_cut_removes_only_the_requested_messages_from_the_window(store: Store, discard: bool) -> None:
+    for number, (cut, expected) in enumerate(WINDOW_CUTS):
+        conversation = compacted_session(store, f"cut {number}", discard=discard)
+        result = cut(conversation)
+        cut_one = result if isinstance(result, Conversation) else conversation
+        assert contents(cut_one.messages()) == contents(cut_one.get().messages) == expected
+        for last in range(5):
+            assert contents(cut_one.messages(last=last)) == expected[max(len(expected) - last, 0) :]
+        cut_one.append_message(message("later"))
+        assert contents(cut_one.messages()) == [*expected, "later"]
     assert_sound(store)
 
 

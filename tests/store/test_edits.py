@@ -121,11 +121,11 @@ def test_redact_message_removes_content_and_keeps_seq_role_and_times(
 
 
 @pytest.mark.parametrize("role", [role for role in MessageRole if role is not MessageRole.RECORD])
-def test_redacted_message_has_a_content_that_providers_accept(either_store: Store, role: MessageRole) -> None:
+def test_redacted_message_has_a_content_that_providers_accept(store: Store, role: MessageRole) -> None:
     calls = [ToolCall(id="call_0", name="pay", output={"paid": 40})] if role.canonical is MessageRole.TOOL else []
     secret = message("secret", role=role, tool_call_id="call_0" if calls else None, tool_calls=calls)
     asking = Message.assistant(tool_calls=[ToolCall(id="call_0", name="pay")])
-    conversation = either_store.open("k", messages=[message("start"), asking, secret])
+    conversation = store.open("k", messages=[message("start"), asking, secret])
     assert conversation.edits.redact(3).content == "(redacted)"
     prompt = conversation.history()
     assert [each["content"] for each in prompt if each["role"] == role.canonical][-1] == "(redacted)"
@@ -156,6 +156,7 @@ def test_edit_of_a_missing_message_raises_message_not_found(
     store: Store, edit: Callable[[Conversation, int | str], object], seq_or_id: int | str
 ) -> None:
     conversation = session_of_three(store)
+    store.create("other", messages=[*messages(3), message("four", id="c")])
     before = store.get("k")
     with pytest.raises(MessageNotFound, match="all_messages") as raised:
         edit(conversation, seq_or_id)

@@ -199,6 +199,7 @@ def test_append_is_one_transaction_on_sqlite(make_sqlite: MakeDatabase) -> None:
         assert [each.split()[0] for each in statements] == ["BEGIN", "UPDATE", "INSERT", "COMMIT"]
 
 
+@pytest.mark.slow
 def test_large_load_does_not_disable_garbage_collection(store: Store) -> None:
     store.create("k", messages=messages(1_000))
     with mock.patch.object(gc, "disable") as disabled, mock.patch.object(gc, "enable") as enabled:

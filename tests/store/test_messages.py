@@ -13,12 +13,6 @@ from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, T
 from lango_store.testing import Clock
 
 
-@pytest.fixture
-def store(either_store: Store) -> Store:
-    """Run each test with `Store` and with `AsyncStore`."""
-    return either_store
-
-
 def test_message_is_returned_as_stored(store: Store, clock: Clock) -> None:
     store.create("k")
     stored = store.append_message(
@@ -185,13 +179,11 @@ def test_parts_of_the_log_are_selected_by_the_arguments_last_limit_after_and_bef
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11])
-def test_iter_messages_yields_the_log(store: Store, page_size: int) -> None:
-    store.create("k")
-    stored = store.conversation("k").append_messages(messages(10))
-    assert list(store.conversation("k").iter_messages(page_size=page_size)) == stored
-    assert seqs(list(store.conversation("k").iter_messages(after=2, before=9, page_size=page_size))) == list(
-        range(3, 9)
-    )
+def test_iter_messages_yields_the_log(either_store: Store, page_size: int) -> None:
+    conversation = either_store.open("k")
+    stored = conversation.append_messages(messages(10))
+    assert list(conversation.iter_messages(page_size=page_size)) == stored
+    assert seqs(list(conversation.iter_messages(after=2, before=9, page_size=page_size))) == list(range(3, 9))
 
 
 @pytest.mark.parametrize("page_size", [0, -1])

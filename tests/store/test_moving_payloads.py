@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -93,6 +94,12 @@ def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, thres
     assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if threshold == 1 else set()) | {"a" * 5_000}
     assert everything(whole) == before
     assert_sound(whole)
+
+
+def test_move_payloads_skips_messages_of_several_shorter_strings(store: Store) -> None:
+    store.create("k", messages=[message(["x" * 60, "y" * 60])])
+    assert store.move_payloads(larger_than=100) == 0
+    assert bodies(store) == []
 
 
 def test_move_payloads_skips_messages_that_already_have_payloads(store: Store) -> None:
@@ -238,6 +245,15 @@ def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
     assert "27.3 kB of payloads, 118.7 kB saved by storing each once per session" in shown
     shown_json = json.loads(run("stats", "--json", "--url", url).stdout)
     assert (shown_json["payload_bytes"], shown_json["saved_bytes"]) == (unique, all_places - unique)
+
+
+def test_stats_count_payloads_of_messages_and_removed_versions_once_per_session(url: str) -> None:
+    with Store(url, keep_removed=timedelta(days=1)) as store:
+        for key in KEYS:
+            store.create(key, messages=[message(LARGE), message(LARGE)])
+            store.conversation(key).delete_message(1)
+        stats = store.stats()
+    assert (stats.payload_bytes, stats.saved_bytes) == (3 * 4_096, 3 * 4_096)
 
 
 # Doctor

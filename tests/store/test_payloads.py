@@ -81,13 +81,13 @@ def test_invalid_threshold_is_refused(url: str, threshold: Any) -> None:
         Store(url, payload_threshold=threshold)
 
 
-def test_strings_of_each_field_become_payloads(either_store: Store) -> None:
+def test_strings_of_each_field_become_payloads(store: Store) -> None:
     sent = large_message(LARGE, IMAGE)
-    (stored,) = either_store.create("k", messages=[sent]).messages
+    (stored,) = store.create("k", messages=[sent]).messages
     assert stored.model_copy(update={"seq": 0, "created_at": None}) == sent
-    assert either_store.conversation("k").messages() == [stored]
-    assert bodies(either_store) == sorted([LARGE, IMAGE])
-    assert not any(LARGE in str(value) or IMAGE in str(value) for value in row(either_store).values())
+    assert store.conversation("k").messages() == [stored]
+    assert bodies(store) == sorted([LARGE, IMAGE])
+    assert not any(LARGE in str(value) or IMAGE in str(value) for value in row(store).values())
 
 
 def test_equal_strings_of_a_session_are_stored_once(store: Store) -> None:
@@ -181,8 +181,8 @@ def test_append_with_a_stored_id_returns_the_message_with_loaded_payloads(store:
     assert bodies(store) == [LARGE]
 
 
-def test_payload_references_have_digest_size_and_media_type(either_store: Store) -> None:
-    conversation = either_store.open("k", messages=[message("é" * 4_096), message([{"url": IMAGE}, "short"])])
+def test_payload_references_have_digest_size_and_media_type(store: Store) -> None:
+    conversation = store.open("k", messages=[message("é" * 4_096), message([{"url": IMAGE}, "short"])])
     expected: list[Any] = [payload("é" * 4_096), [{"url": payload(IMAGE, "image/png")}, "short"]]
     assert contents(conversation.messages(payloads="reference")) == expected
     assert contents(conversation.all_messages(payloads="reference")) == expected
@@ -241,9 +241,9 @@ def test_reads_refuse_an_unknown_payloads_mode(store: Store) -> None:
 
 
 @pytest.mark.parametrize("digest", ["unknown", "", "é", digest_of("of another session" + LARGE)])
-def test_missing_payload_raises_payload_not_found(either_store: Store, digest: str) -> None:
-    either_store.create("other", messages=[message("of another session" + LARGE)])
-    conversation = either_store.open("k", messages=[message(LARGE)])
+def test_missing_payload_raises_payload_not_found(store: Store, digest: str) -> None:
+    store.create("other", messages=[message("of another session" + LARGE)])
+    conversation = store.open("k", messages=[message(LARGE)])
     with pytest.raises(PayloadNotFound) as raised:
         conversation.payload(digest)
     assert (raised.value.key, raised.value.digest) == ("k", digest)

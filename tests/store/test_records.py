@@ -162,6 +162,17 @@ def test_pop_message_skips_records(store: Store) -> None:
     assert_sound(store)
 
 
+def test_pop_message_removes_a_summary_that_is_the_whole_window(store: Store) -> None:
+    store.create("other", messages=messages(9))
+    conversation = store.open("k", messages=messages(2))
+    conversation.compact(lambda _: [message("summary")])
+    conversation.append_message(record())
+    popped = conversation.pop_message()
+    assert popped is not None
+    assert popped.content == "summary"
+    assert_sound(store)
+
+
 def test_pop_message_with_records_true_removes_the_last_entry_of_the_log(store: Store) -> None:
     conversation = noted(store)
     popped = [conversation.pop_message(records=True) for _ in range(6)]

@@ -11,12 +11,6 @@ from lango_store import InvalidKey, InvalidValue, SessionExists, SessionNotFound
 from lango_store.testing import Clock
 
 
-@pytest.fixture
-def store(either_store: Store) -> Store:
-    """Run each test with `Store` and with `AsyncStore`."""
-    return either_store
-
-
 def test_create_stores_all_fields(store: Store, clock: Clock) -> None:
     created = store.create(
         "telegram:12345678",

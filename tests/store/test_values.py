@@ -102,6 +102,12 @@ def test_invalid_json_raises_pydantics_validation_error() -> None:
         Message.model_validate_json('{"role":"\\ud800"}')
 
 
+def test_json_of_a_tool_call_has_its_arguments_as_text() -> None:
+    created = Message.assistant("", tool_calls=[ToolCall(id="c", name="search", arguments='{"q":"x"}')])
+    calls = [{"id": "c", "name": "search", "arguments": '{"q":"x"}'}]
+    assert json.loads(created.model_dump_json()) == {"role": "assistant", "content": "", "tool_calls": calls}
+
+
 def test_unanswered_tool_call_stays_unanswered_in_json() -> None:
     created = message(tool_calls=[ToolCall(id="a", name="n"), ToolCall(id="b", name="n", output=None)])
     for again in (Message.model_validate_json(created.model_dump_json()), Message.model_validate(created.model_dump())):

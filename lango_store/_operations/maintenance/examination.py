@@ -23,18 +23,7 @@ from lango_store._operations.log import counters, payloads, removals
 from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
-from lango_store._operations.rows import (
-    MESSAGE_COLUMNS,
-    SESSION_COLUMNS,
-    TURN_COLUMNS,
-    decode_messages,
-    decode_session,
-    decode_turn,
-    seq_or_zero,
-    session_value,
-)
-from lango_store._rows.columns import as_stored
-from lango_store._rows.encoding import checked_name, decode_json, decode_time
+from lango_store._operations.rows import SESSION_COLUMNS, decode_session, session_value
 from lango_store._values.model import SessionInfo
 from lango_store._values.reports import Finding
 from lango_store.errors import DamagedMessage
@@ -146,53 +135,21 @@ def _sessions(connection: sa.Connection) -> Iterator[Fault]:
         yield fault.key, fault.fact, "update the session with a new value, or delete it"
 
 
-def _messages(connection: sa.Connection) -> Iterator[Fault]:
-    def decode(key: Any, *row: Any) -> None:
-        if not isinstance(key, str):
-            raise DamagedMessage(repr(key), seq_or_zero(row[0]), "session_key", "is not text")
-        decode_messages(key, [row])
+def _unreadable(*tables: sa.Table) -> Callable[[sa.Connection], Iterator[Fault]]:
+    """Return a check that finds the rows of tables that a backup would refuse."""
 
-    for fault in _damaged(connection, [MESSAGE.c.session_key, *MESSAGE_COLUMNS], decode):
-        remedy = f"`lango-store sessions show` shows the rest; fix or delete seq {fault.seq} of {fault.key!r} by hand"
-        yield fault.key, fault.fact, remedy
+    def check(connection: sa.Connection) -> Iterator[Fault]:
+        for table in tables:
 
+            def decode(*values: Any, table: sa.Table = table) -> None:
+                RowEncoder().encode_stored(table, transfer.stored_row(table, values))
 
-def _others(connection: sa.Connection) -> Iterator[Fault]:
-    for table, described in TABLES.items():
-        if table in (SESSION, TURN, MESSAGE, VALUE, SHARED_VALUE):
-            continue
+            key, owner = ("scope", "scope") if table is SHARED_VALUE else ("session_key", "session")
+            for fault in _damaged(connection, TABLES[table].selected, decode):
+                fact = fault.fact.removesuffix(SEE_DOCTOR).replace("session", owner, 1)
+                yield fault.key, fact, f"fix or delete its row of {table.name} by hand, {key} {fault.key!r}"
 
-        def decode(*values: Any, table: sa.Table = table) -> None:
-            RowEncoder().encode_stored(table, transfer.stored_row(table, values))
-
-        for fault in _damaged(connection, described.selected, decode):
-            fact = fault.fact.removesuffix(SEE_DOCTOR)
-            yield fault.key, fact, f"fix or delete its row of {table.name} by hand, session_key {fault.key!r}"
-
-
-def _turns(connection: sa.Connection) -> Iterator[Fault]:
-    def decode(key: Any, *row: Any) -> None:
-        decode_turn(_shown(key), row)
-
-    for fault in _damaged(connection, [TURN.c.session_key, *TURN_COLUMNS], decode):
-        yield fault.key, fault.fact, f"fix its row of lango_turn by hand, session_key {fault.key!r}"
-
-
-def _values(connection: sa.Connection) -> Iterator[Fault]:
-    def decode(owner: Any, name: Any, text: Any, updated_at: Any) -> None:
-        try:
-            checked_name(owner, name)
-            decode_json(text)
-            decode_time(updated_at)
-        except ValueError as error:
-            raise DamagedMessage(_shown(owner), 0, repr(name), str(error)) from None
-
-    for table in (VALUE, SHARED_VALUE):
-        columns = [key_column(table), table.c.name, as_stored(table.c.value), as_stored(table.c.updated_at)]
-        owners = "session" if table is VALUE else "scope"
-        for fault in _damaged(connection, columns, decode):
-            detail = f"value {fault.field} of {owners} {fault.key!r} cannot be read: {fault.reason}"
-            yield fault.key, detail, f"set or drop it, or delete its row of {table.name} by hand"
+    return check
 
 
 def _damaged(
@@ -236,10 +193,12 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "unused payload": _unused_payloads,
     "time in another form": _times,
     "unreadable session": _sessions,
-    "unreadable message": _messages,
-    "unreadable turn": _turns,
-    "unreadable value": _values,
-    "unreadable draft, inbox, call or suspension": _others,
+    "unreadable message": _unreadable(MESSAGE),
+    "unreadable turn": _unreadable(TURN),
+    "unreadable value": _unreadable(VALUE, SHARED_VALUE),
+    "unreadable draft, inbox, call or suspension": _unreadable(
+        *(each.table for each in CHILDREN if each.table not in (MESSAGE, TURN, VALUE))
+    ),
     "search index": _search_index,
 }
 """The checks by the name of their findings. They need all tables of the store."""

@@ -23,13 +23,12 @@ from lango_store._operations.binds import (
     column,
     key_column,
     number,
-    of_session,
     of_sessions,
 )
 from lango_store._operations.log import payloads
 from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.paging import Pages
-from lango_store._operations.rows import next_start
+from lango_store._operations.rows import next_start, seq_or_zero
 from lango_store._operations.session.sessions import new_incarnation
 from lango_store._rows.columns import TimeColumn
 from lango_store._rows.encoding import decode_time
@@ -57,9 +56,8 @@ def stored_row(table: sa.Table, values: Sequence[Any]) -> Row:
 def damaged(table: sa.Table, row: Mapping[str, Any], field: str, reason: str) -> DamagedMessage:
     """Return the error for a row that cannot be read; it names the session or the shared scope, and the row."""
     name = TABLES[table].stored.name.format_map(row)
-    return DamagedMessage(
-        str(row[key_column(table).name] or ""), row.get("seq", 0), f"{name}, {field}" if name else field, reason
-    )
+    key, seq = str(row[key_column(table).name] or ""), seq_or_zero(row.get("seq"))
+    return DamagedMessage(key, seq, f"{name}, {field}" if name else field, reason)
 
 
 def sessions(connection: sa.Connection, keys: Sequence[str]) -> list[Row]:
@@ -72,11 +70,6 @@ def incarnations(connection: sa.Connection, keys: Sequence[str]) -> dict[str, in
     """Read the incarnations of sessions by their keys."""
     query = sa.select(SESSION.c.key, SESSION.c.incarnation).where(of_sessions(SESSION, keys))
     return {row[0]: row[1] for row in connection.execute(query)}
-
-
-def exists(connection: sa.Connection, key: str) -> bool:
-    """Return True if a session, live or expired, has this key."""
-    return connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, key))).first() is not None
 
 
 def heads(connection: sa.Connection, after: str, limit: int) -> list[tuple[str, int]]:
@@ -206,18 +199,19 @@ _insert_sessions: Final = Statement(
 
 def insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
     """Insert rows, in one statement with arrays if the database supports this."""
-    encoded = [_encoded(connection, table, row) for row in rows]
-    if dialect_of(connection).takes_arrays and encoded:
-        encoded = [arrays_of(encoded, table.c.keys())]
-    _INSERTS[table].run_many(connection, encoded)
+    _INSERTS[table].run_many(connection, _bound(connection, table, rows))
 
 
 def insert_sessions(connection: sa.Connection, rows: Sequence[Row]) -> set[str]:
     """Insert session rows whose keys do not exist yet; return the inserted keys."""
-    encoded = [_encoded(connection, SESSION, row) for row in rows]
-    if dialect_of(connection).takes_arrays and encoded:
-        encoded = [arrays_of(encoded, SESSION.c.keys())]
-    return {key for each in encoded for (key,) in _insert_sessions.run(connection, each)}
+    bound = _bound(connection, SESSION, rows)
+    return {key for values in bound for (key,) in _insert_sessions.run(connection, values)}
+
+
+def _bound(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the values of each statement that inserts the rows: one with arrays, or one for each row."""
+    encoded = [_encoded(connection, table, row) for row in rows]
+    return [arrays_of(encoded, table.c.keys())] if dialect_of(connection).takes_arrays and encoded else encoded
 
 
 def _encoded(connection: sa.Connection, table: sa.Table, row: Row) -> Row:

@@ -41,6 +41,15 @@ class Reason:
     order: sa.Column[Any]
 
 
+class PurgeBatch(NamedTuple):
+    """The first sessions that are due for one reason and meet all conditions, up to two limits."""
+
+    reason: Reason
+    conditions: Sequence[sa.ColumnElement[bool]]
+    max_sessions: int
+    max_rows: int
+
+
 @dataclass(frozen=True)
 class Policy:
     """The sessions to purge: expired ones and, if set, those idle for `older_than` or created before `created_before`.
@@ -87,16 +96,13 @@ class Policy:
 def purge(
     connection: sa.Connection,
     _: datetime,
-    reason: Reason,
-    filters: Sequence[sa.ColumnElement[bool]],
-    max_sessions: int,
-    max_rows: int,
+    batch: PurgeBatch,
     archive_batch: ArchiveBatch | None,
     *,
     waits: bool,
     descendants: bool,
 ) -> Purged:
-    """Delete one batch of sessions that are due for one reason, with everything that belongs to them.
+    """Delete one batch of sessions with everything that belongs to them.
 
     A batch has at most `max_sessions` sessions with about `max_rows` rows in total. Sessions are locked when they are
     chosen. If an append commits first, the session is no longer due, and is not purged. If the purge commits first,
@@ -104,15 +110,11 @@ def purge(
     the purge waits for them instead. With `descendants`, all descendants are deleted too. The purge always waits for
     the locks of descendants. Descendants do not count towards the limits.
     """
-    due = sa.select(SESSION.c.key).where(reason.condition, *filters)
+    due = _due(batch).with_for_update(skip_locked=not waits)
     if dialect_of(connection).locks_many:
-        keys = _chosen(connection, due.with_for_update(skip_locked=not waits), reason, max_sessions, max_rows)
+        keys = _chosen(connection, due, batch)
     else:
-        keys = _locked(
-            connection,
-            due.with_for_update(skip_locked=not waits),
-            _chosen(connection, due, reason, max_sessions, max_rows),
-        )
+        keys = _locked(connection, due, _chosen(connection, _due(batch), batch))
     counted = len(keys)
     if descendants:
         counted = levels.first_families(keys, None)[1]
@@ -120,31 +122,25 @@ def purge(
     counts: list[int] = []
     with archive_batch(connection, keys) if keys and archive_batch is not None else nullcontext():
         for part in chunks(keys, MAX_BATCH):
-            batch = sa.delete(SESSION).where(of_sessions(SESSION, part))
-            counts += connection.execute(batch.returning(SESSION.c.message_count)).scalars()
+            deleted = sa.delete(SESSION).where(of_sessions(SESSION, part))
+            counts += connection.execute(deleted.returning(SESSION.c.message_count)).scalars()
     return Purged(len(counts), sum(counts), counted)
 
 
-def keys(
-    connection: sa.Connection,
-    _: Moment,
-    reason: Reason,
-    filters: Sequence[sa.ColumnElement[bool]],
-    max_sessions: int,
-    max_rows: int,
-) -> list[str]:
-    """Return the keys of the sessions that the next batch would contain, without locking them."""
-    return _chosen(
-        connection, sa.select(SESSION.c.key).where(reason.condition, *filters), reason, max_sessions, max_rows
-    )
+def keys(connection: sa.Connection, _: Moment, batch: PurgeBatch) -> list[str]:
+    """Return the keys of the sessions that a batch would contain, without locking them."""
+    return _chosen(connection, _due(batch), batch)
 
 
-def _chosen(
-    connection: sa.Connection, due: sa.Select[Any], reason: Reason, max_sessions: int, max_rows: int
-) -> list[str]:
+def _due(batch: PurgeBatch) -> sa.Select[Any]:
+    return sa.select(SESSION.c.key).where(batch.reason.condition, *batch.conditions)
+
+
+def _chosen(connection: sa.Connection, due: sa.Select[Any], batch: PurgeBatch) -> list[str]:
     """Return the keys of the first due sessions: at least one if any is due, then more until a limit is reached."""
     keys: list[str] = []
-    for key, size in connection.execute(due.add_columns(_ROWS).order_by(reason.order).limit(max_sessions)):
+    max_rows = batch.max_rows
+    for key, size in connection.execute(due.add_columns(_ROWS).order_by(batch.reason.order).limit(batch.max_sessions)):
         max_rows -= size
         if keys and max_rows < 0:
             break

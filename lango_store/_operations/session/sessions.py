@@ -365,13 +365,7 @@ def _update(names: tuple[str, ...], activity: bool, expect: bool) -> Statement:
 
 
 def update(
-    connection: AnyConnection,
-    now: Moment,
-    key: str,
-    fields: Mapping[str, Any],
-    *,
-    activity: bool,
-    expected: Expected,
+    connection: AnyConnection, now: Moment, key: str, fields: Mapping[str, Any], *, activity: bool, expected: Expected
 ) -> SessionInfo:
     """Replace these fields of a live session and no others; `updated_at` changes only with `activity`."""
     check_fields(fields, SessionChanges)

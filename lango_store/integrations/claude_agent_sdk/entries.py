@@ -13,7 +13,6 @@ An entry that is not from a user, a model or a tool becomes a record: its conten
 `timestamp`. So does an entry that the conversion would not restore exactly.
 """
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from lango_store import InvalidMessage, Message, MessageRole
-from lango_store.integrations.fields import same_json, storable_id, storable_text
+from lango_store.integrations.fields import arguments_object, same_json, storable_id, storable_text
 from lango_store.window import as_prompt
 
 NAME: Final = "claude_agent_sdk"
@@ -273,14 +272,6 @@ def _content_blocks(message: dict[str, Any]) -> Any:
     text = content or ("" if calls else _NO_CONTENT)
     blocks = text if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
     return blocks + [
-        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call.get("arguments"))}
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": arguments_object(call.get("arguments"))}
         for call in calls
     ]
-
-
-def _input(arguments: Any) -> Any:
-    try:
-        value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-    except ValueError:
-        return {"arguments": arguments}
-    return value if isinstance(value, dict) else {} if value is None else {"arguments": value}

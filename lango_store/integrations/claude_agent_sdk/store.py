@@ -51,12 +51,7 @@ class LangoSessionStore(Adapter):
     """
 
     def __init__(
-        self,
-        store: Store | AsyncStore | str | sa.URL,
-        *,
-        prefix: str = "",
-        user_id: str | None = None,
-        **options: Any,
+        self, store: Store | AsyncStore | str | sa.URL, *, prefix: str = "", user_id: str | None = None, **options: Any
     ) -> None:
         super().__init__(store, **options)
         self._prefix = prefix

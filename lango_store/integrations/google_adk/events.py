@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
+from lango_store.integrations.fields import arguments_object, escaped, mapping, same_json, storable_id, storable_text
 
 logger = logging.getLogger("lango_store")
 
@@ -300,17 +300,7 @@ def _foreign_part(call: ToolCall) -> dict[str, Any]:
     if call.answered:
         response = call.output if isinstance(call.output, dict) else {"result": call.output}
         return {"function_response": named | {"response": response}}
-    return {"function_call": named | {"args": _arguments(call.arguments)}}
-
-
-def _arguments(arguments: Any) -> dict[str, Any]:
-    """Return arguments as a dict. OpenAI's arguments are JSON text."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return {"arguments": arguments}
-    return arguments if isinstance(arguments, dict) else {} if arguments is None else {"arguments": arguments}
+    return {"function_call": named | {"args": arguments_object(call.arguments)}}
 
 
 def _foreign_text(block: Any) -> str:

@@ -77,13 +77,7 @@ def _message_of(item: Json, id: str) -> Message:
         rest["item"]["timestamp"] = item.get("timestamp")
     content = texts[0] if len(texts) == 1 else [_block(text) for text in texts] or None
     return Message(
-        role=role,
-        content=content,
-        tool_calls=calls,
-        tokens=tokens,
-        id=id,
-        extra={NAME: rest},
-        created_at=created_at,
+        role=role, content=content, tool_calls=calls, tokens=tokens, id=id, extra={NAME: rest}, created_at=created_at
     )
 
 

@@ -22,7 +22,7 @@ from frameworks.claude_agent_sdk.transcripts import KEY, written
 from lango_store import Message, MessageRole, Store
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 NAME = f"{KEY['project_key']}:{KEY['session_id']}"
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from claude_agent_sdk import SessionStore
 from claude_agent_sdk.testing import run_session_store_conformance
 from support.databases import MakeDatabase
 
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
+
+pytestmark = pytest.mark.one_database
 
 
 def test_conformance_tests_of_sdk_pass(loop: Callable[..., Any], make_database: MakeDatabase) -> None:

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(
         "session_id" not in ClaudeAgentOptions.__dataclass_fields__, reason="this version chooses the session's id"
     ),
+    pytest.mark.one_database,
 ]
 
 LONG = timedelta(seconds=200)

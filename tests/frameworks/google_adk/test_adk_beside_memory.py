@@ -9,6 +9,7 @@ import copy
 import itertools
 from typing import Any
 
+import pytest
 from frameworks.google_adk.adk_events import said
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 
 from lango_store import Store
 from lango_store.integrations.google_adk import LangoSessionService
+
+pytestmark = pytest.mark.one_database
 
 names = st.sampled_from(["a", "b"])
 keys = st.sampled_from(["n", "m", "app:n", "user:n", "user:m", "temp:n"])

@@ -13,7 +13,7 @@ from google.genai import types
 from lango_store import LangoStoreError
 from lango_store.integrations.google_adk import LangoSessionService
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 # Ids
 

@@ -25,7 +25,7 @@ from lango_store import Message, ToolCall
 from lango_store.errors import DamagedMessage
 from lango_store.integrations.google_adk import LangoSessionService
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 text = st.text(st.characters(), max_size=5) | st.sampled_from(["", "\0", "\ud800", "\udfff\ud800", "text"])
 scalars = (

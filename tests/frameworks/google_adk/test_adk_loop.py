@@ -11,6 +11,8 @@ import pytest
 
 from lango_store import Store
 
+pytestmark = pytest.mark.one_database
+
 AGENT = Path(__file__).with_name("adk_agent.py")
 
 

@@ -21,7 +21,7 @@ from support.commands import run
 from lango_store import Message, Store, schema
 from lango_store.integrations.google_adk import LangoSessionService
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 KEY = "weather:ann:trip"
 USAGE = types.GenerateContentResponseUsageMetadata(prompt_token_count=7, candidates_token_count=5)

@@ -11,7 +11,7 @@ from lango_store import Store
 from lango_store.errors import InvalidMessage
 from lango_store.integrations.google_adk import LangoSessionService
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 
 KEYS = ["", "app:", "user:", "a:b", "%", "%25", "a/b", "\0", "\ud800", "user:\0%", "å", "_adk", "app:user:a", "temp"]

@@ -18,7 +18,7 @@ from lango_store import AsyncStore, LeaseLost, Store
 from lango_store.integrations.google_adk import LangoSessionService, StaleSessionError
 from lango_store.testing import Clock
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 KEY = "weather:ann:trip"
 LONG = timedelta(seconds=60)

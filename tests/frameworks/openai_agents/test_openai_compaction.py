@@ -16,7 +16,7 @@ from lango_store.integrations.openai_agents import LangoSession
 from .responses import EXCHANGE, QUESTION, Item
 from .scripted import agent, asks, says, total
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 SUMMARY: list[Item] = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},

@@ -15,7 +15,7 @@ from lango_store.integrations.openai_agents.items import items_of, messages_of
 
 from .responses import ANSWER_OSLO, ANSWER_ROME, EXCHANGE, OTHERS, QUESTION, REASONING, Item
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 scalars = (
     st.none()

@@ -28,7 +28,7 @@ from lango_store.testing import Clock
 
 from .scripted import Item, agent, asks, says, total, weather_tool, words
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 ASKED = ["Weather?", "get_weather?call_Oslo", "get_weather?call_Rome", "call_Oslo=-3 in Oslo", "call_Rome=-3 in Rome"]
 

@@ -14,7 +14,7 @@ from lango_store.testing import Clock
 
 from .scripted import Item, agent, asks, says, total, words
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 LONG = timedelta(seconds=60)
 ASKED = ["Weather?", "get_weather?call_Oslo", "call_Oslo=-3 in Oslo"]

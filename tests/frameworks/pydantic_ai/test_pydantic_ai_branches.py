@@ -17,7 +17,7 @@ from pydantic_ai.usage import RunUsage
 
 from lango_store import MessageRole, Store
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 # Branches
 

@@ -36,7 +36,7 @@ from lango_store.integrations.fields import same_json
 from lango_store.integrations.pydantic_ai import LangoConversationStore
 from lango_store.integrations.pydantic_ai.items import messages_of, model_messages
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 _numbers = itertools.count()
 

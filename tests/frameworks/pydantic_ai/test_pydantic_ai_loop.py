@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from frameworks.pydantic_ai import stepwise_agent
 from frameworks.pydantic_ai.stepwise_agent import talk, words
 from pydantic_ai.usage import RunUsage
 
 from lango_store import Store
 from lango_store.integrations.pydantic_ai import LangoConversationStore
+
+pytestmark = pytest.mark.one_database
 
 QUESTION = [["system-prompt", "Be brief."], ["user-prompt", "Weather?"]]
 ANSWERED = [*QUESTION, ["tool-call", {"city": "Oslo"}], ["tool-return", "-3 in Oslo"]]

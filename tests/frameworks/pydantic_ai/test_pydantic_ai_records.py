@@ -19,7 +19,7 @@ from pydantic_ai.usage import RunUsage
 
 from lango_store import Store
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 # Scope
 

@@ -17,7 +17,7 @@ from lango_store.testing import Clock
 
 from .talking import said, texts, texts_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_database]
 
 LONG = timedelta(seconds=60)
 
