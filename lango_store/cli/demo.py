@@ -42,7 +42,7 @@ CONVERSATION = [
 
 def demo(
     file: Annotated[str, option("FILE", "SQLite file to write to.", "--file")] = "demo.db",
-    kill: Annotated[bool, flag("Kill a process in the middle of an answer.", "--kill")] = False,
+    kill: Annotated[bool, flag("--kill", "Kill a process in the middle of an answer.")] = False,
 ) -> None:
     """Store a conversation with tool calls in a SQLite file, load it and print it.
 
