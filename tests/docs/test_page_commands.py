@@ -22,7 +22,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
     "sh": None,  # checked in this file
     "diff": ("README.md", "docs/frameworks/"),
     "crontab": ("docs/production/operations.md",),
-    "ini": ("docs/production/operations.md", "docs/howto/fastapi.md"),
+    "ini": ("docs/production/operations.md", "docs/howto/fastapi.md", "docs/howto/background-turns.md"),
     "sql": (
         "UPGRADING.md",
         "docs/production/postgresql.md",
