@@ -98,7 +98,7 @@ def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, thres
 
 def test_move_payloads_skips_messages_of_several_shorter_strings(store: Store) -> None:
     store.create("k", messages=[message(["x" * 60, "y" * 60])])
-    assert store.move_payloads(larger_than=100) == 0
+    assert store.maintenance.move_payloads(threshold=100) == 0
     assert bodies(store) == []
 
 
@@ -251,7 +251,7 @@ def test_stats_count_payloads_of_messages_and_removed_versions_once_per_session(
     with Store(url, keep_removed=timedelta(days=1)) as store:
         for key in KEYS:
             store.create(key, messages=[message(LARGE), message(LARGE)])
-            store.conversation(key).delete_message(1)
+            store.conversation(key).edits.delete(1)
         stats = store.stats()
     assert (stats.payload_bytes, stats.saved_bytes) == (3 * 4_096, 3 * 4_096)
 
