@@ -24,7 +24,7 @@ Observer = Callable[[str, float], None]
 Decode = Callable[[list[Any]], list[Any]]
 """A function that decodes rows to values."""
 
-_PAGE: Final = 200
+_PAGE: Final = 1_000
 
 OBSERVER: Final = "lango_store_observer"
 """The execution option that holds a connection's observer, because our cursors bypass SQLAlchemy's events."""

@@ -53,6 +53,9 @@ LOG_LIMIT: Final = 16 * 2**20
 A longer log, after a large transaction or a long read, is shortened by the first commit after it was restarted.
 """
 
+PAGE_CACHE: Final = 16_000
+"""The most KiB of a SQLite file that a connection caches. SQLite's default of 2,000 is less than one long session."""
+
 NO_SHARED_MEMORY: Final = (
     "SQLite's WAL mode needs shared memory, which network file systems and some containers do not have: use a local "
     "disk or PostgreSQL, or give the store an engine of SQLAlchemy with another journal mode"
@@ -192,6 +195,7 @@ def _sqlite(url: sa.URL, durability: Durability, options: dict[str, Any]) -> sa.
                 driver.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
                 if "immutable" not in url.query:  # nothing writes to such a file
                     _ensure_wal(driver, sqlite.OperationalError)
+            driver.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
             driver.execute("PRAGMA foreign_keys = ON")
             # Some builds of SQLite leave deleted texts in the file. FAST would leave them in free pages.
             driver.execute("PRAGMA secure_delete = ON")

@@ -6,12 +6,12 @@ that cannot be read.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
+from lango_store._operations.sound_rows import decode_sound
 from lango_store._rows.columns import JsonColumn, as_stored
 from lango_store._rows.encoding import (
     NO_CONTENT,
@@ -25,7 +25,7 @@ from lango_store._rows.encoding import (
     encode_text,
 )
 from lango_store._rows.payloads import FAULTS, fill
-from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
+from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage, InvalidValue, quoted
 
 
@@ -137,11 +137,6 @@ LISTING: Final = MESSAGE_FIELDS.index("payloads")
 """The position of the column `payloads` in a row of `MESSAGE_COLUMNS`."""
 
 _JSON: Final = [each.name for each in MESSAGE.c if isinstance(each.type, JsonColumn) and each.name != "payloads"]
-_DECODED: Final = ("seq", "role", "text", "content", "created_at", "payloads")
-_decoded: Final = itemgetter(*map(MESSAGE_FIELDS.index, _DECODED))
-_OTHERS: Final = [(name, position) for position, name in enumerate(MESSAGE_FIELDS) if name not in _DECODED]
-_PLAIN: Final = [each for each in _OTHERS if each[0] not in _JSON]
-_OTHER_JSON: Final = [each for each in _OTHERS if each[0] in _JSON]
 _NO_VALUES: Final = dict.fromkeys(MESSAGE_INPUT_FIELDS)
 _EMPTY_IS_NULL: Final = frozenset(name for name, field in Message.model_fields.items() if field.default_factory)
 _ENCODERS: Final = [
@@ -158,9 +153,6 @@ WAITING_FIELDS: Final = tuple(
     )
 )
 """The columns of a message that the inbox stores in one object."""
-
-_ROLES: Final[dict[Any, Any]] = {role.value: role for role in MessageRole}
-_many: Final = TypeAdapter(list[Message])
 
 
 def encode_message(message: Message) -> dict[str, Any]:
@@ -253,61 +245,55 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
 
 
 def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None) -> list[Message]:
-    """Decode rows of `MESSAGE_COLUMNS`, validated together; raise `DamagedMessage` for a damaged row.
+    """Decode rows of `MESSAGE_COLUMNS`; raise `DamagedMessage` for a damaged row.
 
     `bodies` holds the payloads by digest. Without `bodies`, messages have a `Payload` in the place of each.
     """
-    values: list[dict[str, Any]] = []
-    if rows and isinstance(rows[-1][0], str | bytes):  # SQLite sorts a seq that is not a number last
-        raise DamagedMessage(key, 0, "seq", f"{quoted(rows[-1][0])} is not a number")
-    for row in rows:
-        seq, role, text, content, created_at, listing = _decoded(row)
-        value: dict[str, Any] = {"seq": seq, "role": _ROLES.get(role, role)}
-        for name, position in _PLAIN:
-            if (stored := row[position]) is not None:
-                value[name] = stored
-        for name, position in _OTHER_JSON:
-            if (stored := row[position]) is not None:
-                value[name] = stored_json(key, seq, name, stored)
-        if content is None and type(text) is str:
-            value["content"] = text
-        elif damaged := content_fault(text, content):
-            raise DamagedMessage(key, seq_or_zero(seq), *damaged)
-        elif content != NO_CONTENT:
-            value["content"] = stored_json(key, seq, "content", content)
-        try:
-            moment = datetime.fromisoformat(created_at) if type(created_at) is str else created_at
-            value["created_at"] = moment if type(moment) is datetime and moment.tzinfo is UTC else decode_time(moment)
-        except ValueError as error:
-            raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
-        if listing is not None:
-            try:
-                fill(value, decode_json(listing), bodies)
-            except FAULTS as error:
-                reason = f"payload {error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
-                raise DamagedMessage(key, seq_or_zero(seq), "payloads", reason) from None
-        values.append(value)
+    return [decode_sound(row) or decode_checked(key, row, bodies) for row in rows]
+
+
+def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | None) -> Message:
+    """Decode any row of `MESSAGE_COLUMNS` and validate it; `DamagedMessage` names the damaged field."""
+    stored: dict[str, Any] = {name: each for name, each in zip(MESSAGE_FIELDS, row, strict=True) if each is not None}
+    seq, text, content = row[0], stored.pop("text", None), stored.pop("content", None)
+    listing = stored.pop("payloads", None)
+    if isinstance(seq, str | bytes):  # pydantic would read a number from it
+        raise DamagedMessage(key, 0, "seq", f"{quoted(seq)} is not a number")
+    value = {name: stored_json(key, seq, name, each) if name in _JSON else each for name, each in stored.items()}
+    if damaged := content_fault(text, content):
+        raise DamagedMessage(key, seq_or_zero(seq), *damaged)
+    if text is not None:
+        value["content"] = text
+    elif content != NO_CONTENT:
+        value["content"] = stored_json(key, seq, "content", content)
     try:
-        return _many.validate_python(values)
+        value["created_at"] = decode_time(stored.get("created_at", ""))
+    except ValueError as error:
+        raise DamagedMessage(key, seq_or_zero(seq), "created_at", str(error)) from None
+    if listing is not None:
+        try:
+            fill(value, decode_json(listing), bodies)
+        except FAULTS as error:
+            reason = f"payload {error} is missing" if isinstance(error, KeyError) else f"cannot be read: {error}"
+            raise DamagedMessage(key, seq_or_zero(seq), "payloads", reason) from None
+    try:
+        return Message.model_validate(value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        number, *field = fault["loc"]
-        raise DamagedMessage(
-            key, seq_or_zero(values[int(number)]["seq"]), ".".join(map(str, field)), fault["msg"]
-        ) from None
+        raise DamagedMessage(key, seq_or_zero(seq), ".".join(map(str, fault["loc"])), fault["msg"]) from None
 
 
 def decode_each(
     key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None
 ) -> list[Message | DamagedMessage]:
     """Decode rows of `MESSAGE_COLUMNS`; return a `DamagedMessage` in place of each damaged row."""
-    try:
-        return list(decode_messages(key, rows, bodies))
-    except DamagedMessage as error:
-        if len(rows) == 1:
-            return [error]
-    middle = len(rows) // 2
-    return decode_each(key, rows[:middle], bodies) + decode_each(key, rows[middle:], bodies)
+    decoded: list[Message | DamagedMessage] = []
+    for row in rows:
+        try:
+            decoded += decode_messages(key, [row], bodies)
+        except DamagedMessage as error:
+            decoded.append(error)
+    return decoded
 
 
 def seq_or_zero(seq: Any) -> int:

@@ -68,6 +68,8 @@ def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
 
 
 def _may_have_string_of(threshold: int, json: str) -> bool:
+    if len(json) < threshold:
+        return False
     # No decoding is needed: such a string is a part of the JSON of at least this length without a quotation mark.
     if '\\"' in json:
         json = json.replace('\\"', "__")

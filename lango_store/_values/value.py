@@ -2,7 +2,7 @@
 
 import json
 from contextvars import ContextVar
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, WrapSerializer
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
@@ -93,3 +93,19 @@ class Value(BaseModel):
             except (ValueError, RecursionError):
                 raise error from None
             return cls.model_validate(plain, **options)
+
+
+Built = TypeVar("Built", bound=Value)
+
+_SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+_set_values, _set_fields_set, _set_extra, _set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
+
+
+def built(kind: type[Built], values: dict[str, Any], fields_set: set[str]) -> Built:
+    """Build a value from valid values of all its fields, in a third of the time of `model_construct`."""
+    value = object.__new__(kind)
+    _set_values(value, values)
+    _set_fields_set(value, fields_set)
+    _set_extra(value, None)
+    _set_private(value, None)
+    return value

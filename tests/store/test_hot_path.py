@@ -175,9 +175,9 @@ def test_turn_in_progress_is_three_short_transactions_on_sqlite(make_sqlite: Mak
 OWN_CALLS: dict[str, tuple[Callable[[Conversation], object], int]] = {
     "append_message": (lambda conversation: conversation.append_message(message()), 37),
     "save_turn": (lambda conversation: conversation.save_turn([message()]), 52),
-    "turn": (run_turn, 118),
-    "get": (lambda conversation: conversation.get(), 42),
-    "history": (lambda conversation: conversation.history(), 122),
+    "turn": (run_turn, 120),
+    "get": (lambda conversation: conversation.get(), 82),
+    "history": (lambda conversation: conversation.history(), 162),
 }
 """Frequent calls, and how many functions of the package each of them runs."""
 

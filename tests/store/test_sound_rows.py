@@ -1,0 +1,95 @@
+"""Rows of messages that are decoded without pydantic: the result, or the error, is the same as with validation."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from support.json_values import json_values, typed_repr
+from support.rows import ODD_TEXTS, TIME
+
+from lango_store import DamagedMessage, Message, MessageRole
+from lango_store._operations.rows import MESSAGE_FIELDS, decode_checked, decode_messages
+from lango_store._operations.sound_rows import COLUMN_TYPES, decode_sound
+
+NAIVE, ELSEWHERE = "2026-11-21T12:00:00", "2026-11-21T14:00:00+02:00"
+ODD: list[Any] = [None, "", "null", "12", b"x", b"12", -1, 0, 2**53, 1.0, 1.5, True, "soon", "user"]
+ODD += ["{", "{}", "[]", "[{}]", '[{"id":1,"name":"n"}]', '[{"id":"i","name":"n","extra":[]}]', '"text"', "NaN"]
+ODD += [NAIVE, ELSEWHERE, *ODD_TEXTS, *(datetime.fromisoformat(each) for each in (TIME, NAIVE, ELSEWHERE))]
+JSON = json_values(max_leaves=4).map(json.dumps) | st.sampled_from(ODD_TEXTS)
+OBJECTS = st.dictionaries(st.text(), json_values(max_leaves=2), max_size=2).map(json.dumps)
+CALLS = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.text(), "name": st.text()},
+        optional={name: json_values(max_leaves=2) for name in ("arguments", "output", "extra", "unknown")}
+        | {"extra": st.dictionaries(st.text(), json_values(max_leaves=2), max_size=2)},
+    ),
+    max_size=2,
+).map(json.dumps)
+TIMES = st.datetimes(timezones=st.just(UTC))
+SOUND = {
+    "seq": st.integers(0, 2**63 - 1),
+    "turn_no": st.none() | st.integers(0, 9),
+    "role": st.sampled_from([role.value for role in MessageRole]),
+    "tool_calls": st.none() | CALLS,
+    "content": st.none() | JSON,
+    "tokens": st.none() | st.sampled_from([0, 7, 2**53 - 1]),
+    "extra": st.none() | OBJECTS,
+    "created_at": TIMES | TIMES.map(datetime.isoformat),
+    "sent": st.none() | JSON,
+    "payloads": st.none(),
+}
+ROWS = st.fixed_dictionaries({name: SOUND.get(name, st.none() | st.text(min_size=1)) for name in MESSAGE_FIELDS}).map(
+    lambda row: row | {"text": None} if row["content"] is not None else row
+)
+
+SOUND_ROW = dict.fromkeys(MESSAGE_FIELDS) | {"seq": 1, "role": "user", "text": "hi", "created_at": TIME}
+
+
+def state_of(value: Any) -> Any:
+    """Return everything in which two values may differ, with the types of all parts and the order of fields."""
+    if isinstance(value, BaseModel):
+        fields = {name: state_of(each) for name, each in value.__dict__.items()}
+        return type(value), list(fields.items()), value.model_fields_set, value.model_extra, value.__pydantic_private__
+    if isinstance(value, list):
+        return [state_of(each) for each in value]
+    return repr(value) if isinstance(value, datetime | MessageRole) else typed_repr(value)
+
+
+def outcome(decode: Any, row: list[Any]) -> Any:
+    try:
+        return state_of(decode(row))
+    except DamagedMessage as error:
+        return str(error)
+
+
+def assert_same(row: dict[str, Any]) -> None:
+    """Assert that a row is decoded as by validation."""
+    values = [*row.values()]
+    expected = outcome(lambda each: decode_checked("k", each, None), values)
+    assert outcome(lambda each: decode_messages("k", [each])[0], values) == expected
+
+
+@given(row=ROWS)
+def test_message_of_a_row_is_the_same_as_with_validation(row: dict[str, Any]) -> None:
+    assert_same(row)
+
+
+@pytest.mark.parametrize("name", MESSAGE_FIELDS)
+@pytest.mark.parametrize("odd", ODD, ids=[f"value {number}" for number in range(len(ODD))])
+def test_odd_value_in_a_column_has_the_same_result_as_with_validation(name: str, odd: Any) -> None:
+    assert_same(SOUND_ROW | {name: odd})
+    assert_same(SOUND_ROW | {"text": None, "content": "null"} | {name: odd})
+
+
+def test_sound_row_is_decoded_without_validation() -> None:
+    for changes in ({}, {"tool_calls": '[{"id":"a","name":"b"}]'}, {"text": None, "content": "null"}, {"extra": "{}"}):
+        values = [*(SOUND_ROW | changes).values()]
+        assert isinstance(decode_sound(values), Message)
+
+
+def test_column_types_are_those_of_the_columns_that_are_read() -> None:
+    assert tuple(COLUMN_TYPES) == MESSAGE_FIELDS
