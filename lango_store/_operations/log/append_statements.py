@@ -48,7 +48,7 @@ _IS_EXPECTED: Final = tuple(
     SESSION.c[name] == sa.func.coalesce(number(bound), SESSION.c[name])
     for name, bound in (("last_seq", "after"), ("revision", "expect"))
 )
-"""Conditions for `after` and `expect`. A bound NULL matches every session, so all calls use the same SQL."""
+"""Conditions for `after` and `expect`. A bound NULL matches every session, so calls on a server use the same SQL."""
 
 _HAS_LEASE: Final = (SESSION.c.lease_token == number("lease_token"),)
 """The condition of an append under a lease. Only statements for such appends contain it; other appends cost no more."""
@@ -57,8 +57,8 @@ _COUNTED: Final = (SESSION.c.last_seq, SESSION.c.updated_at, SESSION.c.last_turn
 """The only columns that an append returns, so that damage in another column does not fail the append."""
 
 
-def _expected(leased: bool) -> tuple[sa.ColumnElement[bool], ...]:
-    return _IS_EXPECTED + _HAS_LEASE if leased else _IS_EXPECTED
+def _expected(leased: bool, has_numbers: bool = True) -> tuple[sa.ColumnElement[bool], ...]:
+    return _IS_EXPECTED * has_numbers + _HAS_LEASE * leased
 
 
 def _counted(dialect: Dialect, now: sa.ColumnElement[datetime], *, leased: bool = False) -> dict[sa.Column[Any], Any]:
@@ -75,11 +75,12 @@ def lease_end(dialect: Dialect, now: sa.ColumnElement[datetime] = NOW) -> sa.Col
     return IfTimeBound(column(SESSION.c.lease_until), dialect.next_expiry(now, seconds))
 
 
-def _count(dialect: Dialect, *, leased: bool = False) -> sa.UpdateBase:
+def _count(dialect: Dialect, *, leased: bool = False, has_numbers: bool = True) -> sa.UpdateBase:
     # This update comes first, because it takes the row lock (on SQLite the write lock). Therefore two writers never get
     # the same seq, and seqs are in the order of the commits.
     counted = _counted(dialect, NOW, leased=leased)
-    return sa.update(SESSION).where(LIVE_SESSION, *_expected(leased)).values(counted).returning(*_COUNTED)
+    expected = _expected(leased, has_numbers)
+    return sa.update(SESSION).where(LIVE_SESSION, *expected).values(counted).returning(*_COUNTED)
 
 
 def _count_or_create(dialect: Dialect) -> sa.UpdateBase:
@@ -191,15 +192,20 @@ def append(*, one: bool, turn: bool, creates: bool, leased: bool, payloads: bool
     return Statement(lambda dialect: _append(dialect, **options))
 
 
-# SQLite: several statements in a short transaction, because they need no round trips
-
-count: Final = {leased: Statement(functools.partial(_count, leased=leased)) for leased in (False, True)}
+# SQLite: several statements in a short transaction, because they need no round trips. They bind no NULL: for the driver
+# it takes as long as ten texts.
 
 
 @functools.cache
+def count(*, leased: bool, has_numbers: bool) -> Statement:
+    """Return the update of the session's row; it needs the lease of a turn, and `after` or `expect` if set."""
+    return Statement(functools.partial(_count, leased=leased, has_numbers=has_numbers))
+
+
+@functools.lru_cache(256)
 def insert_messages(*names: str) -> Statement:
     """Return the statement that inserts messages and sets, of the columns that may be NULL, only `names`."""
-    row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", "turn_no", *names)}
+    row: dict[str, Any] = {name: column(MESSAGE.c[name]) for name in ("session_key", "seq", *names)}
     row["created_at"] = column(MESSAGE.c.created_at, "stored_at")
     return Statement(lambda _: sa.insert(MESSAGE).values(row))
 

@@ -261,7 +261,8 @@ def _by_statement(
 def _in_transaction(
     connection: AnyConnection, now: Moment, params: dict[str, Any], rows: Sequence[Row], create: NewSession | None
 ) -> Sequence[Any] | None:
-    count = statements.count["lease_token" in params]
+    has_numbers = params["after"] is not None or params["expect"] is not None
+    count = statements.count(leased="lease_token" in params, has_numbers=has_numbers)
     counters = count.run(connection, params)
     if not counters and create is not None and sessions.insert(connection, now, create):
         counters = count.run(connection, params)
@@ -283,11 +284,14 @@ def _in_transaction(
             have_times = True
     if "digests" in params:
         payloads.insert(connection, key, dict(zip(params["digests"], params["bodies"], strict=True)))
-    names: Sequence[str] = MESSAGE_INPUT_FIELDS
-    if len(rows) > 1:  # SQLite inserts a row with half the columns 25% faster
-        names = tuple(name for name in names if any(row[name] is not None for row in rows))
+    if len(rows) == 1:
+        names = [name for name in MESSAGE_INPUT_FIELDS if rows[0][name] is not None]
+    else:
+        names = [name for name in MESSAGE_INPUT_FIELDS if any(row[name] is not None for row in rows)]
     if have_times:
-        names = (*names, "logged_at")
+        names.append("logged_at")
+    if turn_no is not None:
+        names.append("turn_no")
     statements.insert_messages(*names).run_many(connection, rows)
     if turn_no is not None:
         statements.insert_turn.run_many(connection, [params | {"last_seq": last_seq, "turn_no": turn_no}])
