@@ -1,0 +1,37 @@
+"""The number of functions of the package and of libraries that a call runs."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from support.paths import PACKAGE
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")  # are calls up to Python 3.11 only
+
+
+_LIBRARIES = ("/sqlalchemy/", "/psycopg/", "/pydantic/", "/sqlmodel/")
+
+
+def count_calls(call: Callable[[], object]) -> tuple[int, int]:
+    """Return how many functions of the package and of libraries a call runs, at least, after it was run before."""
+    call()
+    return min(_count(call) for _ in range(3))  # sometimes a call does more, such as a checkpoint
+
+
+def _count(call: Callable[[], object]) -> tuple[int, int]:
+    own = library = 0
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        nonlocal own, library
+        code = frame.f_code
+        if event == "call" and code.co_name not in _COMPREHENSIONS:
+            own += code.co_filename.startswith(str(PACKAGE))
+            library += any(each in code.co_filename for each in _LIBRARIES)
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return own, library
