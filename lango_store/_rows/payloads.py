@@ -16,8 +16,10 @@ from lango_store._rows.encoding import decode_json, encode_json, encode_text
 from lango_store._values.model import CONTAINERS, Payload
 from lango_store.errors import InvalidValue
 
-_JSON: Final = tuple(name for name in CONTAINERS if name != "sent")  # `drop_sent` removes it without reading it
-COLUMNS: Final = ("text", *_JSON)
+JSON_COLUMNS: Final = tuple(name for name in CONTAINERS if name != "sent")  # `drop_sent` removes it without reading it
+"""The columns with JSON whose large strings become payloads."""
+
+COLUMNS: Final = ("text", *JSON_COLUMNS)
 """The columns of a message whose large strings become payloads."""
 
 _DATA_URI: Final = re.compile(r"data:([\w.+-]{1,99}/[\w.+-]{1,99})[;,]", re.ASCII)
@@ -51,7 +53,7 @@ def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
         reference = reference_to(text)
         row["text"], moved[reference[0]] = "", text
         listing.append(f'"text":{encode_json(reference, "payloads")}')
-    for name in _JSON:
+    for name in JSON_COLUMNS:
         if row[name] is None or not _may_have_string_of(threshold, row[name]):
             continue
         value = decode_json(row[name])

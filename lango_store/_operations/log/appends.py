@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -24,11 +25,12 @@ from lango_store._operations.rows import (
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._rows.encoding import checked_key
-from lango_store._rows.payloads import move
+from lango_store._rows.payloads import JSON_COLUMNS, move
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import SessionExpired, SessionNotFound
 
 _RECORD: Final = MessageRole.RECORD.value
+_json_of: Final = itemgetter(*JSON_COLUMNS)
 
 
 class Batch:
@@ -64,8 +66,7 @@ class Batch:
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
             if threshold is not None:
-                text = row["text"]
-                may_move = row["content"] or row["tool_calls"] or row["extra"] or (text and len(text) >= threshold)
+                may_move = any(_json_of(row)) or len(row["text"] or "") >= threshold
                 if may_move and (moved := move(row, threshold)):
                     row["moved"] = moved
             if "moved" in row:
