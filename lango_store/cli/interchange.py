@@ -38,6 +38,8 @@ def import_(
     imported; nothing of such a file is written. If the command is
     interrupted, run it again.
     """
+    if format is not None and format not in interchange.FORMATS:
+        raise typer.BadParameter(f"{quoted(format)} is not a format: give one of {_NAMES}", param_hint="--format")
     with open_store(url, "comparing with" if dry_run else "importing into") as store:
         total = len(interchange.files_of(source, format=format))
         with progress("importing", total, quiet=json_) as update:
@@ -139,8 +141,12 @@ def export(
     """
     if sum((bool(keys), user is not None, all_)) != 1:
         raise typer.BadParameter("give keys, or --user, or --all")
+    if format not in interchange.writable():
+        raise typer.BadParameter(f"{quoted(format)} cannot be written: give one of {_WRITABLE}", param_hint="--format")
     if (redact or no_redact) and (format != "openai" or (redact and no_redact)):
         raise typer.BadParameter("give one of --redact and --no-redact, with --format openai")
+    if names != "nanobot" and format != "nanobot":
+        raise typer.BadParameter("give it with --format nanobot", param_hint="--names")
     is_output = to == "-"
     if is_output and (format not in ("jsonl", "openai") or json_):
         raise typer.BadParameter(
