@@ -364,10 +364,10 @@ def read_last_of_prompt(
 def _build_instructions(_: Dialect) -> sa.Executable:
     of_window = (of_session(MESSAGE), MESSAGE.c.seq >= number("first"), ~IS_RECORD)
     roles = (sa.literal_column(f"'{role.value}'", sa.Text()) for role in sorted(INSTRUCTIONS))
-    talk = (
+    others = (
         sa.select(MESSAGE.c.seq).where(*of_window, *(MESSAGE.c.role != role for role in roles)).order_by(MESSAGE.c.seq)
     )
-    end = sa.func.coalesce(talk.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
+    end = sa.func.coalesce(others.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
     return sa.select(*MESSAGE_COLUMNS).where(*of_window, MESSAGE.c.seq < end).order_by(MESSAGE.c.seq)
 
 
