@@ -135,14 +135,14 @@ class Repairer:
         paired = self.paired(filter(self._is_sendable, self.simple(messages)))
         prompt = list(self._with_notes(paired)) if self._close else paired
         if all(message.role in INSTRUCTIONS for message in prompt):
-            talk = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
-            if talk:
-                self.note(talk[-1], "first message", "no other message can be sent, so a user message says so")
+            others = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
+            if others:
+                self.note(others[-1], "first message", "no other message can be sent, so a user message says so")
                 prompt.append(Message.user(_EMPTY))
         return prompt
 
     def paired(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages with each result behind its call; calls without a result get one if `close` is set."""
+        """Return the messages with each result after its call; calls without a result get one if `close` is set."""
         prompt: list[Message] = []
         for entry in self._exchanges(messages):
             prompt += self._flat(entry) if isinstance(entry, _Exchange) else [entry]

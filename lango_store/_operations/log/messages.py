@@ -36,7 +36,7 @@ ALL: Final = 2**62
 """A limit above any number of messages, to which the length of a summary can be added without overflow."""
 
 
-def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
+def _build_range(_: Dialect, *, backwards: bool) -> sa.Executable:
     # The same statement checks that the session is live, so that no message of an expired session is returned.
     live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
@@ -53,8 +53,8 @@ def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
     )
 
 
-_forwards = Statement(lambda d: _read(d, backwards=False))
-_backwards = Statement(lambda d: _read(d, backwards=True))
+_forwards = Statement(lambda d: _build_range(d, backwards=False))
+_backwards = Statement(lambda d: _build_range(d, backwards=True))
 
 
 def _in_window(records: bool) -> sa.ColumnElement[bool]:
