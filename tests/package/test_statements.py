@@ -22,7 +22,7 @@ BUILT_PER_CALL = {
     "_operations/log/removals.py": 1,  # one session or all, for a repair
     "_operations/maintenance/search.py": 5,  # filters and words; savepoints and time limits need SQLAlchemy's errors
     "_operations/session/sessions.py": 1,  # any columns and expressions
-    "_operations/maintenance/transfer.py": 6,  # lists of keys, and rows that are streamed
+    "_operations/maintenance/transfer.py": 5,  # lists of keys, and rows that are streamed
     "_operations/log/turns.py": 4,  # could be compiled once
     "_services/archiving.py": 3,  # could be compiled once
 }
