@@ -402,6 +402,16 @@ def test_recorded_result_leaves_the_other_call_to_a_result_that_was_appended(sto
     assert results_by_call(conversation) == [[UNFINISHED] * 3, ["recorded", "appended", UNFINISHED]]
 
 
+def test_result_is_shown_under_its_call_if_another_result_became_a_record(store: Store) -> None:
+    conversation = store.open("k", messages=[message("pay")])
+    first = asks(conversation).seq
+    effects = [conversation.calls.begin(first, 1), conversation.calls.begin(first, 2)]
+    effects.append(conversation.calls.begin(asks(conversation).seq, 0))
+    results = [replayed(conversation.calls.finish(each, text)) for each, text in zip(effects, "abc", strict=True)]
+    conversation.edits.update(results[1].seq, Message(role="record", content="b"))
+    assert results_by_call(conversation) == [[UNFINISHED, "a", UNFINISHED], ["c", UNFINISHED, UNFINISHED]]
+
+
 def test_history_without_results_does_not_read_the_begun_calls(url: str) -> None:
     engine = create_engine(url, pool_size=1)
     with Store(engine) as store:
@@ -533,6 +543,21 @@ def test_next_attempt_of_a_turn_replays_calls_that_the_first_attempt_finished(st
             effect.output = "equal"
         assert len(turn.messages) == 3
     assert [(each.seq, each.turn_no) for each in conversation.messages()] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_message_that_equals_a_replayed_result_is_stored(store: Store) -> None:
+    conversation = store.open("k")
+    for attempt in range(2):
+        with suppress(ZeroDivisionError), conversation.turn("t") as turn:
+            asking = turn.append(Message.assistant(tool_calls=CALLS))
+            with turn.call(asking, 0) as effect:
+                if not effect.replayed:
+                    effect.output = "equal"
+            if attempt == 0:
+                raise ZeroDivisionError
+            assert effect.replayed
+            assert not turn.append(Message.tool("equal", tool_call_id="call_0", name="pay")).replayed
+    assert len(conversation.messages()) == 3
 
 
 def test_call_is_unknown_if_the_block_raises_or_sets_no_output(either_store: Store) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from claude_agent_sdk import ClaudeAgentOptions, ResultMessage
 from support.framework_pages import started
 from support.pages import blocks
 from support.paths import ROOT
@@ -34,11 +33,7 @@ ADK: Final = Page(
 CLAUDE: Final = Page(
     "claude-agent-sdk.md", "claude:", "approval.db", ["user", "assistant", "tool", "user", "assistant"]
 )
-CLAUDE_DEFERS: Final = {"deferred_tool_use", "session_store_flush"} <= {
-    *ResultMessage.__dataclass_fields__,
-    *ClaudeAgentOptions.__dataclass_fields__,
-}
-PAGES: Final = [OPENAI, ADK, PYDANTIC, *([CLAUDE] if CLAUDE_DEFERS else [])]
+PAGES: Final = [OPENAI, ADK, PYDANTIC, CLAUDE]
 
 ASK: Final = "import asyncio, approval; print(asyncio.run(approval.ask('Can you pay my bill?')))"
 ANSWER: Final = "asyncio.run(approval.answer({token!r}, {approved}))"
@@ -143,7 +138,6 @@ def test_approved_run_continues_as_documented_after_a_kill_during_the_model_call
     assert answered(token, tmp_path, True) == printed
 
 
-@pytest.mark.skipif(not CLAUDE_DEFERS, reason="this version of the SDK does not defer calls")
 def test_stored_result_of_a_claude_tool_is_used_after_the_process_is_killed(tmp_path: Path) -> None:
     token = asked(CLAUDE, tmp_path)
     kill(CLAUDE, token, KILLED_AFTER_TOOL, tmp_path)

@@ -89,6 +89,15 @@ def test_append_is_refused_if_last_seq_is_not_an_integer(damaged_file: Path) -> 
         assert store.stats() == before
 
 
+def test_last_seq_that_is_text_is_reported(damaged_file: Path) -> None:
+    said("UPDATE lango_session SET last_seq = 'many' WHERE key = 'telegram:1'", damaged_file)
+    with opened(damaged_file) as store:
+        conversation = store.conversation("telegram:1")
+        for call in (conversation.tail().__next__, conversation.pop_message, lambda: conversation.calls.begin(1, 0)):
+            with pytest.raises(DamagedMessage, match="last_seq: 'many' is not a whole number"):
+                call()
+
+
 def test_examine_names_rows_whose_key_is_not_text(damaged_file: Path) -> None:
     said("PRAGMA foreign_keys = OFF", damaged_file)
     said("UPDATE lango_message SET session_key = x'ff00' WHERE session_key = 'telegram:2' AND seq < 3", damaged_file)

@@ -50,6 +50,7 @@ async def main(*words: str) -> None:
     }
     options = ClaudeAgentOptions(
         session_store=sessions,
+        session_store_flush="eager",
         env=environment,
         cwd=work,
         model="claude-sonnet-4-5",
@@ -58,8 +59,6 @@ async def main(*words: str) -> None:
         setting_sources=[],
         resume=resumed[0] if resumed else None,
     )
-    if "session_store_flush" in ClaudeAgentOptions.__dataclass_fields__:
-        options.session_store_flush = "eager"
     async with sessions:
         async for message in query(prompt=prompt, options=options):
             if isinstance(message, ResultMessage):

@@ -17,9 +17,6 @@ from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        "session_id" not in ClaudeAgentOptions.__dataclass_fields__, reason="this version chooses the session's id"
-    ),
     pytest.mark.one_database,
 ]
 

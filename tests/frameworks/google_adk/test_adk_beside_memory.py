@@ -1,7 +1,7 @@
 """Random calls: the service returns the same results as ADK's in-memory service.
 
-Ids with blanks, repeated events and events for a deleted session are left out: the in-memory service of 2.7.1
-does not handle them.
+Ids with blanks, repeated events and events for a deleted session are left out: the in-memory service of 2.10
+treats them differently.
 """
 
 import asyncio

@@ -472,7 +472,7 @@ async def test_model_is_restored_from_the_loaded_value(service: LangoSessionServ
     assert type(value).model_validate(read(event)) == value
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "state"])  # ADK 2.7.1 stores no model there
+@pytest.mark.parametrize("place", PLACES)
 async def test_loaded_values_equal_those_of_the_database_session_service(
     service: LangoSessionService, place: str, tmp_path: Path
 ) -> None:
