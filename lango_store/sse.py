@@ -57,9 +57,10 @@ _HEADERS: Final = [
 class EventStream:
     """An ASGI application that answers `GET /KEY/events` with the events of `AsyncConversation.tail`.
 
-    The id of an event is its `cursor`, the type is its class in lower case (`appended`, `changed`, `piece`, `ended`),
-    and the data is its other fields as JSON. A browser that reconnects sends the id of the last event, and gets the
-    events after it. With `?after=`, a new client can choose the `seq` or cursor to start after; the default is 0.
+    The id of an event is its `cursor`, the type is its field `event` (`appended`, `changed`, `piece`, `turn_began`,
+    `turn_ended`, `ended`), and the data is its other fields as JSON. A browser that reconnects sends the id of the last
+    event, and gets the events after it. With `?after=`, a new client can choose the `seq` or cursor to start after; the
+    default is 0.
 
     The status is 403 if the request may not read the session, 404 if there is no such session or path, 410 if the
     session has expired, 400 for an invalid key or cursor, 405 for other methods than GET, and 503 if the database is
