@@ -99,7 +99,7 @@ async def aisdk(
     writer = _Writer(turn_id, is_open=after is not None and after.endswith(_OPEN))
     start: int | str
     if after is None:
-        start = await threads.run(lambda: context.on_primary().read(running.start_of, conversation.key, turn_id))
+        start = await threads.run(lambda: context.on_primary().read_together(running.start_of, conversation.key, turn_id))
         yield _frame({"type": "start", "messageId": writer.id})
     else:
         start = after.removesuffix(_OPEN)
@@ -112,11 +112,11 @@ async def aisdk(
             if event is None:
                 yield ":\n\n"
             elif isinstance(event, TurnEnded) and event.turn_id == turn_id:
-                for suspension in await conversation.suspensions.list():
-                    for chunk in writer.approvals(suspension):
-                        yield _frame(chunk)
+                for chunk in await _approvals(conversation, turn_id):
+                    yield _frame(chunk)
                 usage = {"usage": event.turn.usage} if event.turn is not None else {}
-                yield _frame({"type": "finish", "finishReason": "stop", "messageMetadata": usage}, event.cursor)
+                # Without a position: a client that is cut here gets the end again.
+                yield _frame({"type": "finish", "finishReason": "stop", "messageMetadata": usage})
                 break
             else:
                 if isinstance(event, TurnBegan):
@@ -146,7 +146,6 @@ class _Writer:
         self.id = running.id_prefix(turn_id)
         self.is_open = is_open
         self.draft = ""
-        self.calls: dict[tuple[int, int], str] = {}
         self.parts = 0
 
     def chunks(self, event: Event) -> Iterator[tuple[str, Chunk]]:
@@ -161,7 +160,7 @@ class _Writer:
                     before = before._replace(seq=message.seq)
             case Piece() if event.turn_id in (None, self.turn_id):
                 for chunk in self._piece(event):
-                    yield cursor.text + _OPEN, chunk
+                    yield _position(cursor.text, chunk), chunk
             case Changed():
                 yield "", {"type": "data-changed", "data": {"kind": event.kind}, "transient": True}
 
@@ -193,11 +192,11 @@ class _Writer:
             for chunk in _results(message):
                 yield (before + _OPEN if self.is_open else end), chunk
         elif message.role.canonical is MessageRole.ASSISTANT and self._is_ours(message):
-            self.calls |= {(message.seq, n): call.id for n, call in enumerate(message.tool_calls)}
             for chunk in self._step(message):
-                yield before + _OPEN, chunk
-            self.is_open = False
-            yield end, {"type": "finish-step"}
+                yield _position(before, chunk), chunk
+            if not _is_empty(message):
+                self.is_open = False
+                yield end, {"type": "finish-step"}
 
     def _is_ours(self, message: Message) -> bool:
         match = _TURN_ID.match(message.id or "")
@@ -215,6 +214,8 @@ class _Writer:
             else:
                 yield {"type": "reset-step"}
             self.draft = ""
+        if _is_empty(message):
+            return
         yield from self._begin_step()
         for part in parts:
             self.parts += 1
@@ -230,13 +231,29 @@ class _Writer:
             if call.answered:
                 yield {"type": "tool-output-available", "toolCallId": call.id, "output": call.output}
 
-    def approvals(self, suspension: Suspension) -> Iterator[Chunk]:
-        """Yield the requests of a suspension without an answer for the calls of the turn."""
-        for place in suspension.calls:
-            if suspension.answered_at is None and place in self.calls:
-                reason = {"reason": suspension.reason} if suspension.reason else {}
-                call = self.calls[place]
-                yield {"type": "tool-approval-request", "approvalId": suspension.id, "toolCallId": call, **reason}
+
+def _position(before: str, chunk: Chunk) -> str:
+    # The reader of the protocol does not keep a step without parts, so the beginning of a step is sent again.
+    return "" if chunk["type"] == "start-step" else before + _OPEN
+
+
+def _is_empty(message: Message) -> bool:
+    return not (message.tool_calls or _parts(message))
+
+
+async def _approvals(conversation: AsyncConversation, turn_id: str) -> list[Chunk]:
+    """Return requests for the suspensions of a saved turn that have no answer."""
+    waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None]
+    turn = await conversation.turns.find(turn_id) if waiting else None
+    messages = {} if turn is None else {each.seq: each for each in turn.messages}
+    requests: list[Chunk] = []
+    for each in waiting:
+        reason = {"reason": each.reason} if each.reason else {}
+        for seq, position in each.calls:
+            if seq in messages:
+                call = messages[seq].tool_calls[position].id
+                requests.append({"type": "tool-approval-request", "approvalId": each.id, "toolCallId": call, **reason})
+    return requests
 
 
 def _parts(message: Message) -> list[Chunk]:
@@ -298,7 +315,7 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
             for result in _results(message):
                 if (part := calls.get(result["toolCallId"])) is not None:
                     _finish(part, result)
-        elif message.role.canonical is MessageRole.ASSISTANT:
+        elif message.role.canonical is MessageRole.ASSISTANT and not _is_empty(message):
             match = _TURN_ID.match(id)
             id = match[0] if match else id
             if id not in answers:

@@ -109,7 +109,7 @@ def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[
 
 
 def start_of(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> int:
-    """Return the seq before the first message of a saved turn or of a turn in progress."""
+    """Return the seq before the first message of a saved turn or of a turn in progress. Needs a snapshot."""
     last_seq = sessions.row_of(connection, now, key)["last_seq"]
     if turn := _find(connection, key, turn_id):
         return turn.first_seq - 1

@@ -14,8 +14,9 @@ const results = [];
 for (const parts of JSON.parse(readFileSync(0, "utf8"))) {
   let message;
   for (const text of parts) {
-    const stream = transport.read(text);
-    for await (const next of readUIMessageStream({ message, stream, terminateOnError: true })) message = next;
+    // The reader changes its message, so it gets a copy of the last message that it has yielded.
+    const options = { message: structuredClone(message), stream: transport.read(text), terminateOnError: true };
+    for await (const next of readUIMessageStream(options)) message = next;
   }
   results.push(message);
 }
