@@ -75,6 +75,7 @@ async def aisdk(
     turn_id: str,
     *,
     after: str | None = None,
+    continues: bool = False,
     retry: timedelta = timedelta(seconds=10),
     heartbeat: timedelta = timedelta(seconds=15),
 ) -> AsyncGenerator[str, None]:
@@ -84,6 +85,8 @@ async def aisdk(
         conversation: The conversation.
         turn_id: The id of a turn that has begun or was saved.
         after: The id of the last frame that the client has received. Defaults to None, the start of the message.
+        continues: True if the client continues its last message, as it does after it has sent an approval. Then the
+            message gets no new id. Defaults to False.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
             an error. Defaults to 10 seconds.
         heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
@@ -97,10 +100,13 @@ async def aisdk(
     """
     context, threads = conversation._twin._context, conversation._threads
     writer = _Writer(turn_id, is_open=after is not None and after.endswith(_OPEN))
+    writer.has_earlier_calls = continues or after is not None
     start: int | str
     if after is None:
-        start = await threads.run(lambda: context.on_primary().read_together(running.start_of, conversation.key, turn_id))
-        yield _frame({"type": "start", "messageId": writer.id})
+        start = await threads.run(
+            lambda: context.on_primary().read_together(running.start_of, conversation.key, turn_id)
+        )
+        yield _frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
     else:
         start = after.removesuffix(_OPEN)
         if writer.is_open:
@@ -139,7 +145,10 @@ def _frame(chunk: Chunk, position: str = "") -> str:
 
 
 class _Writer:
-    """Translates the events of a turn. `is_open` is True in a step, and `draft` is the text of its open text part."""
+    """Translates the events of a turn. `is_open` is True in a step, and `draft` is the text of its open text part.
+
+    The protocol's reader fails for the result of a call that its message does not have.
+    """
 
     def __init__(self, turn_id: str, *, is_open: bool) -> None:
         self.turn_id = turn_id
@@ -147,6 +156,8 @@ class _Writer:
         self.is_open = is_open
         self.draft = ""
         self.parts = 0
+        self.calls: set[str] = set()
+        self.has_earlier_calls = False
 
     def chunks(self, event: Event) -> Iterator[tuple[str, Chunk]]:
         """Yield the chunks of an event, each with the position after it."""
@@ -190,7 +201,8 @@ class _Writer:
     def _message(self, message: Message, before: str, end: str) -> Iterator[tuple[str, Chunk]]:
         if message.role.canonical is MessageRole.TOOL:
             for chunk in _results(message):
-                yield (before + _OPEN if self.is_open else end), chunk
+                if self.has_earlier_calls or chunk["toolCallId"] in self.calls:
+                    yield (before + _OPEN if self.is_open else end), chunk
         elif message.role.canonical is MessageRole.ASSISTANT and self._is_ours(message):
             for chunk in self._step(message):
                 yield _position(before, chunk), chunk
@@ -227,6 +239,7 @@ class _Writer:
             else:
                 yield part
         for call in message.tool_calls:
+            self.calls.add(call.id)
             yield _input(call)
             if call.answered:
                 yield {"type": "tool-output-available", "toolCallId": call.id, "output": call.output}

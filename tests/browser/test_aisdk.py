@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Coroutine
 from datetime import timedelta
@@ -12,24 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.paths import ROOT
 
 from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, LeaseLost, Message, Session, ToolCall
 from lango_store.ui import aisdk, aisdk_messages
 
 TURNS: Final = int(os.environ.get("LANGO_STORE_UI_TURNS", "300"))
-FRONT_END: Final = ROOT / "tests/browser/front_end"
 AT_ONCE: Final = timedelta(0)
-
-
-@pytest.fixture(scope="session")
-def front_end(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the folder with the packages of npm."""
-    folder = Path(os.environ.get("LANGO_STORE_TEST_NODE_MODULES", "") or tmp_path_factory.mktemp("front_end"))
-    shutil.copytree(FRONT_END, folder, dirs_exist_ok=True)
-    if not (folder / "node_modules/ai").exists():
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund"], cwd=folder, check=True, capture_output=True)
-    return folder
 
 
 class Reader:
