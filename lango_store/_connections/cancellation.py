@@ -1,4 +1,7 @@
-"""Stop a cancelled call before its first write; a call that has begun to write cannot be stopped."""
+"""Stop a cancelled call before its first write, or while it sleeps before a new try.
+
+A call that has begun to write cannot be stopped.
+"""
 
 import random
 import threading

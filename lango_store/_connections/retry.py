@@ -1,4 +1,4 @@
-"""Decides which calls are repeated after a transient error, how often and for how long."""
+"""Decide which calls are repeated after a transient error, how often and for how long."""
 
 import logging
 import random

@@ -1,4 +1,4 @@
-"""Checks an engine's database settings and schema once, before the first call of a store."""
+"""Check an engine's database settings and schema once, before the first call of a store."""
 
 import logging
 import threading

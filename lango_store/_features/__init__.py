@@ -1,4 +1,4 @@
-"""The features of sessions beyond their log, a room for each: its values, its SQL, and its group of methods.
+"""The features of sessions beyond their log: one module or package for each, with its SQL and its group of methods.
 
 A group is a small class with one subject, such as `conversation.drafts`. It holds the context and, for one session, the
 session's key.
@@ -21,5 +21,11 @@ __all__ = [
     "SessionPart",
     "StoreCalls",
     "StoreSuspensions",
+    "StoreTurns",
+    "Suspensions",
+    "Turns",
+    "Values",
+    "Versions",
+    "session_group",
+    "store_group",
 ]
-__all__ += ["StoreTurns", "Suspensions", "Turns", "Values", "Versions", "session_group", "store_group"]

@@ -89,7 +89,7 @@ def append_with_retry(
 ) -> R:
     """Append in a single write; if the database refuses an id, append in a transaction that looks for stored ids.
 
-    `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.appends`.
+    `write` and `write_new_ids` have the signatures of `append` and `append_new_ids` in `_operations.log.appends`.
     `new_if_missing`, if set, is created in place of a missing or expired session, unless `expected` requires an
     existing session: then `Conflict` is raised.
     """

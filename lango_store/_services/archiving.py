@@ -93,10 +93,10 @@ def _needs_migration(engine: sa.Engine, file: Path, *, create: bool) -> bool:
     if not create and not file.exists():
         raise InvalidFile(file, "does not exist: check the path of the archive")
     with translated_errors(engine), engine.connect() as connection, dialect_of(engine).snapshot(connection):
-        found = revision.found(connection)
-        if found is None and not (create and not sa.inspect(connection).get_table_names()):
+        stored = revision.found(connection)
+        if stored is None and not (create and not sa.inspect(connection).get_table_names()):
             raise InvalidFile(file, "is not a database of lango_store: give an archive, or the path of a new file")
-    return found is None or found < SCHEMA_REVISION
+    return stored is None or stored < SCHEMA_REVISION
 
 
 # Archive
@@ -170,11 +170,11 @@ def restore(context: Context, archive: str | Path, key: str, ttl: timedelta | No
             expiry = {"ttl_seconds": seconds, "expires_at": None if ttl is None else now + ttl}
             with cold.snapshot() as reading:
                 rows = levels.families(reading, _INCARNATIONS, [key]) if descendants else reading.execute(query).all()
-                found = {row.key: row.incarnation for row in rows}
-                if key not in found:
+                incarnations = {row.key: row.incarnation for row in rows}
+                if key not in incarnations:
                     name = quoted(key)
                     raise SessionNotFound(key, f"the archive {_identity(cold.engine)} has no session {name}")
-                for each, incarnation in found.items():
+                for each, incarnation in incarnations.items():
                     parts = _checked(transfer.whole_session(reading, each))
                     _insert(connection, parts, key=each, incarnation=incarnation, updated_at=now, **expiry)
             return messages.load(connection, now, key)

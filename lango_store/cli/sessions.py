@@ -261,10 +261,10 @@ def show(
                     usage: dict[str, Any] = {}
                     state: list[str] = []
                     if not expired and earlier is None:  # these reads raise SessionExpired
-                        talk = store.conversation(info.key)
-                        usage = readable(talk.total_usage) or {}
-                        turn = readable(talk.turns.in_progress)
-                        drafts, inbox = readable(talk.drafts.list), readable(talk.inbox.list)
+                        conversation = store.conversation(info.key)
+                        usage = readable(conversation.total_usage) or {}
+                        turn = readable(conversation.turns.in_progress)
+                        drafts, inbox = readable(conversation.drafts.list), readable(conversation.inbox.list)
                         state = describe_turn_state(turn, drafts or [], inbox or [])
                     number = info.message_count + info.record_count if earlier is None else len(earlier.messages)
                     omitted = max(number - last, 0) if last else 0

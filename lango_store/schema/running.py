@@ -35,10 +35,8 @@ It returns Alembic's steps.
 LOCK_TIMEOUT: Final = 5.0
 """The default number of seconds to wait for a table that is in use, on PostgreSQL."""
 
-_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = (
-    0.001,
-    2_147_483,
-)  # seconds: 0 would mean no timeout, and PostgreSQL counts milliseconds in 31 bits
+_SHORTEST_TIMEOUT: Final = 0.001  # seconds: 0 would mean no timeout
+_LONGEST_TIMEOUT: Final = 2_147_483  # seconds: PostgreSQL counts milliseconds in 31 bits
 
 
 @contextmanager

@@ -207,8 +207,8 @@ def media_of(block: dict[str, Any]) -> Media | None:
         return _from_url(image.get("url") if isinstance(image, dict) else image, "image/")
     file = block.get("file") if kind == "file" else block if kind == "input_file" else None
     if isinstance(file, dict):
-        found = _from_url(file.get("file_data") or file.get("file_url"), "application/pdf")
-        return replace(found, name=file.get("filename"))
+        media = _from_url(file.get("file_data") or file.get("file_url"), "application/pdf")
+        return replace(media, name=file.get("filename"))
     return None
 
 
@@ -266,7 +266,7 @@ _WRITERS: Final[dict[str, Callable[[Media], dict[str, Any] | None]]] = {
 
 def calls_in(content: list[Any], calls: Sequence[ToolCall]) -> tuple[list[Any], list[ToolCall]]:
     """Take the calls out of a content of Anthropic or Gemini; those that `calls` has too are not returned."""
-    rest, found = [], []
+    rest, taken = [], []
     for block in content:
         asked = block.get("function_call") or block.get("functionCall")
         if block.get("type") == "tool_use":
@@ -282,27 +282,27 @@ def calls_in(content: list[Any], calls: Sequence[ToolCall]) -> tuple[list[Any], 
             rest.append(block)
             continue
         if not any(each.id == call.id and (call.id or each.name == call.name) for each in calls):
-            found.append(call)
-    return rest, found
+            taken.append(call)
+    return rest, taken
 
 
 def results_in(content: list[Any]) -> tuple[list[Any], list[Message]]:
     """Take the results of tools out of a content of Anthropic or Gemini."""
-    rest, found = [], []
+    rest, results = [], []
     for block in content:
-        given = block.get("function_response") or block.get("functionResponse")
+        response = block.get("function_response") or block.get("functionResponse")
         if block.get("type") == "tool_result":
             extra = {"failed": True} if block.get("is_error") else {}
             id = block.get("tool_use_id")
-            found.append(
+            results.append(
                 Message.tool(block.get("content"), tool_call_id=id if isinstance(id, str) else None, extra=extra)
             )
-        elif isinstance(given, dict):
-            id, name = _name(given.get("id")), _name(given.get("name"))
-            found.append(Message.tool(given.get("response"), tool_call_id=id, name=name))
+        elif isinstance(response, dict):
+            id, name = _name(response.get("id")), _name(response.get("name"))
+            results.append(Message.tool(response.get("response"), tool_call_id=id, name=name))
         else:
             rest.append(block)
-    return rest, found
+    return rest, results
 
 
 def _name(value: Any) -> str | None:

@@ -135,14 +135,14 @@ class Repairer:
         paired = self.paired(filter(self._is_sendable, self.simple(messages)))
         prompt = list(self._with_notes(paired)) if self._close else paired
         if all(message.role in INSTRUCTIONS for message in prompt):
-            talk = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
-            if talk:
-                self.note(talk[-1], "first message", "no other message can be sent, so a user message says so")
+            others = [message for message in messages if message.role not in INSTRUCTIONS | {MessageRole.RECORD}]
+            if others:
+                self.note(others[-1], "first message", "no other message can be sent, so a user message says so")
                 prompt.append(Message.user(_EMPTY))
         return prompt
 
     def paired(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages with each result behind its call; calls without a result get one if `close` is set."""
+        """Return the messages with each result after its call; calls without a result get one if `close` is set."""
         prompt: list[Message] = []
         for entry in self._exchanges(messages):
             prompt += self._flat(entry) if isinstance(entry, _Exchange) else [entry]
@@ -219,13 +219,13 @@ class Repairer:
                 continue
             if message.seq in self._recorded:
                 seq, index = self._recorded[message.seq]
-                found = (by_seq[seq], index) if seq in by_seq and index < len(by_seq[seq].results) else None
-            elif (found := _call_of(message, asker, open_calls)) is not None:
-                open_calls[found[0].message.tool_calls[found[1]].id].remove(found)
-            if found is None:
+                target = (by_seq[seq], index) if seq in by_seq and index < len(by_seq[seq].results) else None
+            elif (target := _call_of(message, asker, open_calls)) is not None:
+                open_calls[target[0].message.tool_calls[target[1]].id].remove(target)
+            if target is None:
                 self._leave_out(message, asker)
                 continue
-            exchange, index = found
+            exchange, index = target
             if exchange.results[index] is not None:
                 self._leave_out(message, exchange)
                 continue
@@ -319,12 +319,12 @@ def _is_object(arguments: Any) -> bool:
 
 def _call_of(result: Message, asker: _Exchange | None, open_calls: Mapping[str, Sequence[_Call]]) -> _Call | None:
     """Find the open call of a result: by its id in the last message that has it, otherwise by name and order."""
-    found = open_calls.get(result.tool_call_id, ()) if result.tool_call_id else ()
-    if not found and asker is not None:
+    calls = open_calls.get(result.tool_call_id, ()) if result.tool_call_id else ()
+    if not calls and asker is not None:
         ids = {""} if result.tool_call_id else {call.id for call in asker.message.tool_calls}
-        found = sorted((each for id in ids for each in open_calls.get(id, ()) if each[0] is asker), key=itemgetter(1))
-    found = [each for each in found if each[0].message.tool_calls[each[1]].name == result.name] or found
-    return next(each for each in found if each[0] is found[-1][0]) if found else None
+        calls = sorted((each for id in ids for each in open_calls.get(id, ()) if each[0] is asker), key=itemgetter(1))
+    calls = [each for each in calls if each[0].message.tool_calls[each[1]].name == result.name] or calls
+    return next(each for each in calls if each[0] is calls[-1][0]) if calls else None
 
 
 def _under(call: ToolCall, result: Message) -> Message:

@@ -293,6 +293,7 @@ def test_failed_turn_is_tried_again_after_growing_pauses_and_then_given_up(eithe
         assert len(tried) == attempt
         clock.move(seconds=1)
     work(either_store, handle, attempts=4)
+    assert [each.given_up for each in either_store.owed().items] == [True]
     clock.move(days=10_000)
     work(either_store, handle, attempts=4)
     assert tried == [tried[0]] * 4
@@ -358,6 +359,17 @@ def test_failure_of_one_turn_does_not_stop_the_others(either_store: Store) -> No
         put(either_store, key)
     assert work(either_store, lambda own, turn: (fail if own.key == "bad" else answer)(own, turn)) == 1
     assert [each.key for each in either_store.owed().items] == ["bad"]
+
+
+def test_work_leaves_turns_that_were_given_up_and_ends(either_store: Store, clock: Clock) -> None:
+    for key in ("a", "b"):
+        put(either_store, key)
+    work(either_store, fail, attempts=1)
+    put(either_store, "c")
+    clock.move(days=10_000)
+    assert work(either_store, answer, attempts=5) == 1
+    assert work(either_store, answer, attempts=5) == 0
+    assert [(each.key, each.given_up) for each in either_store.owed().items] == [("a", True), ("b", True)]
 
 
 def test_work_in_a_transaction_is_refused(store: Store) -> None:

@@ -16,7 +16,7 @@ from lango_store._operations.maintenance.transfer import Row
 from lango_store._rows.encoding import NO_CONTENT, decode_json, decode_time, encode_content
 
 _PLACES = {"seq": MESSAGE, "turn_no": TURN, "scope": SHARED_VALUE, "value": VALUE, "piece": DRAFT, "n": INBOX}
-_TIMES = ("created_at", "updated_at", "expires_at", "written_at")
+_TIMES = ("created_at", "updated_at", "expires_at", "owed_at", "written_at")
 
 TIME = "2026-11-21T12:00:00.123456+00:00"
 
@@ -148,6 +148,10 @@ def fill(store: Store) -> None:
             summary_turn=7,
             summarized_upto=3,
             last_consolidated=2,
+            owed_at="9999-12-31T23:59:59.999999+00:00",  # given up
+            waiting=9,
+            attempts=5,
+            last_error=texts,
         ),
         TurnRowFactory(
             session_key=full,

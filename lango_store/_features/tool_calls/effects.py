@@ -107,7 +107,7 @@ def finish(
 
 
 def may_lack_result(effect: Effect) -> bool:
-    """True if a call has no result, or its result was stored in a transaction of the caller, which has ended.
+    """Return True if a call has no result, or its result was stored in a transaction of the caller, which has ended.
 
     While that transaction is open, it holds locks for which a write would wait.
     """

@@ -202,8 +202,8 @@ class Suspensions(SessionPart):
             SuspensionNotFound: The session has no such suspension; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
-        given = str(encode_id(id)), encode_json(answer, "answer")
-        return self._context.transact_once(suspensions.answer, self.key, *given)
+        args = str(encode_id(id)), encode_json(answer, "answer")
+        return self._context.transact_once(suspensions.answer, self.key, *args)
 
     def delete(self, id: str) -> bool:
         """Delete a suspension of the session, with its state, reason and answer. Its token then answers nothing.
@@ -243,8 +243,8 @@ class StoreSuspensions(StorePart):
             SuspensionNotFound: No suspension of a live session has this token; nothing was written.
             InvalidValue: The answer cannot be stored losslessly; nothing was written.
         """
-        given = (*suspensions.parse(token), encode_json(answer, "answer"))
-        return self._context.transact_once(suspensions.answer, *given)
+        args = (*suspensions.parse(token), encode_json(answer, "answer"))
+        return self._context.transact_once(suspensions.answer, *args)
 
     def list(
         self,

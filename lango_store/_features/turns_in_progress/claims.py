@@ -77,13 +77,13 @@ def claim(
     now: datetime,
     chosen: Chosen,
     limit: int,
-    most: int,
+    max_attempts: int,
     open_turn: Callable[[str, str | None], RunningTurn],
 ) -> list[RunningTurn]:
     """Take the leases of owed turns, the longest due first.
 
-    A turn that has already been tried `most` times is given up instead. Sessions that another worker is claiming are
-    skipped.
+    A turn that has already been tried `max_attempts` times is given up instead. Sessions that another worker is
+    claiming are skipped.
     """
     dialect = dialect_of(connection)
     claimed: list[RunningTurn] = []
@@ -94,8 +94,8 @@ def claim(
             turn.attempt = (attempts or 0) + 1
             if not leases.claim(connection, now, key, turn.id, turn.lease):
                 continue
-            if turn.attempt > most:
-                leases.postpone(connection, now, key, turn.lease.token, Retry(most, None))
+            if turn.attempt > max_attempts:
+                leases.postpone(connection, now, key, turn.lease.token, Retry(max_attempts, None))
             else:
                 claimed.append(turn)
     return claimed
@@ -153,7 +153,7 @@ _retry: Final = Statement(
 
 
 def retry(connection: AnyConnection, now: Moment, key: str) -> bool:
-    """Make the owed turn of a live session due now, with all attempts; return False if the session owes none."""
+    """Make the owed turn of a live session due now, with all attempts; return False if none is owed."""
     if _retry.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)}):
         return True
     sessions.row_of(connection, now, key)

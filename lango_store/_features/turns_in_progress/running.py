@@ -273,7 +273,7 @@ def abandon(
 ) -> None:
     """If an attempt still has the lease, release the lease and store the rest of the attempt's draft.
 
-    With `retry`, the session owes another attempt of the turn.
+    With `retry`, the session is owed another attempt of the turn.
     """
     if retry is None:
         has_lease = leases.release(connection, key, token)

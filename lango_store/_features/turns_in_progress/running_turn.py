@@ -337,8 +337,8 @@ class RunningTurn:
             return
         try:
             if effects.may_lack_result(effect) and (effect.output is not UNSET or effect.failed is not None):
-                given = (effect.output, effect.failed)
-                effects.finish(self._context, effect, *given, id=next(self._ids), lease=self.lease)
+                output, failed = effect.output, effect.failed
+                effects.finish(self._context, effect, output, failed, id=next(self._ids), lease=self.lease)
                 self._add_result(effect)
         finally:
             effects.leave(self._context, effect)

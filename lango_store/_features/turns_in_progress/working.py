@@ -139,8 +139,8 @@ class Worker:
         self.wake()
 
     def _failed(self, turn: RunningTurn, error: BaseException) -> Retry:
-        name = quoted(turn.id), turn.attempt, quoted(turn.key)
-        logger.warning("turn %s, attempt %d, of session %s has failed", *name, exc_info=error)
+        attempt = quoted(turn.id), turn.attempt, quoted(turn.key)
+        logger.warning("turn %s, attempt %d, of session %s has failed", *attempt, exc_info=error)
         pause = min(self._backoff * _GROWTH ** (turn.attempt - 1), timedelta(days=1))
         return Retry(turn.attempt, None if turn.attempt >= self._attempts else pause, type(error).__name__)
 

@@ -1,4 +1,4 @@
-"""The history of a session: its changes, its earlier logs, and changes that are taken back."""
+"""Changes of a session's log: list them, read earlier logs, and take changes back."""
 
 from __future__ import annotations
 

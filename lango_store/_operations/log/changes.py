@@ -183,26 +183,26 @@ class LogChange:
         until, encoded = kept_copies.keep_until(self.connection, self.now), dialect_of(self.connection).time
         bound = vars(self) | {"now": encoded(self.now), "undo_until": encoded(until)}
         bound |= {"noted": int(self.moves_consolidated)} if until is not None else {"noted": 0, "added_upto": None}
-        _explain.run_many(self.connection, [bound])
-        for statement in _delete_unasked if self._removes_messages else ():
+        _insert_change.run_many(self.connection, [bound])
+        for statement in _delete_orphans if self._removes_messages else ():
             statement.run_many(self.connection, [bound])
         payloads.release(self.connection, self.key)
-        if not _decrease[self._changes_turns].run(self.connection, bound):
+        if not _correct_counters[self._changes_turns].run(self.connection, bound):
             raise sessions.not_permitted(self.key)
 
 
-_EXPLAINED: Final[dict[str, sa.ColumnElement[Any]]] = {
+_INSERTED: Final[dict[str, sa.ColumnElement[Any]]] = {
     "session_key": KEY,
     "changed_at": NOW,
     "consolidated": sa.case((number("noted") == _ONE, SESSION.c.last_consolidated)),
     **{name: column(CHANGE.c[name]) for name in ("seq", "kind", "after_seq", "undo_until", "added_upto")},
 }
-_explain: Final = Statement(
-    sa.insert(CHANGE).from_select([*_EXPLAINED], sa.select(*_EXPLAINED.values()).where(of_session(SESSION)))
+_insert_change: Final = Statement(
+    sa.insert(CHANGE).from_select([*_INSERTED], sa.select(*_INSERTED.values()).where(of_session(SESSION)))
 )
 
 
-def _decreasing(with_turns: bool) -> sa.Update:
+def _build_correction(with_turns: bool) -> sa.Update:
     remaining = SESSION.c.message_count - number("messages")
     decreased = SESSION.c.last_consolidated - number("unconsolidated")
     consolidated = sa.func.coalesce(number("consolidated"), decreased)
@@ -228,7 +228,7 @@ def _decreasing(with_turns: bool) -> sa.Update:
     return sa.update(SESSION).where(of_session(SESSION)).values(values).returning(SESSION.c.last_seq)
 
 
-_decrease: Final = {each: Statement(_decreasing(each)) for each in (False, True)}
+_correct_counters: Final = {each: Statement(_build_correction(each)) for each in (False, True)}
 
 
 _note_added: Final = Statement(
@@ -242,7 +242,7 @@ def note_added(connection: sa.Connection, key: str, seq: int, upto: int) -> None
         _note_added.run_many(connection, [{"key": key, "seq": seq, "upto": upto}])
 
 
-_delete_unasked: Final = [
+_delete_orphans: Final = [
     Statement(
         sa.delete(rows).where(
             of_session(rows),

@@ -104,7 +104,7 @@ def take(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: 
 
 
 def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease) -> bool:
-    """Take the lease of a live session for the turn that it owes, and count the attempt; False if it owes none."""
+    """Take the lease of a live session for the turn that it is owed, and count the attempt; False if none is owed."""
     return _run(_claim, connection, now, key, lease, turn_id=turn_id)
 
 

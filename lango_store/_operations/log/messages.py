@@ -36,7 +36,7 @@ ALL: Final = 2**62
 """A limit above any number of messages, to which the length of a summary can be added without overflow."""
 
 
-def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
+def _build_range(_: Dialect, *, backwards: bool) -> sa.Executable:
     # The same statement checks that the session is live, so that no message of an expired session is returned.
     live = sa.exists().where(LIVE_SESSION)
     order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
@@ -53,8 +53,8 @@ def _read(_: Dialect, *, backwards: bool) -> sa.Executable:
     )
 
 
-_forwards = Statement(lambda d: _read(d, backwards=False))
-_backwards = Statement(lambda d: _read(d, backwards=True))
+_forwards = Statement(lambda d: _build_range(d, backwards=False))
+_backwards = Statement(lambda d: _build_range(d, backwards=True))
 
 
 def _in_window(records: bool) -> sa.ColumnElement[bool]:
@@ -364,10 +364,10 @@ def read_last_of_prompt(
 def _build_instructions(_: Dialect) -> sa.Executable:
     of_window = (of_session(MESSAGE), MESSAGE.c.seq >= number("first"), ~IS_RECORD)
     roles = (sa.literal_column(f"'{role.value}'", sa.Text()) for role in sorted(INSTRUCTIONS))
-    talk = (
+    others = (
         sa.select(MESSAGE.c.seq).where(*of_window, *(MESSAGE.c.role != role for role in roles)).order_by(MESSAGE.c.seq)
     )
-    end = sa.func.coalesce(talk.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
+    end = sa.func.coalesce(others.limit(1).scalar_subquery(), sa.literal_column(str(ALL), sa.BigInteger()))
     return sa.select(*MESSAGE_COLUMNS).where(*of_window, MESSAGE.c.seq < end).order_by(MESSAGE.c.seq)
 
 

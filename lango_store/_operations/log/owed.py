@@ -1,4 +1,4 @@
-"""What a session owes: the columns `owed_at`, `waiting` and `attempts` of its row, which workers look at.
+"""Owed turns: the columns `owed_at`, `waiting` and `attempts` of a session's row, by which workers find them.
 
 A session is owed a turn while `owed_at` is set: from the beginning of a turn to its end, and while a message or an
 answer waits for a turn. Each statement that changes this computes the new values from the locked row alone, so that a

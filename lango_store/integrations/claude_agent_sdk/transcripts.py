@@ -66,8 +66,8 @@ def begins(entries: Sequence[Any]) -> bool:
 
 def roots(entries: Sequence[Any]) -> list[str]:
     """Return the ids of the entries that follow no other entry. A fork that the CLI makes has copies of them."""
-    found = [entry.get("uuid") for entry in entries if isinstance(entry, dict) and entry.get("parentUuid", "") is None]
-    return [id for id in found if isinstance(id, str)]
+    ids = [entry.get("uuid") for entry in entries if isinstance(entry, dict) and entry.get("parentUuid", "") is None]
+    return [id for id in ids if isinstance(id, str)]
 
 
 def append(

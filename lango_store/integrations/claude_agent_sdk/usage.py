@@ -92,7 +92,7 @@ NO_RESPONSE: Final = Last(None, Counter())
 
 def responses_of(entries: Sequence[Any], last: Last) -> tuple[list[Response], Last]:
     """Return the responses in a batch, and the last of them. `last` is the last response of the earlier batches."""
-    found: dict[str | int, Response] = {}
+    responses: dict[str | int, Response] = {}
     for position, entry in enumerate(entries):
         message = entry.get("message") if isinstance(entry, dict) and entry.get("type") == "assistant" else None
         if not isinstance(message, dict) or not isinstance(usage := message.get("usage"), dict):
@@ -102,14 +102,14 @@ def responses_of(entries: Sequence[Any], last: Last) -> tuple[list[Response], La
         block = entry.get("apiBlockIndex")  # only some versions of the SDK write this field
         is_same = id is not None and id == last.id
         continues = block != 0 if type(block) is int else is_same
-        if name in found:
-            found[name] = found[name]._replace(usage=usage)
+        if name in responses:
+            responses[name] = responses[name]._replace(usage=usage)
         elif is_same or not continues:
             before = last.counts if continues else Counter()
             is_copy = isinstance(entry.get("forkedFrom"), dict)
-            found[name] = Response(position, entry.get("uuid"), usage, message.get("model"), before, is_copy)
+            responses[name] = Response(position, entry.get("uuid"), usage, message.get("model"), before, is_copy)
         last = Last(id, counts_of(usage) | (last.counts if is_same else Counter()))
-    return list(found.values()), last
+    return list(responses.values()), last
 
 
 def by_model(usages: Iterable[tuple[Any, Mapping[str, Any]]]) -> ByModel:
