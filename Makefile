@@ -41,6 +41,7 @@ long: export LANGO_STORE_TURN_ROUNDS = 200
 long: export LANGO_STORE_WORK_SECONDS = 600
 long: export LANGO_STORE_TAIL_READERS = 1000
 long: export LANGO_STORE_TAIL_WRITES = 300
+long: export LANGO_STORE_UI_TURNS = 1000
 long: export LANGO_STORE_DAMAGE_ROUNDS = 300
 long: export LANGO_STORE_DAMAGED_LOGS = 10000
 long: export LANGO_STORE_FAILOVER_ROUNDS = 10
@@ -48,6 +49,7 @@ long: export LANGO_STORE_REPLICA_PAIRS = 10000
 long: export LANGO_STORE_FUZZ_SECONDS = 600
 long: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --timeout 7200
+	$(MAKE) browser
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -73,7 +75,7 @@ frameworks: $(FRAMEWORKS)/.frameworks
 frameworks-lowest:
 	$(MAKE) frameworks FRAMEWORKS=.venv-frameworks-lowest CONSTRAINTS='--constraint .ci/frameworks-lowest.txt'
 
-# Needs Chromium.
+# Needs Chromium, Node and npm.
 browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
 

@@ -21,7 +21,7 @@ from lango_store._features.turns_in_progress.claims import WorkFilters
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session.lists import Filters
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece
+from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
     UNSET,
     BegunCall,
@@ -126,7 +126,7 @@ __all__ += ["UNSET", "Appended", "BegunCall", "Change", "Changed", "Compaction",
 __all__ += ["Event", "ExpiryReport", "Finding", "Message", "MessageRole", "OpenTurn", "OwedPage", "OwedTurn", "Page"]
 __all__ += ["Payload", "Piece"]
 __all__ += ["SearchHit", "SearchPage", "Session", "SessionChanges", "SessionFields", "SessionInfo", "Stats"]
-__all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "Undone", "Unset", "UsageRow"]
+__all__ += ["Suspension", "SuspensionPage", "ToolCall", "Turn", "TurnBegan", "TurnEnded", "Undone", "Unset", "UsageRow"]
 __all__ += ["AlreadyAnswered", "CallFinished", "CallInProgress", "CallNotFound", "CallUnknown", "Conflict"]
 __all__ += ["DamagedDatabase", "DamagedMessage", "DatabaseBusy", "DatabaseError", "DatabaseUnavailable"]
 __all__ += ["DraftNotFound", "InProgress", "InstallationIncomplete", "InvalidCursor", "InvalidCut", "InvalidFile"]

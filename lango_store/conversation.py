@@ -348,8 +348,9 @@ class Conversation(_features.SessionPart):
             follow: Wait for more events (default). If False, end after the stored ones.
 
         Yields:
-            `Appended`, `Changed`, `Piece` and, if the session is deleted, replaced or expires, `Ended`. Do not change
-            the events: other calls of `tail` in this process may yield the same objects.
+            `Appended`, `Changed`, `Piece`, `TurnBegan`, `TurnEnded` and, if the session is deleted, replaced or
+            expires, `Ended`. Do not change the events: other calls of `tail` in this process may yield the same
+            objects.
 
         Raises:
             InvalidCursor: `after` is text, but not a cursor.

@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Literal
 
-from lango_store._values.model import ChangeKind, Message
+from lango_store._values.model import ChangeKind, Message, Turn
 from lango_store._values.value import Value
 
 
@@ -71,6 +71,37 @@ class Piece(_Event):
     text: str
 
 
+class TurnBegan(_Event):
+    """An attempt of a turn has the lease of the session: the turn is in progress.
+
+    A turn that began and ended between two reads has no such event. An attempt that continues after its lease ended has
+    another one.
+
+    Attributes:
+        turn_id: The id of the turn.
+    """
+
+    event: Literal["turn_began"] = "turn_began"
+    turn_id: str
+
+
+class TurnEnded(_Event):
+    """A turn was saved, or the turn of the last `TurnBegan` has ended without being saved.
+
+    Attributes:
+        outcome: "saved"; "given_up" if the lease was released, because the block raised an exception or
+            `Conversation.turns.release` was called; or "lease_lost" if the time of the lease has passed, for example
+            because the process was killed, or if another turn or attempt has the lease now.
+        turn_id: The id of a saved turn, which may be None; None for other outcomes.
+        turn: The saved turn with its usage, without its messages; None for other outcomes.
+    """
+
+    event: Literal["turn_ended"] = "turn_ended"
+    outcome: Literal["saved", "given_up", "lease_lost"]
+    turn_id: str | None = None
+    turn: Turn | None = None
+
+
 class Ended(_Event):
     """The last event: the followed session was deleted, has expired, or was replaced.
 
@@ -82,5 +113,5 @@ class Ended(_Event):
     reason: Literal["deleted", "expired", "replaced"]
 
 
-Event = Appended | Changed | Piece | Ended
+Event = Appended | Changed | Piece | TurnBegan | TurnEnded | Ended
 """An event that `tail` yields. Type checkers know its class from its field `event`."""

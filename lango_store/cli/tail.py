@@ -1,12 +1,13 @@
 """`lango-store tail`: print the last messages of a session, and follow it."""
 
+import json
 import sys
 from contextlib import suppress
 from typing import Annotated, Final
 
 from rich.text import Text
 
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece
+from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store.cli import streams
 from lango_store.cli.options import JsonOption, Key, UrlOption, flag, open_store, option
 from lango_store.cli.output import console, print_json, printable, say
@@ -32,7 +33,8 @@ def tail(
     Answers appear while a turn streams them. Messages that were
     edited before are printed with their new content. Each cut, edit,
     compaction or undo is a line with its own seq, its kind, and the seq
-    that it refers to.
+    that it refers to. Lines also show when turns begin and end, with the
+    usage of saved turns.
 
     With --json, each event is one line, with its kind and its cursor.
     """
@@ -58,8 +60,17 @@ def _show(key: str, event: Event) -> None:
             for message in event.messages:
                 console().print(render_message(message))
         case Changed():
-            console().print(Text(printable(f"{event.seq} {event.kind} {event.after_seq}"), style="dim"))
+            _print_line(f"{event.seq} {event.kind} {event.after_seq}")
         case Piece():
             print(printable(event.text), end="")
+        case TurnBegan():
+            _print_line(f"turn {quoted(event.turn_id)} began")
+        case TurnEnded():
+            usage = "" if event.turn is None else f" {event.turn.turn_no}: {json.dumps(event.turn.usage)}"
+            _print_line(f"turn {event.outcome}{usage}")
         case Ended():
             say(f"session {quoted(key)} {'has' if event.reason == 'expired' else 'was'} {event.reason}")
+
+
+def _print_line(text: str) -> None:
+    console().print(Text(printable(text), style="dim"))

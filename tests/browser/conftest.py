@@ -1,13 +1,16 @@
 """Fixtures for tests in headless Chromium. `make browser` runs them."""
 
 import html
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.chromium import OPTIONS, program
+from support.paths import ROOT
 
 RunScript = Callable[..., str]
 _OPTIONS = (
@@ -49,3 +52,13 @@ def run_script(tmp_path: Path) -> RunScript:
         return open_page(page.as_uri(), tmp_path / "profile", dark=dark)
 
     return run_script
+
+
+@pytest.fixture(scope="session")
+def front_end(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the folder with the packages of npm."""
+    folder = Path(os.environ.get("LANGO_STORE_TEST_NODE_MODULES", "") or tmp_path_factory.mktemp("front_end"))
+    shutil.copytree(ROOT / "tests/browser/front_end", folder, dirs_exist_ok=True)
+    if not (folder / "node_modules/ai").exists():
+        subprocess.run(["npm", "install", "--no-audit", "--no-fund"], cwd=folder, check=True, capture_output=True)
+    return folder

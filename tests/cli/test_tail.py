@@ -75,9 +75,12 @@ def test_followed_session_is_printed_while_it_is_being_written(url: str) -> None
             with conversation.turn("t", flush=timedelta(0)) as turn:
                 turn.write("It is ")
                 turn.write("sunny.\n")
+                assert next(output) == "turn 't' began\n"
                 assert next(output) == "It is sunny.\n"
                 turn.append(Message.assistant("It is sunny."))
+                turn.usage = {"output_tokens": 4}
             read_until("assistant", output)
+            read_until('turn saved 1: {"output_tokens": 4}', output)
             conversation.append_message(message("second"))
             read_until("second", output)
             store.delete("k")

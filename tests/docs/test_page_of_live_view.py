@@ -28,13 +28,14 @@ def client(make_database: MakeDatabase, model: StreamingModel, tmp_path: Path) -
 
 
 def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
-    """Yield the id, the type and the data of each event of a stream."""
+    """Yield the id, the type and the data of each event of a stream, without beginnings and ends of turns."""
     fields: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(": ")
         fields[name] = value
         if line == "" and "data" in fields:
-            yield fields["id"], fields["event"], json.loads(fields["data"])
+            if not fields["event"].startswith("turn_"):
+                yield fields["id"], fields["event"], json.loads(fields["data"])
             fields = {}
 
 

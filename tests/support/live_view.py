@@ -1,4 +1,4 @@
-"""The program on the page about live views, as a service with the model of a test."""
+"""The programs on the pages about live views and front ends, as services with the model of a test."""
 
 import os
 import re
@@ -13,17 +13,18 @@ from support.pages import blocks
 from support.paths import ROOT
 from support.streaming_model import StreamingModel
 
-PROGRAM: Final = next(block for block in blocks("docs/howto/live-view.md", "python") if block.startswith("# live.py\n"))
+PROGRAMS: Final = {"live": "docs/howto/live-view.md", "front": "docs/howto/front-ends.md"}
 
 
 @contextmanager
-def live_view(url: str, model: StreamingModel, folder: Path) -> Iterator[str]:
-    """Start the program, and yield its address."""
+def live_view(url: str, model: StreamingModel, folder: Path, name: str = "live") -> Iterator[str]:
+    """Start a program, and yield its address."""
+    program = next(block for block in blocks(PROGRAMS[name], "python") if block.startswith(f"# {name}.py\n"))
     client = model.client.replace("yield json.loads(line), {}", "yield json.loads(line)")
     client = client.replace('yield "", {"calls": 1}', "pass")
-    (folder / "live.py").write_text(f"{PROGRAM}\nimport json\n{client}")
+    (folder / f"{name}.py").write_text(f"{program}\nimport json\n{client}")
     environment = os.environ | {"LANGO_STORE_URL": url, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "uvicorn", "live:app", "--port", "0", "--timeout-graceful-shutdown", "1"]
+    command = [sys.executable, "-m", "uvicorn", f"{name}:app", "--port", "0", "--timeout-graceful-shutdown", "1"]
     with subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:

@@ -70,12 +70,17 @@ def test_stream_sends_pieces_of_a_draft_and_the_end_of_the_draft(served: Callabl
         events = request.events()
         async with conversation.turn("t", flush=timedelta(0)) as turn:
             await turn.write("It is ")
+            assert (await anext(events))[1:] == ("turn_began", {"turn_id": "t"})
             assert (await anext(events))[1:] == ("piece", {"turn_id": "t", "n": 0, "text": "It is "})
             await turn.write("sunny.")
             assert (await anext(events))[2] == {"turn_id": "t", "n": 6, "text": "sunny."}
             await turn.append(Message.assistant(turn.draft_text))
-        assert (await anext(events))[1] == "appended"
-        assert (await anext(events))[2] == {"turn_id": None, "n": 0, "text": ""}
+            assert (await anext(events))[1] == "appended"
+            assert (await anext(events))[2] == {"turn_id": None, "n": 0, "text": ""}
+            turn.usage = {"output_tokens": 4}
+        _, kind, data = await anext(events)
+        assert (kind, data["outcome"], data["turn_id"]) == ("turn_ended", "saved", "t")
+        assert data["turn"]["usage"] == {"output_tokens": 4}
         await request.disconnect()
 
     served(work)

@@ -20,6 +20,8 @@ from lango_store import (
     SessionExpired,
     SessionNotFound,
     Store,
+    TurnBegan,
+    TurnEnded,
 )
 from lango_store.testing import Clock
 
@@ -204,9 +206,10 @@ def test_events_are_equal_after_a_round_trip_through_json(url: str) -> None:
     with Store(url) as store:
         conversation = store.open("k", messages=[message("lone \ud83d"), message("b")])
         conversation.pop_message()
+        conversation.save_turn([message()], usage={"output_tokens": 4})
         conversation.turn("t").begin().write("half \ud83d")
         events = stored(store)
-    assert [type(event) for event in events] == [Appended, Changed, Piece]
+    assert [type(event) for event in events] == [Appended, Changed, Appended, TurnEnded, TurnBegan, Piece]
     for event in events:
         assert type(event).model_validate_json(event.model_dump_json()) == event
         assert "\n" not in event.data
@@ -220,6 +223,10 @@ def described(event: Event) -> str:
         return f"{event.kind} after {event.after_seq}"
     if event.event == "piece":
         return event.text
+    if event.event == "turn_began":
+        return event.turn_id
+    if event.event == "turn_ended":
+        return event.outcome
     if event.event == "ended":
         return event.reason
     assert_never(event)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.following import Follower, follower, until_waiting
 from support.polling import until
 
-from lango_store import Appended, Conversation, Event, Message, Piece, RunningTurn, Store
+from lango_store import Appended, Conversation, Event, Message, Piece, RunningTurn, Store, TurnBegan, TurnEnded
 
 AT_ONCE = timedelta(0)
 
@@ -39,7 +39,9 @@ def text_of(events: Iterable[Event]) -> str:
 
 
 def stored(store: Store, after: int | str = 0) -> list[Event]:
-    return list(store.conversation("k").tail(after=after, follow=False))
+    """Return the events after a position, without beginnings and ends of turns."""
+    events = store.conversation("k").tail(after=after, follow=False)
+    return [event for event in events if not isinstance(event, TurnBegan | TurnEnded)]
 
 
 @pytest.fixture

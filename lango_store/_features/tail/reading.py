@@ -1,11 +1,14 @@
-"""The events of a session after a cursor: messages, changes, and the draft of the turn in progress.
+"""The events of a session after a cursor: messages, changes, turns, and the draft of the turn in progress.
 
 A cursor includes the incarnation of its session, and the length and the checksum of the draft that the reader has.
 The checksum shows whether the stored draft continues that draft: a retry or another attempt can store other pieces.
+It also includes the number of the last turn that the reader knows, and the attempt whose turn the reader has seen
+begin. So the end of that turn follows from the session's row and the turns saved since then.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import zlib
@@ -18,29 +21,47 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._features.turns_in_progress import drafts
-from lango_store._operations.binds import BEFORE_ANY_EXPIRY, CHANGE, DRAFT, LIVE, SESSION, number, of_session, text
+from lango_store._operations.binds import (
+    BEFORE_ANY_EXPIRY,
+    CHANGE,
+    DRAFT,
+    IS_COMPACTION,
+    LIVE,
+    SESSION,
+    TURN,
+    number,
+    of_session,
+    text,
+)
 from lango_store._operations.log import leases
 from lango_store._operations.log import messages as log
-from lango_store._operations.rows import session_value, whole_number
+from lango_store._operations.rows import TURN_COLUMNS, decode_turn, session_value, whole_number
 from lango_store._operations.session import sessions
 from lango_store._rows.columns import as_stored
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece
-from lango_store._values.model import Message
+from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
+from lango_store._values.model import Message, Turn
 from lango_store.errors import InvalidCursor, quoted
 
 PAGE: Final = 200
-"""The maximum number of messages in a batch."""
+"""The maximum number of messages, of changes and of turns in a batch."""
 
-_CURSOR: Final = re.compile(r"(\d{1,19})(?:(?:\.(\d{1,10})\.([0-9a-f]{8}))?-([0-9a-f]{8}))?", re.ASCII)
+_CURSOR: Final = re.compile(
+    r"(\d{1,19})(?:(?:\.(\d{1,10})\.([0-9a-f]{8}))?-([0-9a-f]{8})(?:~(\d{1,19})(?:\.([0-9a-f]{16}))?)?)?", re.ASCII
+)
 
 
 class Cursor(NamedTuple):
-    """The position of a reader in the events of a session. A plain seq has no incarnation."""
+    """The position of a reader in the events of a session. A plain seq has no incarnation.
+
+    `attempt` identifies the attempt of a turn that has begun and not ended: see `_attempt`.
+    """
 
     seq: int
     length: int = 0
     checksum: int = 0
     incarnation: str | None = None
+    turn_no: int = 0
+    attempt: str = ""
 
     @classmethod
     def of(cls, after: int | str) -> Cursor:
@@ -51,16 +72,18 @@ class Cursor(NamedTuple):
             log.check_seq("after", after)
             return cls(after)
         match = _CURSOR.fullmatch(after)
-        if match is None or int(match[1]) > log.MAX_SEQ:
+        if match is None or max(int(match[1]), int(match[5] or 0)) > log.MAX_SEQ:
             raise InvalidCursor(f"after={quoted(after)} is not a cursor: give a seq, or the cursor of an event")
-        seq, length, checksum, incarnation = match.groups()
-        return cls(int(seq), int(length or 0), int(checksum or "0", 16), incarnation)
+        seq, length, checksum, incarnation, turn_no, attempt = match.groups()
+        return cls(int(seq), int(length or 0), int(checksum or "0", 16), incarnation, int(turn_no or 0), attempt or "")
 
     @property
     def text(self) -> str:
         """The cursor as text, as in `Event.cursor`."""
         draft = f".{self.length}.{self.checksum:08x}" if self.length else ""
-        return f"{self.seq}{draft}-{self.incarnation}"
+        attempt = f".{self.attempt}" if self.attempt else ""
+        turns = f"~{self.turn_no}{attempt}" if self.turn_no or attempt else ""
+        return f"{self.seq}{draft}-{self.incarnation}{turns}"
 
 
 State = tuple[Any, ...] | None
@@ -82,8 +105,9 @@ class EventBatch(NamedTuple):
 # With each event, at least one of these columns changes. For a piece of a draft this is `lease_until` or, if the clock
 # is frozen, the `n` of the last piece.
 _LAST_PIECE: Final = sa.select(sa.func.max(DRAFT.c.n)).where(of_session(DRAFT, SESSION.c.key)).scalar_subquery()
-_COUNTERS: Final = [SESSION.c.incarnation, SESSION.c.last_seq, SESSION.c.lease_token]
-_STATE: Final = [LIVE, *_COUNTERS, as_stored(SESSION.c.lease_until), _LAST_PIECE]
+_COUNTERS: Final = [SESSION.c.incarnation, SESSION.c.last_seq, SESSION.c.last_turn_no]
+_LEASE: Final = [SESSION.c.lease_token, SESSION.c.lease_turn, leases.HELD, as_stored(SESSION.c.lease_until)]
+_STATE: Final = [LIVE, *_COUNTERS, *_LEASE, _LAST_PIECE]
 _state: Final = Statement(lambda _: sa.select(*_STATE).where(of_session(SESSION)))
 _states: Final = Statement(
     lambda dialect: sa.select(SESSION.c.key, *_STATE).where(SESSION.c.key.in_(dialect.texts_of_list(text("keys"))))
@@ -106,6 +130,24 @@ _changes: Final = Statement(
 )
 
 
+_turns: Final = Statement(
+    lambda _: (
+        sa.select(*TURN_COLUMNS)
+        .where(of_session(TURN), TURN.c.turn_no > number("after"), ~IS_COMPACTION)
+        .order_by(TURN.c.turn_no)
+        .limit(number("limit"))
+    )
+)
+_last_turn: Final = Statement(
+    lambda _: (
+        sa.select(TURN.c.turn_no)
+        .where(of_session(TURN), TURN.c.last_seq <= number("seq"))
+        .order_by(TURN.c.turn_no.desc())
+        .limit(1)
+    )
+)
+
+
 def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> EventBatch:
     """Read the next events of a session, at most a page. Needs a snapshot.
 
@@ -113,49 +155,93 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Eve
     """
     rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
     state = tuple(rows[0]) if rows else None
-    live, number, last_seq, token, *_ = state or (False, 0, 0, None)
+    live, number, last_seq, last_turn, *lease, _, _ = state or (False, 0, 0, 0, None, None, None, None, None)
     incarnation = f"{whole_number(key, 'incarnation', number) & 0xFFFFFFFF:08x}"
     if after.incarnation is None:
         if not live:
             sessions.row_of(connection, now, key)
-        after = after._replace(incarnation=incarnation)
+        turns = _last_turn.run(connection, {"key": key, "seq": after.seq}) if after.seq and last_turn else []
+        after = after._replace(incarnation=incarnation, turn_no=turns[0][0] if turns else 0)
     reason = "deleted" if state is None else "replaced" if after.incarnation != incarnation else "expired"
     if reason != "expired" or not live:
         return EventBatch([session_value(Ended, {"cursor": after.text, "reason": reason}, key)], after, is_over=True)
-    events, upto = _log(connection, key, after, whole_number(key, "last_seq", last_seq))
-    end = after._replace(seq=upto)
-    if upto < last_seq:
+    last_seq, last_turn = whole_number(key, "last_seq", last_seq), whole_number(key, "last_turn_no", last_turn)
+    newest = after._replace(seq=last_seq, turn_no=last_turn)
+    events, end = _log(connection, key, after, newest)
+    if end.seq < newest.seq or end.turn_no < newest.turn_no:
         return EventBatch(events, end)
-    turn_id, draft = _draft(connection, key, token)
+    end = _follow_turn(key, events, end, *lease)
+    turn_id, draft = _draft(connection, key, lease[0])
     if (draft_end := _after_draft(end, draft)) != end:
         known = end.length if _after_draft(end, draft[: end.length]) == end else 0
         events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
-    return EventBatch(events, draft_end, state if upto == last_seq else None)
+    return EventBatch(events, draft_end, state if end.seq == last_seq else None)
 
 
-def _log(connection: sa.Connection, key: str, after: Cursor, last_seq: int) -> tuple[list[Event], int]:
-    """Read a page of messages and changes; return them as events, with the seq up to which they are complete."""
-    if after.seq >= last_seq:
-        return [], after.seq
-    changes = _changes.run(connection, {"key": key, "after": after.seq, "upto": last_seq, "limit": PAGE})
-    chosen = log.Range(after.seq, last_seq + 1, PAGE)
-    messages = log.read(connection, BEFORE_ANY_EXPIRY, key, chosen)  # the session is live in this snapshot
-    entries = [(row[0], row) for row in changes], [(each.seq, each) for each in messages]
-    upto = min([last_seq, *(each[-1][0] for each in entries if len(each) == PAGE)])
+def _log(connection: sa.Connection, key: str, after: Cursor, newest: Cursor) -> tuple[list[Event], Cursor]:
+    """Read a page of messages, changes and saved turns as events; return them, and the cursor after them.
+
+    Turns are in the order of their numbers, each after its last message.
+    """
+    changes, messages, turns = [], [], []
+    if after.seq < newest.seq:
+        bound = {"key": key, "after": after.seq, "upto": newest.seq, "limit": PAGE}
+        changes = [(row[0], row) for row in _changes.run(connection, bound)]
+        chosen = log.Range(after.seq, newest.seq + 1, PAGE)
+        # The session is live in this snapshot.
+        messages = [(each.seq, each) for each in log.read(connection, BEFORE_ANY_EXPIRY, key, chosen)]
+    position = after.seq
+    if after.turn_no < newest.turn_no:
+        for row in _turns.run(connection, {"key": key, "after": after.turn_no, "limit": PAGE}):
+            turn = decode_turn(key, row)
+            position = max(position, turn.last_seq)
+            turns.append((position, turn))
+    pages = (changes, messages, turns)
+    upto = min([max(after.seq, newest.seq), *(page[-1][0] for page in pages if len(page) == PAGE)])
     events: list[Event] = []
-    for seq, entry in sorted([*entries[0], *entries[1]], key=itemgetter(0)):
+    at = after
+    for seq, entry in sorted(itertools.chain(*pages), key=itemgetter(0)):  # stable: a turn follows its last message
         if seq > upto:
             break
-        cursor = after._replace(seq=seq).text
+        if isinstance(entry, Turn):
+            is_known = at.attempt[8:] == _checksum(entry.id or "")
+            at = at._replace(turn_no=entry.turn_no, attempt="" if is_known else at.attempt)
+            events.append(TurnEnded(cursor=at.text, turn_id=entry.id, outcome="saved", turn=entry))
+            continue
+        at = at._replace(seq=seq)
         if not isinstance(entry, Message):
-            fields = {"cursor": cursor, "seq": seq, "kind": entry[1], "after_seq": entry[2]}
+            fields = {"cursor": at.text, "seq": seq, "kind": entry[1], "after_seq": entry[2]}
             events.append(session_value(Changed, fields, key))
         elif events and isinstance(events[-1], Appended):
             events[-1].messages.append(entry)
-            events[-1].cursor = cursor
+            events[-1].cursor = at.text
         else:
-            events.append(Appended(cursor=cursor, messages=[entry]))
-    return events, upto
+            events.append(Appended(cursor=at.text, messages=[entry]))
+    has_all_turns = len(turns) < PAGE and position <= upto
+    return events, at._replace(seq=upto, turn_no=max(after.turn_no, newest.turn_no) if has_all_turns else at.turn_no)
+
+
+def _follow_turn(
+    key: str, events: list[Event], end: Cursor, token: int | None, turn_id: str | None, held: bool | None
+) -> Cursor:
+    """Add the events that the lease at the end of the log shows; return the cursor after them."""
+    attempt = _attempt(key, token, turn_id) if token is not None and held else ""
+    if end.attempt not in ("", attempt):
+        end = end._replace(attempt="")
+        events.append(TurnEnded(cursor=end.text, outcome="given_up" if token is None else "lease_lost"))
+    if end.attempt != attempt:
+        end = end._replace(attempt=attempt)
+        events.append(session_value(TurnBegan, {"cursor": end.text, "turn_id": turn_id}, key))
+    return end
+
+
+def _attempt(key: str, token: int, turn_id: str | None) -> str:
+    """Identify an attempt in a cursor: a half of its token, and the checksum of its turn's id."""
+    return leases.draft_id(key, token)[8:] + _checksum(str(turn_id))
+
+
+def _checksum(turn_id: str) -> str:
+    return f"{zlib.crc32(turn_id.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def _draft(connection: sa.Connection, key: str, token: int | None) -> tuple[str | None, str]:

@@ -108,6 +108,15 @@ def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[
     return [*{each.seq: each for each in messages.select(connection, _before, key, **bound)}.values()]
 
 
+def start_of(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> int:
+    """Return the seq before the first message of a saved turn or of a turn in progress. Needs a snapshot."""
+    last_seq = sessions.row_of(connection, now, key)["last_seq"]
+    if turn := _find(connection, key, turn_id):
+        return turn.first_seq - 1
+    appended = _appended_before(connection, key, turn_id)
+    return appended[0].seq - 1 if appended else int(last_seq)
+
+
 def finish(
     connection: AnyConnection,
     now: Moment,

@@ -26,8 +26,10 @@ from lango_store.errors import TurnInProgress
 
 _LISTED: Final = 1_000
 
-_HELD: Final = SESSION.c.lease_until > NOW
-_OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), _HELD, SESSION.c.lease_token]
+HELD: Final = SESSION.c.lease_until > NOW
+"""The condition that the lease has not ended; NULL without a lease."""
+
+_OPEN: Final = [SESSION.c.key, SESSION.c.lease_turn, as_stored(SESSION.c.lease_until), HELD, SESSION.c.lease_token]
 
 _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
 
@@ -161,7 +163,7 @@ def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
     return _decoded(rows[0])
 
 
-_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, _HELD, ~IS_STORED_TURN))
+_blocking: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN, HELD, ~IS_STORED_TURN))
 
 
 def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> None:

@@ -1,0 +1,141 @@
+"""The page about front ends: `useChat` of the published package in two tabs, with reloads, stops and approvals."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.chromium import Browser, Tab, open_browser
+from support.live_view import live_view
+from support.pages import blocks
+from support.polling import until
+from support.streaming_model import PIECES, StreamingModel, streaming_model
+
+ANSWER: Final = f"assistant: {''.join(PIECES)}"
+
+
+@pytest.fixture
+def model() -> Iterator[StreamingModel]:
+    with streaming_model() as model:
+        yield model
+
+
+@pytest.fixture
+def address(model: StreamingModel, front_end: Path, tmp_path: Path) -> Iterator[str]:
+    (source,) = blocks("docs/howto/front-ends.md", "jsx")
+    (front_end / "chat.jsx").write_text(source)
+    options = ["--bundle", "--format=esm", f"--outfile={tmp_path}/static/chat.js", "--loader:.jsx=jsx"]
+    subprocess.run(["node_modules/.bin/esbuild", "chat.jsx", *options], cwd=front_end, check=True, capture_output=True)
+    with live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "front") as address:
+        yield f"{address}/chats/chat-1"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    with open_browser(tmp_path / "profile") as browser:
+        yield browser
+
+
+def opened(browser: Browser, address: str) -> Tab:
+    tab = browser.open_tab(address)
+    until(lambda: status(tab) == "ready")
+    return tab
+
+
+def status(tab: Tab) -> str | None:
+    text: str | None = tab.run('document.getElementById("status")?.textContent')
+    return text
+
+
+def log(tab: Tab) -> list[str]:
+    items: list[str] = tab.run('[...document.querySelectorAll("#log li")].map((each) => each.textContent)')
+    return items
+
+
+def ask(tab: Tab, text: str) -> None:
+    setter = "Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set"
+    tab.run(
+        f"{{const input = document.getElementById('text'); {setter}.call(input, '{text}');"
+        "input.dispatchEvent(new Event('input', {bubbles: true}))}"
+    )
+    until(lambda: tab.run("document.getElementById('text').value") == text)
+    click(tab, "#send")
+
+
+def click(tab: Tab, selector: str) -> None:
+    tab.run(f"document.querySelector('{selector}').click()")
+
+
+def reload(tab: Tab) -> None:
+    tab.run("window.isOld = true")
+    tab.reload()
+    until(lambda: tab.run("window.isOld") is None and status(tab) is not None)
+
+
+def test_two_tabs_show_the_whole_answer_after_a_reload_in_the_middle(
+    browser: Browser, address: str, model: StreamingModel
+) -> None:
+    first = opened(browser, address)
+    model.hold()
+    ask(first, "Hello")
+    begun = ["user: Hello", f"assistant: {PIECES[0]}"]
+    until(lambda: log(first) == begun)
+    second = browser.open_tab(address)
+    until(lambda: log(second) == begun)
+    reload(first)
+    until(lambda: log(first) == begun)
+    model.release()
+    for tab in (first, second):
+        until(lambda tab=tab: (log(tab), status(tab)) == (["user: Hello", ANSWER], "ready"))  # type: ignore[misc]
+    assert model.calls == {"Hello": 1}
+
+
+def test_stopped_answer_is_kept(browser: Browser, address: str, model: StreamingModel) -> None:
+    tab = opened(browser, address)
+    model.hold()
+    ask(tab, "Hello")
+    stopped = ["user: Hello", f"assistant: {PIECES[0]}"]
+    until(lambda: log(tab) == stopped)
+    click(tab, "#stop")
+    until(lambda: status(tab) == "ready")
+    assert log(tab) == stopped
+    reload(tab)
+    until(lambda: log(tab) == stopped)
+
+
+def test_another_answer_replaces_the_first(browser: Browser, address: str, model: StreamingModel) -> None:
+    tab = opened(browser, address)
+    ask(tab, "Hello")
+    until(lambda: (log(tab), status(tab)) == (["user: Hello", ANSWER], "ready"))
+    click(tab, "#again")
+    until(lambda: model.calls == {"Hello": 2} and status(tab) == "ready")
+    until(lambda: log(tab) == ["user: Hello", ANSWER])
+    reload(tab)
+    until(lambda: log(tab) == ["user: Hello", ANSWER])
+
+
+def test_approved_call_continues_the_answer(browser: Browser, address: str, model: StreamingModel) -> None:
+    tab = opened(browser, address)
+    ask(tab, "Pay")
+    until(lambda: "approval-requested" in str(log(tab)) and status(tab) == "ready")
+    reload(tab)
+    until(lambda: bool(tab.run("document.querySelector('.approve') !== null")))
+    click(tab, ".approve")
+    until(lambda: log(tab) == ["user: Pay", f"assistant: [tool-pay: paid]{''.join(PIECES)}"])
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_page_fits_the_window(browser: Browser, address: str, model: StreamingModel, width: int) -> None:
+    tab = opened(browser, address)
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        tab._session,
+        width=width,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=width < 500,
+    )
+    ask(tab, "Hello")
+    until(lambda: log(tab) == ["user: Hello", ANSWER])
+    assert tab.run("document.documentElement.scrollWidth <= window.innerWidth") is True

@@ -1,0 +1,182 @@
+"""`lango_store.ui`: requests and messages of the AI SDK. Tests in a browser read the streams with its own reader."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.asgi import Request
+from support.factories import message
+
+from lango_store import AsyncStore, LeaseLost, Message, Store, ToolCall
+from lango_store.testing import Clock
+from lango_store.ui import AISDKStream, aisdk, aisdk_messages, from_aisdk
+
+Work = Callable[[AsyncStore, AISDKStream], Coroutine[Any, Any, None]]
+AT_ONCE = timedelta(0)
+
+
+@pytest.fixture
+def served(url: str, clock: Clock) -> Callable[[Work], None]:
+    """Return a function that runs a coroutine function with a store and a stream."""
+
+    def run(work: Work) -> None:
+        async def start() -> None:
+            async with AsyncStore(url, clock=clock) as store:
+                await work(store, AISDKStream(store, authorize=lambda scope, key: key != "secret"))
+
+        asyncio.run(start())
+
+    return run
+
+
+def chunks(frames: list[str]) -> list[dict[str, Any]]:
+    """Return the chunks of frames, without comments and without the mark of the end."""
+    data = [line.removeprefix("data: ") for frame in frames for line in frame.split("\n") if line.startswith("data: ")]
+    return [json.loads(each) for each in data if each != "[DONE]"]
+
+
+def types(frames: list[str]) -> list[str]:
+    return [chunk["type"] for chunk in chunks(frames)]
+
+
+def test_status_is_204_if_no_turn_is_in_progress(served: Callable[[Work], None], clock: Clock) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        assert await Request(app, "/k/stream").finish() == 204
+        async with conversation.turn("t", lease=timedelta(minutes=1)):
+            clock.move(minutes=2)  # the process was killed
+            assert await Request(app, "/k/stream").finish() == 204
+
+    served(work)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/missing/stream", 404), ("/secret/stream", 403), ("/k/events", 404)])
+def test_refused_request_gets_an_http_error_status(served: Callable[[Work], None], path: str, status: int) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        assert await Request(app, path).finish() == status
+
+    served(work)
+
+
+def test_answer_in_progress_is_sent_from_its_start_or_after_a_frame(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k", messages=[message()])
+        async with conversation.turn("t", flush=AT_ONCE) as turn:
+            await turn.append(Message.assistant("One."))
+            await turn.write("Tw")
+            request = Request(app, "/k/stream")
+            frames = request.frames()
+            received: list[str] = []
+            while not received or '"Tw"' not in received[-1]:
+                received.append(await anext(frames))
+            assert request.headers[b"x-vercel-ai-ui-message-stream"] == b"v1"
+            step = ["text-start", "text-delta"]
+            assert types(received) == ["start", "start-step", *step, "text-end", "finish-step", "start-step", *step]
+            await request.disconnect()
+            id = received[-1].split("\n")[0].removeprefix("id: ")
+            again = Request(app, "/k/stream", last_event_id=id)
+            rest = again.frames()
+            continued = [await anext(rest)]
+            await turn.append(Message.assistant("Two."))
+            turn.usage = {"output_tokens": 4}
+        continued += [frame async for frame in rest]
+        assert types(continued)[0] == "reset-step"
+        texts = [chunk["delta"] for chunk in chunks(continued) if chunk["type"] == "text-delta"]
+        assert "".join(texts) == "Two."
+        assert chunks(continued)[-1]["messageMetadata"] == {"usage": {"output_tokens": 4}}
+        assert continued[-1] == "data: [DONE]"
+
+    served(work)
+
+
+def test_stream_of_a_saved_turn_ends_at_once(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        async with conversation.turn("t") as turn:
+            await turn.append(Message.assistant("One."))
+        await conversation.save_turn([message()])
+        frames = [frame async for frame in aisdk(conversation, "t")]
+        assert types(frames)[-2:] == ["finish-step", "finish"]
+
+    served(work)
+
+
+def test_answer_that_nobody_finishes_ends_with_an_error(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        frames: list[str] = []
+        with suppress(LeaseLost):
+            async with conversation.turn("t", flush=AT_ONCE) as turn:
+                await turn.write("half of ")
+                async for frame in aisdk(conversation, "t", retry=timedelta(milliseconds=50)):
+                    frames.append(frame)
+                    if '"half of "' in frame:
+                        await conversation.turns.release()
+        assert types(frames)[-2:] == ["reset-step", "error"]
+
+    served(work)
+
+
+def test_reader_is_told_that_messages_have_changed(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        async with conversation.turn("t") as turn:
+            frames = aisdk(conversation, "t")
+            received = [await anext(frames), await anext(frames)]
+            answer = await turn.append(Message.assistant("One."))
+            await conversation.edits.update(answer.seq, Message.assistant("1."))
+            while '"data-changed"' not in received[-1]:
+                received.append(await anext(frames))
+            assert chunks(received)[-1]["data"] == {"kind": "update"}
+            await frames.aclose()
+
+    served(work)
+
+
+def test_stored_messages_keep_their_ids(store: Store) -> None:
+    conversation = store.open("k", messages=[Message.user("Weather?", id="q1"), Message.assistant("Where?", id="a1")])
+    call = ToolCall(id="c1", name="weather", arguments='{"city": "Oslo"}')
+    with conversation.turn("t") as turn:
+        turn.append(Message.user("Oslo", id="q2"))
+        asking = turn.append(Message.assistant("Let me see.", tool_calls=[call]))
+        turn.append(Message.tool({"degrees": 20}, tool_call_id="c1"))
+        turn.append(Message.assistant("20 degrees."))
+    question, where, oslo, answer = aisdk_messages(conversation.get())
+    assert (question["id"], where["id"], oslo["id"]) == ("q1", "a1", "q2")
+    assert str(asking.id).startswith(answer["id"])
+    assert [part["type"] for part in answer["parts"]] == ["step-start", "text", "tool-weather", "step-start", "text"]
+    tool = answer["parts"][2]
+    assert (tool["state"], tool["input"], tool["output"]) == ("output-available", {"city": "Oslo"}, {"degrees": 20})
+
+
+def asked(*messages: dict[str, Any], trigger: str = "submit-message") -> dict[str, Any]:
+    return {"id": "k", "messages": messages, "trigger": trigger}
+
+
+QUESTION = {"id": "q1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}
+
+
+def test_new_message_of_the_user_keeps_its_id() -> None:
+    request = from_aisdk(asked(QUESTION))
+    assert (request.kind, request.message.id, request.message.content) == ("message", "q1", "Hello")
+    assert from_aisdk(asked(QUESTION)).turn_id == request.turn_id
+
+
+def test_request_for_another_answer_is_read() -> None:
+    assert from_aisdk(asked(QUESTION, trigger="regenerate-message")).kind == "regenerate"
+
+
+def test_approvals_of_the_user_are_read() -> None:
+    part = {"type": "tool-pay", "state": "approval-responded", "approval": {"id": "s1", "approved": False}}
+    request = from_aisdk(asked(QUESTION, {"id": "a1", "role": "assistant", "parts": [part]}))
+    assert (request.kind, request.approvals) == ("approval", [("s1", {"approved": False, "reason": None})])
+
+
+@pytest.mark.parametrize("body", [{}, {"messages": []}, {"messages": [{"role": "user"}]}, {"messages": 3}])
+def test_other_body_raises_value_error(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="useChat"):
+        from_aisdk(body)
