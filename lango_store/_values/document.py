@@ -38,7 +38,7 @@ ESCAPES: Final[dict[int, str]] = {
 _MAX_UNFOLDED_LENGTH: Final = 4_000
 _MAX_UNFOLDED_LINES: Final = 60
 _BRIEF_LENGTH: Final = 100
-_MAX_MARKDOWN_LENGTH: Final = 100_000
+_MAX_MARKDOWN_LENGTH: Final = 50_000
 _LONG_SESSION: Final = 50
 """From this number of messages on, the results of tools are folded, and turns have an index."""
 
@@ -224,7 +224,8 @@ def _markdown(text: str) -> str:
         return _plain(text)
     from lango_store._values import markdown
 
-    return f'<div class="text markdown" dir="auto">{markdown.render(_encodable(text.translate(PICTURES)))}</div>'
+    shown = markdown.render(_encodable(text.translate(PICTURES)))
+    return _plain(text) if shown is None else f'<div class="text markdown" dir="auto">{shown}</div>'
 
 
 def _paragraph(text: str, render: Callable[[str], str]) -> str:

@@ -3,6 +3,7 @@
 Only `document` imports this module, when it first needs it, because markdown-it-py and Pygments take long to import.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -19,41 +20,10 @@ from pygments.lexers import get_lexer_by_name
 _SCHEMES: Final = ("http://", "https://", "mailto:")
 _MAX_COLORED_LENGTH: Final = 20_000
 # Only these languages, because text can choose the language, and some lexers of Pygments are slow for hostile text.
-_LANGUAGES: Final = {  # fmt: skip
-    "bash",
-    "c",
-    "c++",
-    "console",
-    "cpp",
-    "csharp",
-    "css",
-    "diff",
-    "go",
-    "html",
-    "ini",
-    "java",
-    "javascript",
-    "js",
-    "json",
-    "jsx",
-    "kotlin",
-    "php",
-    "python",
-    "py",
-    "ruby",
-    "rust",
-    "sh",
-    "shell",
-    "sql",
-    "swift",
-    "toml",
-    "ts",
-    "tsx",
-    "typescript",
-    "xml",
-    "yaml",
-    "yml",
-}
+_LANGUAGES: Final = re.compile(
+    r"bash|c|c\+\+|console|cpp|csharp|css|diff|go|html|ini|java|javascript|js|json|jsx|kotlin|php|python|py|ruby|rust|sh"
+    r"|shell|sql|swift|toml|ts|tsx|typescript|xml|yaml|yml"
+)
 
 
 class _Markdown(MarkdownIt):
@@ -62,9 +32,17 @@ class _Markdown(MarkdownIt):
         return url.lower().startswith(_SCHEMES)
 
 
-def render(text: str) -> str:
-    """Return Markdown as HTML. Control characters and surrogates of the text must be replaced already."""
-    rendered: str = _parser().render(text)
+def render(text: str) -> str | None:
+    """Return Markdown as HTML; None if it is nested so deeply that the parser would drop text.
+
+    Control characters and surrogates of the text must be replaced already.
+    """
+    parser = _parser()
+    env: dict[str, Any] = {}
+    tokens = parser.parse(text, env)
+    if max((token.level for token in tokens), default=0) >= parser.options.maxNesting - 1:
+        return None
+    rendered: str = parser.renderer.render(tokens, parser.options, env)
     return rendered
 
 
@@ -83,7 +61,7 @@ def _parser() -> MarkdownIt:
 def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
     info, code = tokens[index].info.strip(), tokens[index].content
     name = info.split(maxsplit=1)[0].lower() if info else ""
-    if name in _LANGUAGES and len(code) <= _MAX_COLORED_LENGTH:
+    if _LANGUAGES.fullmatch(name) and len(code) <= _MAX_COLORED_LENGTH:
         shown = highlight(code, _lexer(name), HtmlFormatter(nowrap=True))
     else:
         shown = escape(code)
