@@ -119,7 +119,8 @@ def render_log(
     is_long = session.message_count >= _LONG_SESSION
     index: list[str] = []
     remaining = {turn.turn_no: turn for turn in turns}
-    if is_long and remaining:
+    has_index = is_long and bool(remaining)
+    if has_index:
         yield '<p class="facts"><a href="#turns">Index of turns</a></p>\n'
     compactions = {number for number, turn in remaining.items() if turn.kind == "compaction"} | {session.summary_turn}
     for message in messages:
@@ -142,7 +143,7 @@ def render_log(
             is_summary = message.turn_no is not None and message.turn_no in compactions
             yield _message(message, is_summary=is_summary, is_long=is_long)
     yield from map(_turn, (turn for turn in remaining.values() if turn.last_seq < turn.first_seq))
-    if is_long and index:
+    if has_index:
         yield f'<nav id="turns" aria-label="turns"><ol>{"".join(index)}</ol></nav>\n'
 
 

@@ -18,11 +18,11 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 
 _SCHEMES: Final = ("http://", "https://", "mailto:")
-_MAX_COLORED_LENGTH: Final = 20_000
+_MAX_COLORED_LENGTH: Final = 4_000
 # Only these languages, because text can choose the language, and some lexers of Pygments are slow for hostile text.
 _LANGUAGES: Final = re.compile(
-    r"bash|c|c\+\+|console|cpp|csharp|css|diff|go|html|ini|java|javascript|js|json|jsx|kotlin|php|python|py|ruby|rust|sh"
-    r"|shell|sql|swift|toml|ts|tsx|typescript|xml|yaml|yml"
+    r"bash|c|c\+\+|console|cpp|css|diff|go|html|ini|javascript|js|json|python|py|rust|sh|shell|sql|toml|ts|typescript|xml"
+    r"|yaml|yml"
 )
 
 
@@ -62,11 +62,16 @@ def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> st
     info, code = tokens[index].info.strip(), tokens[index].content
     name = info.split(maxsplit=1)[0].lower() if info else ""
     if _LANGUAGES.fullmatch(name) and len(code) <= _MAX_COLORED_LENGTH:
-        shown = highlight(code, _lexer(name), HtmlFormatter(nowrap=True))
+        shown = highlight(code, _lexer(name), _formatter())
     else:
         shown = escape(code)
     label = f"<small>{escape(info)}</small>" if info else ""
     return f'{label}<pre class="code"><code>{shown}</code></pre>\n'
+
+
+@cache
+def _formatter() -> HtmlFormatter:
+    return HtmlFormatter(nowrap=True)
 
 
 @cache
