@@ -377,6 +377,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2rem 0;font:.85rem/1.45 
 .markdown p,.markdown ul,.markdown ol,.markdown table{margin:.5rem 0}
 .markdown h3{font-size:1rem;margin:.8rem 0 .3rem;color:inherit}
 .markdown .h1{font-size:1.25rem}.markdown .h2{font-size:1.1rem}
+.markdown th{overflow-wrap:anywhere}
 .markdown a{display:inline;color:var(--user);text-decoration:underline}
 .markdown blockquote{margin:.5rem 0;padding-left:.8rem;border-left:.2rem solid var(--line);color:var(--dim)}
 .markdown table{display:block;width:auto}.markdown pre{border:1px solid var(--line);border-radius:.3rem;padding:.5rem}
@@ -390,7 +391,7 @@ summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
 mark{background:var(--user);color:var(--bg)}
 summary .name{font-family:ui-monospace,monospace;font-weight:700}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0}
-nav a,td a{color:var(--user)}
+nav a,td a,.facts a{color:var(--user)}
 form{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end;margin:.6rem 0}
 label{display:flex;flex-direction:column;color:var(--dim);font-size:.85rem}
 input,select,button{font:inherit;padding:.25rem .5rem;border:1px solid var(--dim);border-radius:.3rem;max-width:100%;
