@@ -237,7 +237,7 @@ def test_document_shows_text_without_markup_with_its_spaces_and_lines() -> None:
     assert "a  b\n    c" in read(Message.user("a  b\n    c")).text
 
 
-CALLS = {
+CALLS: dict[str, list[dict[str, Any]]] = {
     "anthropic": [
         {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}},
         {"type": "tool_result", "tool_use_id": "t1", "content": "no station", "is_error": True},
