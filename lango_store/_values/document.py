@@ -1,20 +1,21 @@
 """Render a session as a self-contained HTML document without scripts and external resources.
 
-All stored text is escaped, and characters that control the direction of text are made visible. Markdown is shown as
-plain text.
+All stored text is escaped, and characters that control the direction of text are made visible. Markdown is rendered,
+except in the results of tools.
 """
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from html import escape
 from typing import Any, Final
 
 from lango_store._values.content_blocks import parts_of, text_of
 from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
+from lango_store._values.tool_blocks import calls_in, has_failed, results_in
 from lango_store._values.usage import describe, numbers_of, total
 from lango_store.errors import DamagedMessage
 
@@ -37,9 +38,13 @@ ESCAPES: Final[dict[int, str]] = {
 _MAX_UNFOLDED_LENGTH: Final = 4_000
 _MAX_UNFOLDED_LINES: Final = 60
 _BRIEF_LENGTH: Final = 100
+_MAX_MARKDOWN_LENGTH: Final = 50_000
+_LONG_SESSION: Final = 50
+"""From this number of messages on, the results of tools are folded, and turns have an index."""
 
 _KINDS: Final = {"model": "assistant", "function": "tool", "developer": "system"}
 _WHITESPACE: Final = re.compile(r"\s+")
+_MARKUP: Final = re.compile(r"[`*_~<\[\]|\\#>]|^ *(?:[-+=]|\d+[.)])(?:[-+= ]|$)", re.MULTILINE)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -110,8 +115,13 @@ def render_header(session: SessionInfo, usage: Mapping[str, Any]) -> str:
 def render_log(
     session: SessionInfo, messages: Iterable[Message | DamagedMessage], turns: Iterable[Turn] = ()
 ) -> Iterator[str]:
-    """Yield the messages, with each turn before its first message."""
+    """Yield the messages, with each turn before its first message; for a long session also an index of the turns."""
+    is_long = session.message_count >= _LONG_SESSION
+    index: list[str] = []
     remaining = {turn.turn_no: turn for turn in turns}
+    has_index = is_long and bool(remaining)
+    if has_index:
+        yield '<p class="facts"><a href="#turns">Index of turns</a></p>\n'
     compactions = {number for number, turn in remaining.items() if turn.kind == "compaction"} | {session.summary_turn}
     for message in messages:
         if isinstance(message, DamagedMessage):
@@ -125,24 +135,33 @@ def render_log(
             ]
             for each in empty:
                 del remaining[each.turn_no]
+            index.append(f'<li><a href="#t{turn.turn_no}">turn {turn.turn_no}</a> {_first_words(message)}</li>')
             yield from map(_turn, (*empty, turn))
         if message.role is MessageRole.RECORD:
             yield _record(message)
         else:
             is_summary = message.turn_no is not None and message.turn_no in compactions
-            yield _message(message, is_summary=is_summary)
+            yield _message(message, is_summary=is_summary, is_long=is_long)
     yield from map(_turn, (turn for turn in remaining.values() if turn.last_seq < turn.first_seq))
+    if has_index:
+        yield f'<nav id="turns" aria-label="turns"><ol>{"".join(index)}</ol></nav>\n'
 
 
 # One message
 
 
-def _message(message: Message, *, is_summary: bool) -> str:
+def _message(message: Message, *, is_summary: bool, is_long: bool) -> str:
     kind = "summary" if is_summary else _KINDS.get(message.role, message.role)
     role = f"summary, {message.role}" if is_summary else str(message.role)
     names = "".join(
         f' <span class="by" dir="auto">{escape_line(name)}</span>' for name in (message.author, message.name) if name
     )
+    if has_failed(message):
+        names += _FAILED
+    is_result = kind == "tool"
+    content = _content(message.content, _plain if is_result else _markdown)
+    if is_result and is_long and content:
+        content = f"<details><summary>{_brief(message.content)}</summary>{content}</details>"
     facts = [render_time(message.created_at)] if message.created_at else []
     if message.tokens is not None:
         facts.append(f"{message.tokens:,} tokens")
@@ -150,7 +169,7 @@ def _message(message: Message, *, is_summary: bool) -> str:
         f'<article class="{kind}" id="m{message.seq}">'
         f'<header><h2><a href="#m{message.seq}">{message.seq}</a> <span class="role">{role}</span>{names}</h2>'
         f'<p class="facts">{" · ".join(facts)}</p></header>'
-        f"{_content(message.content)}{''.join(map(_call, message.tool_calls))}</article>\n"
+        f"{content}{''.join(map(_call, message.tool_calls))}</article>\n"
     )
 
 
@@ -179,22 +198,39 @@ def _turn(turn: Turn) -> str:
     return f'<p class="turn" id="t{turn.turn_no}"><strong>{title}</strong> {" · ".join(facts)}</p>\n'
 
 
-def _content(content: Any) -> str:
+def _first_words(message: Message) -> str:
+    return "" if message.content is None else _brief(message.content)
+
+
+def _content(content: Any, render: Callable[[str], str]) -> str:
     if content is None:
         return ""
     text = text_of(content)
     if text is not None:
-        return _paragraph(text)
+        return _paragraph(text, render)
     parts = parts_of(content)
     if parts is None and isinstance(content, list) and all(isinstance(block, dict) for block in content):
         parts = content
     if parts is None:
         return f"<pre>{_json(content)}</pre>" if _is_short(content) else _folded("content", _json(content))
-    return "".join(_paragraph(part) if isinstance(part, str) else _block(part) for part in parts)
+    return "".join(_paragraph(part, render) if isinstance(part, str) else _block(part) for part in parts)
 
 
-def _paragraph(text: str) -> str:
-    shown = f'<div class="text" dir="auto">{_text(text)}</div>'
+def _plain(text: str) -> str:
+    return f'<div class="text" dir="auto">{_text(text)}</div>'
+
+
+def _markdown(text: str) -> str:
+    if not _MARKUP.search(text) or len(text) > _MAX_MARKDOWN_LENGTH:
+        return _plain(text)
+    from lango_store._values import markdown
+
+    shown = markdown.render(_encodable(text.translate(PICTURES)))
+    return _plain(text) if shown is None else f'<div class="text markdown" dir="auto">{shown}</div>'
+
+
+def _paragraph(text: str, render: Callable[[str], str]) -> str:
+    shown = render(text)
     if len(text) <= _MAX_UNFOLDED_LENGTH and text.count("\n") < _MAX_UNFOLDED_LINES:
         return shown
     return (
@@ -203,7 +239,15 @@ def _paragraph(text: str) -> str:
     )
 
 
-def _block(block: Mapping[str, Any]) -> str:
+def _block(block: dict[str, Any]) -> str:
+    known = [_as_anthropic(block)]
+    for call in calls_in(known, ())[1]:
+        return _call(call)
+    for result in results_in(known)[1]:
+        answer = ToolCall(id=result.tool_call_id or "", name=result.name or "result", output=result.content)
+        return _call(
+            answer, failed=has_failed(result) or (isinstance(answer.output, dict) and "error" in answer.output)
+        )
     kind = block.get("type")
     fields = {name: value for name, value in block.items() if name != "type" and value is not None}
     name = escape_line(kind) if isinstance(kind, str) and kind else "block"
@@ -212,7 +256,22 @@ def _block(block: Mapping[str, Any]) -> str:
     return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
 
 
-def _call(call: ToolCall) -> str:
+def _as_anthropic(block: dict[str, Any]) -> dict[str, Any]:
+    """Return calls and results of OpenAI's responses, and of tools that a provider runs, as Anthropic's blocks."""
+    match block.get("type"):
+        case "function_call" | "custom_tool_call":
+            arguments = block.get("arguments", block.get("input"))
+            return {"type": "tool_use", "id": block.get("call_id"), "name": block.get("name"), "input": arguments}
+        case "function_call_output" | "custom_tool_call_output":
+            return {"type": "tool_result", "tool_use_id": block.get("call_id"), "content": block.get("output")}
+        case "server_tool_use" | "mcp_tool_use":
+            return block | {"type": "tool_use"}
+        case str(kind) if kind.endswith("_tool_result"):
+            return block | {"type": "tool_result"}
+    return block
+
+
+def _call(call: ToolCall, *, failed: bool = False) -> str:
     parts = [f'<p class="id">{escape_line(call.id)}</p>'] if call.id else []
     brief = []
     if call.arguments is not None:
@@ -221,11 +280,14 @@ def _call(call: ToolCall) -> str:
     if call.answered:
         parts.append(f"<h3>output</h3><pre>{_json(call.output)}</pre>")
         brief.append(f"→ {_brief(call.output)}")
-    summary = f'<span class="name">{escape_line(call.name)}</span> <small>{" ".join(brief)}</small>'
+    name = f'<span class="name">{escape_line(call.name)}</span>{_FAILED if failed else ""}'
+    summary = f"{name} <small>{' '.join(brief)}</small>"
     return f'<details class="call"><summary>{summary}</summary>{"".join(parts)}</details>'
 
 
 # Pieces
+
+_FAILED: Final = ' <strong class="failed">failed</strong>'
 
 
 def _folded(name: str, body: str, brief: str = "") -> str:
@@ -282,7 +344,7 @@ STYLE: Final = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
 main{max-width:52rem;margin:0 auto;padding:1rem}
-main:has(table){max-width:72rem}
+main:has(>table){max-width:72rem}
 h1{font-size:1.4rem;margin:.5rem 0;overflow-wrap:anywhere}
 h2{font-size:1rem;margin:0;font-weight:400;overflow-wrap:anywhere}
 h3{font-size:.85rem;margin:.5rem 0 0;color:var(--dim)}
@@ -307,14 +369,29 @@ article a:hover,article a:focus{text-decoration:underline}
 .by{color:var(--dim)}.by::before{content:"· "}
 .facts,.id,small{color:var(--dim);font-size:.85rem;margin:0}
 .turn{color:var(--dim);border-top:1px solid var(--line);margin:1.2rem 0 .4rem;padding-top:.3rem;overflow-wrap:anywhere}
+.failed{color:var(--bad)}
 .text{white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate;margin:.3rem 0}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2rem 0;font:.85rem/1.45 ui-monospace,monospace}
+.markdown{white-space:normal}
+.markdown>:first-child{margin-top:0}.markdown>:last-child{margin-bottom:0}
+.markdown p,.markdown ul,.markdown ol,.markdown table{margin:.5rem 0}
+.markdown h3{font-size:1rem;margin:.8rem 0 .3rem;color:inherit}
+.markdown .h1{font-size:1.25rem}.markdown .h2{font-size:1.1rem}
+.markdown th{overflow-wrap:anywhere}
+.markdown a{display:inline;color:var(--user);text-decoration:underline}
+.markdown blockquote{margin:.5rem 0;padding-left:.8rem;border-left:.2rem solid var(--line);color:var(--dim)}
+.markdown table{display:block;width:auto}.markdown pre{border:1px solid var(--line);border-radius:.3rem;padding:.5rem}
+code{font-family:ui-monospace,monospace;font-size:.9em}pre code{font-size:inherit}
+.code [class^=k],.code .nt{color:var(--assistant)}.code [class^=s],.code .gi{color:var(--user)}
+.code [class^=c],.code .gh,.code .gu{color:var(--dim)}.code [class^=m],.code .na{color:var(--tool)}
+.code .nf,.code .nc,.code .nd,.code .nb{color:var(--system)}.code .gd,.code .err{color:var(--bad)}
+#turns ol{list-style:none;padding:0;margin:0;overflow-wrap:anywhere}
 details{margin:.3rem 0}
 summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
 mark{background:var(--user);color:var(--bg)}
 summary .name{font-family:ui-monospace,monospace;font-weight:700}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0}
-nav a,td a{color:var(--user)}
+nav a,td a,.facts a{color:var(--user)}
 form{display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end;margin:.6rem 0}
 label{display:flex;flex-direction:column;color:var(--dim);font-size:.85rem}
 input,select,button{font:inherit;padding:.25rem .5rem;border:1px solid var(--dim);border-radius:.3rem;max-width:100%;
@@ -328,10 +405,10 @@ th{color:var(--dim);font-weight:400;overflow-wrap:normal}
 article{break-inside:avoid;background:none;border:1px solid #999;border-left-width:.3rem}
 details::details-content{content-visibility:visible;display:block;height:auto}}
 @media(max-width:30rem){main{padding:.5rem}article{padding:.4rem .6rem}
-thead{display:none}
-tr{display:block;border-bottom:1px solid var(--line);padding:.35rem 0}
-td{display:block;border:0;padding:0}
-td[data-name]{display:inline-block;font-size:.85rem;padding-right:1rem}
+main>table thead{display:none}
+main>table tr{display:block;border-bottom:1px solid var(--line);padding:.35rem 0}
+main>table td{display:block;border:0;padding:0}
+main>table td[data-name]{display:inline-block;font-size:.85rem;padding-right:1rem}
 td[data-name]::before{content:attr(data-name) " ";color:var(--dim)}
 td:empty{display:none}}
 """.strip()

@@ -6,11 +6,11 @@ Gemini's generateContent in JSON, whose fields may have either spelling (`inline
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from lango_store._values.model import Message, ToolCall
+from lango_store._values.tool_blocks import SIGNATURES, signature_of
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini"]
 """A format of prompts: that of OpenAI's chat completions (and of compatible servers), of OpenAI's responses, of
@@ -40,7 +40,6 @@ _OWN: Final[dict[str, dict[str, frozenset[str]]]] = {
 }
 """The types of blocks that each format admits in the messages of a role."""
 _DATA_URI: Final = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
-_SIGNATURES: Final = ("thought_signature", "thoughtSignature")
 _PDF: Final = "application/pdf"
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _AUDIO: Final = {"audio/wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
@@ -89,7 +88,7 @@ def text_of_block(block: dict[str, Any]) -> str | None:
 
 
 def _is_bare(block: dict[str, Any]) -> bool:
-    return {name for name, value in block.items() if value is not None} <= {"text", *_SIGNATURES}
+    return {name for name, value in block.items() if value is not None} <= {"text", *SIGNATURES}
 
 
 def is_thought(block: dict[str, Any]) -> bool:
@@ -177,15 +176,6 @@ def _text(text: str, format: Format, signature: str | None = None) -> dict[str, 
     return {"type": "input_text" if format == "openai-responses" else "text", "text": text}
 
 
-def signature_of(fields: dict[str, Any]) -> str | None:
-    """Return Gemini's thought signature of a part or of the `extra` of a call."""
-    for name in _SIGNATURES:
-        if isinstance(fields.get(name), str):
-            return str(fields[name])
-    inner = fields.get("google") if "google" in fields else fields.get("extra_content")
-    return signature_of(inner) if isinstance(inner, dict) else None
-
-
 # Attachments
 
 
@@ -259,51 +249,3 @@ _WRITERS: Final[dict[str, Callable[[Media], dict[str, Any] | None]]] = {
     "anthropic": _anthropic,
     "gemini": _gemini,
 }
-
-
-# Calls and results that are blocks
-
-
-def calls_in(content: list[Any], calls: Sequence[ToolCall]) -> tuple[list[Any], list[ToolCall]]:
-    """Take the calls out of a content of Anthropic or Gemini; those that `calls` has too are not returned."""
-    rest, taken = [], []
-    for block in content:
-        asked = block.get("function_call") or block.get("functionCall")
-        if block.get("type") == "tool_use":
-            call = ToolCall(
-                id=_name(block.get("id")) or "", name=_name(block.get("name")) or "", arguments=block.get("input")
-            )
-        elif isinstance(asked, dict):
-            signature = signature_of(block)
-            extra = {} if signature is None else {"thought_signature": signature}
-            id, name = _name(asked.get("id")), _name(asked.get("name"))
-            call = ToolCall(id=id or "", name=name or "", arguments=asked.get("args"), extra=extra)
-        else:
-            rest.append(block)
-            continue
-        if not any(each.id == call.id and (call.id or each.name == call.name) for each in calls):
-            taken.append(call)
-    return rest, taken
-
-
-def results_in(content: list[Any]) -> tuple[list[Any], list[Message]]:
-    """Take the results of tools out of a content of Anthropic or Gemini."""
-    rest, results = [], []
-    for block in content:
-        response = block.get("function_response") or block.get("functionResponse")
-        if block.get("type") == "tool_result":
-            extra = {"failed": True} if block.get("is_error") else {}
-            id = block.get("tool_use_id")
-            results.append(
-                Message.tool(block.get("content"), tool_call_id=id if isinstance(id, str) else None, extra=extra)
-            )
-        elif isinstance(response, dict):
-            id, name = _name(response.get("id")), _name(response.get("name"))
-            results.append(Message.tool(response.get("response"), tool_call_id=id, name=name))
-        else:
-            rest.append(block)
-    return rest, results
-
-
-def _name(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

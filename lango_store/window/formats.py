@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
+from lango_store._values.tool_blocks import has_failed, signature_of
 from lango_store._values.value import copied
 from lango_store.window.blocks import (
     Format,
@@ -15,7 +16,6 @@ from lango_store.window.blocks import (
     is_list_of_dicts,
     is_thought,
     plain,
-    signature_of,
 )
 from lango_store.window.entries import as_prompt
 from lango_store.window.repair import (
@@ -132,10 +132,6 @@ def _is_result(message: Message) -> bool:
     return message.role.canonical is MessageRole.TOOL
 
 
-def _has_failed(message: Message) -> bool:
-    return message.extra.get("failed") is True or message.extra.get("is_error") is True
-
-
 # OpenAI
 
 
@@ -211,7 +207,7 @@ def _anthropic(messages: Sequence[Message], repairer: Repairer) -> list[dict[str
 def _tool_result(message: Message, note: Note) -> dict[str, Any]:
     content = converted(sent(message), "anthropic", "tool", note)
     block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
-    return block | {"is_error": True} if _has_failed(message) else block
+    return block | {"is_error": True} if has_failed(message) else block
 
 
 def _anthropic_answer(message: Message, note: Note) -> Any:
@@ -262,8 +258,8 @@ def _gemini_parts(message: Message, note: Note) -> list[dict[str, Any]]:
 
 def _function_response(message: Message, names: Mapping[str | None, str], note: Note) -> dict[str, Any]:
     content = sent(message)
-    if not isinstance(content, dict) or _has_failed(message):
-        content = {"error" if _has_failed(message) else "result": plain(content, note)}
+    if not isinstance(content, dict) or has_failed(message):
+        content = {"error" if has_failed(message) else "result": plain(content, note)}
     return {"function_response": {"name": names[message.tool_call_id], "response": content}}
 
 

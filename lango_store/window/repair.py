@@ -14,8 +14,9 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall, as_text
+from lango_store._values.tool_blocks import calls_in, results_in
 from lango_store._values.value import Value
-from lango_store.window.blocks import Note, calls_in, is_blank, is_list_of_dicts, media_of, results_in
+from lango_store.window.blocks import Note, is_blank, is_list_of_dicts, media_of
 
 Recorded = Mapping[int, tuple[int, int]]
 """The calls of results: the `seq` of a result, with the `seq` of the message that asks for its call, and the position

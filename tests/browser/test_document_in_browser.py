@@ -13,6 +13,27 @@ from lango_store._values.document import document
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 NASTY = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">\u202eevil\x1b[2J\0"
+MARKDOWN = f"""# Plan
+
+Pull the `plug`. See [the manual](https://example.org/).
+
+| part | celsius | {"x" * 60} |
+|:-|-:|-|
+| cpu | 91 | {"word " * 20} |
+
+> quoted
+
+```python
+@cached  # once
+def main(x: int = 3) -> str:
+    return f"{{x}}" or {"y" * 200}
+```
+
+```diff
+- old
++ new
+```
+"""
 
 RunScript = Callable[..., str]
 
@@ -35,6 +56,8 @@ def html(store: Store) -> str:
             Message.tool(tool_calls=[ToolCall(id="c1", name="get_weather", output=["long"] * 3_000)]),
             Message(role=MessageRole.RECORD, content={"usd": 1}),
             Message.system("x" * 9_000),
+            Message.assistant(MARKDOWN),
+            Message.user([{"type": "tool_result", "tool_use_id": "t1", "content": "no station", "is_error": True}]),
             Message.user([{"type": "text", "text": "and this?"}, {"type": "image", "data": "AAAA" * 900}]),
         ]
     )

@@ -155,7 +155,7 @@ def test_help_lists_the_commands_and_a_mistyped_command_gets_a_suggestion() -> N
 @pytest.mark.parametrize(
     ("words", "light"),
     [
-        (None, ["alembic", "click", "mako", "psycopg", "rich", "starlette", "typer"]),
+        (None, ["alembic", "click", "mako", "markdown_it", "psycopg", "pygments", "rich", "starlette", "typer"]),
         (["--help"], ["alembic", "mako", "psycopg", "starlette", "uvicorn"]),
         (["stats"], ["alembic", "mako", "psycopg", "starlette", "uvicorn"]),
     ],

@@ -19,8 +19,28 @@ from lango_store.testing.factories import SessionFactory
 pytestmark = pytest.mark.one_database
 
 STRUCTURE = {"html", "head", "meta", "title", "style", "body", "main", "header", "article", "h1", "h2", "h3", "div"}
-TAGS = STRUCTURE | {"dl", "dt", "dd", "p", "a", "span", "small", "strong", "time", "pre", "details", "summary"}
-ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "id", "href", "dir", "datetime"}
+RENDERED = {"ul", "ol", "li", "blockquote", "code", "em", "s", "table", "thead", "tbody", "tr", "th", "td", "br", "hr"}
+TAGS = (
+    STRUCTURE
+    | RENDERED
+    | {"nav"}
+    | {"dl", "dt", "dd", "p", "a", "span", "small", "strong", "time", "pre", "details", "summary"}
+)
+ATTRIBUTES = {
+    "lang",
+    "charset",
+    "name",
+    "content",
+    "http-equiv",
+    "class",
+    "id",
+    "href",
+    "dir",
+    "datetime",
+    "rel",
+    "start",
+}
+ADDRESS = re.compile(r"#[mt]\d+|#turns|https?://.*|mailto:.*", re.IGNORECASE | re.DOTALL)
 
 
 class Read(HTMLParser):
@@ -81,7 +101,7 @@ def test_document_never_contains_stored_text_as_markup(text: str, content: Any, 
     )
     assert set(found.tags) <= TAGS
     assert found.attributes <= ATTRIBUTES
-    assert all(re.fullmatch(r"#m\d+", href) for href in found.hrefs)
+    assert all(map(ADDRESS.fullmatch, found.hrefs))
     shown = found.text.replace("\n", "")
     assert not re.search(
         "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown
@@ -90,8 +110,8 @@ def test_document_never_contains_stored_text_as_markup(text: str, content: Any, 
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=60))
-def test_document_shows_ascii_text_unchanged(text: str) -> None:
-    ((_, texts),) = read(Message.user(text)).articles
+def test_document_shows_ascii_text_of_a_tool_unchanged(text: str) -> None:
+    ((_, texts),) = read(Message.tool(text)).articles
     assert text in "".join(texts)
 
 
@@ -124,6 +144,142 @@ def test_document_folds_long_texts_without_cutting_them() -> None:
     found = read(Message.user(long), Message.user("short"))
     assert found.tags.count("details") == 1
     assert long in found.text
+
+
+MARKUP = [
+    "# ",
+    "- ",
+    "3. ",
+    "> ",
+    "    ",
+    "\n",
+    "\n\n",
+    "```python\n",
+    "```",
+    "`",
+    "*",
+    "**",
+    "_",
+    "~~",
+    "|",
+    "|-|-|",
+    "[",
+    "](",
+]
+MARKUP += [
+    ")",
+    "]: ",
+    "<",
+    ">",
+    "![",
+    "<b onclick=x>",
+    "<!--",
+    "&#x202e;",
+    "&lt;",
+    "javascript:",
+    "data:text/html,",
+    "//",
+]
+MARKUP += [
+    "https://a.b/",
+    "mailto:a@b",
+    "file:///",
+    "\\",
+    '"',
+    "word",
+    "x=1",
+    "\u202e",
+    "\0",
+    "\ud800",
+    "JAVASCRIPT:",
+    "\t",
+]
+markup = st.lists(st.sampled_from(MARKUP) | st.text(max_size=3), max_size=30).map("".join)
+
+
+@given(markup)
+def test_markdown_becomes_only_the_permitted_tags_attributes_and_links(text: str) -> None:
+    found = read(Message.assistant(text))
+    assert set(found.tags) <= TAGS
+    assert found.attributes <= ATTRIBUTES
+    assert all(map(ADDRESS.fullmatch, found.hrefs))
+    assert not re.search("[\u202a-\u202e\ud800-\udfff\0]", found.text + "".join(found.hrefs))
+
+
+@given(st.lists(st.sampled_from(["> ", "- ", "1. ", "* ", "  ", "\n", "a", "**", "|"]), max_size=60).map("".join))
+def test_markdown_keeps_each_letter_however_deeply_it_is_nested(text: str) -> None:
+    ((_, texts),) = read(Message.assistant(f"{text}\n\n{'> ' * text.count('> ')}a")).articles
+    assert "".join(texts[texts.index("assistant") + 1 :]).count("a") >= text.count("a") + 1
+
+
+def test_document_renders_markdown_and_colors_code() -> None:
+    text = "# Plan\n\n- **pull** the `plug`\n\n| a | b |\n|:-|-:|\n| 1 | 2 |\n\n```python\nreturn '<'\n```\n"
+    html = session(Message.assistant(text)).to_html()
+    for part in (
+        '<h3 class="h1">Plan</h3>',
+        "<li><strong>pull</strong> the <code>plug</code></li>",
+        "<td>2</td>",
+        '<span class="k">return</span>',
+        "&lt;",
+    ):
+        assert part in html
+    assert "style=" not in html
+
+
+def test_markdown_links_to_web_pages_and_mail_only() -> None:
+    text = "[a](https://a.b) ![c](http://c.d/e.png) <mailto:f@g> [h](javascript:i) [j](data:k) [l](/m) <b>n</b>"
+    found = read(Message.assistant(text))
+    assert [href for href in found.hrefs if href[0] != "#"] == ["https://a.b", "http://c.d/e.png", "mailto:f@g"]
+    assert "[h](javascript:i) [j](data:k) [l](/m) <b>n</b>" in found.text
+
+
+def test_document_shows_text_without_markup_with_its_spaces_and_lines() -> None:
+    assert "a  b\n    c" in read(Message.user("a  b\n    c")).text
+
+
+CALLS: dict[str, list[dict[str, Any]]] = {
+    "anthropic": [
+        {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}},
+        {"type": "tool_result", "tool_use_id": "t1", "content": "no station", "is_error": True},
+    ],
+    "gemini": [
+        {"function_call": {"id": "t1", "name": "get_weather", "args": {"city": "Oslo"}}},
+        {"functionResponse": {"id": "t1", "name": "get_weather", "response": {"error": "no station"}}},
+    ],
+    "openai": [
+        {"type": "function_call", "call_id": "t1", "name": "get_weather", "arguments": {"city": "Oslo"}},
+        {"type": "function_call_output", "call_id": "t1", "output": "no station"},
+    ],
+}
+
+
+@pytest.mark.parametrize("provider", CALLS)
+def test_document_shows_the_tool_blocks_of_providers_as_calls_and_results(provider: str) -> None:
+    asked, answered = CALLS[provider]
+    html = session(Message.assistant([asked]), Message.user([answered])).to_html()
+    assert html.count('<details class="call">') == 2
+    assert '<span class="name">get_weather</span>' in html
+    assert "no station" in Read(html).text
+    assert ('<strong class="failed">failed</strong>' in html) == (provider != "openai")  # which marks no error
+
+
+def test_document_marks_results_of_failed_tools() -> None:
+    marked = ['class="failed"' in session(Message.tool("x", extra=extra)).to_html() for extra in ({"failed": True}, {})]
+    assert marked == [True, False]
+
+
+def test_document_of_a_long_session_folds_results_and_has_an_index_of_turns(store: Store) -> None:
+    conversation = store.open("k")
+    for number in range(20):
+        conversation.save_turn([message(f"ask {number}"), Message.tool("done"), Message.assistant("ok")], {})
+    turns = conversation.turns.list()
+    html = "".join(document(conversation.info(), conversation.all_messages(), turns))
+    assert html.count("<details><summary>done</summary>") == 20
+    assert '<li><a href="#t20">turn 20</a> ask 19</li>' in html
+    hrefs = {href[1:] for href in Read(html).hrefs}
+    assert hrefs <= set(re.findall(r' id="([^"]*)"', html))
+    short = "".join(document(conversation.info().model_copy(update={"message_count": 6}), [], turns))
+    assert 'href="#turns"' not in short
 
 
 def test_document_shows_each_content_block() -> None:

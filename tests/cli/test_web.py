@@ -65,6 +65,15 @@ def test_list_page_links_to_live_sessions(browser: TestClient) -> None:
     assert re.search(r">\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC</time>", page)
 
 
+def test_session_page_renders_markdown_without_styles(browser: TestClient, url: str) -> None:
+    with Store(url) as store:
+        store.append_message("telegram:1", Message.assistant("| a |\n|-:|\n| **b** |\n\n```python\nreturn 1\n```"))
+    page = get(browser, "session", key="telegram:1")
+    assert "<td><strong>b</strong></td>" in page
+    assert '<span class="k">return</span>' in page
+    assert "style=" not in page
+
+
 @pytest.mark.parametrize(
     "parameters",
     [{"agent_id": "sales"}, {"user_id": "bob"}, {"key_prefix": "telegram:2"}, {"user_id": "bob", "order": "created"}],
