@@ -83,7 +83,8 @@ class Worker:
         self._asked_at, self._ask_at = now, now + self._poll * random.uniform(1, 1.25)  # workers spread out
         try:
             if not self._context.on_primary().read(claims.is_any_due, self._chosen):
-                self._is_stopping = self._once and not self.running
+                if self._once and not self.running:  # otherwise keep the flag, which SIGTERM may just have set
+                    self._is_stopping = True
                 return []
             claimed = self._context.transact(claims.claim, self._chosen, free, self._attempts, self._open_turn)
         except (DatabaseBusy, DatabaseUnavailable) as error:
