@@ -1,8 +1,11 @@
 """`Store.work` runs the turns that sessions are owed, and `Store.owed` lists them."""
 
+import os
+import signal
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +24,7 @@ from lango_store import (
     ToolCall,
     create_engine,
 )
+from lango_store._features.turns_in_progress import claims
 from lango_store._operations.session.lists import cursor_after
 from lango_store.testing import Clock
 
@@ -432,3 +436,15 @@ def plan(engine: sa.Engine, statement: str, which: dict[str, str]) -> str:
         moment = datetime(2026, 1, 1, tzinfo=UTC)
         values = {"now": moment, "limit": 21, "cursor_time": moment, "cursor_key": "k", "prefix_end": "l"} | which
         return "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", values))
+
+
+def test_sigterm_while_a_worker_asks_for_owed_turns_ends_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = claims.is_any_due
+
+    def ask_and_terminate(*arguments: Any) -> bool:
+        is_due = ask(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return is_due
+
+    monkeypatch.setattr(claims, "is_any_due", ask_and_terminate)
+    assert store.work(answer) == 0

@@ -114,7 +114,7 @@ class Worker:
         times = [self._renew_at] * bool(self.running)
         if len(self.running) < self.concurrency and not self._is_stopping:
             times.append(self._ask_at)
-        return max(min(times) - monotonic(), 0)
+        return max(min(times, default=0) - monotonic(), 0)  # the last turn may just have ended
 
     def begin(self, turn: RunningTurn) -> bool:
         """Begin a claimed turn, and take the messages of the inbox; return False if the turn is already stored."""
