@@ -25,6 +25,7 @@ from lango_store import (
     create_engine,
 )
 from lango_store._features.turns_in_progress import claims
+from lango_store._features.turns_in_progress.working import Worker
 from lango_store._operations.session.lists import cursor_after
 from lango_store.testing import Clock
 
@@ -448,3 +449,32 @@ def test_sigterm_while_a_worker_asks_for_owed_turns_ends_it(store: Store, monkey
 
     monkeypatch.setattr(claims, "is_any_due", ask_and_terminate)
     assert store.work(answer) == 0
+
+
+def test_turn_that_fails_while_a_worker_asks_for_owed_turns_is_tried_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "k")
+    has_asked, has_failed = threading.Event(), threading.Event()
+    ask, end = claims.is_any_due, Worker.end
+
+    def ask_and_wait(*arguments: Any) -> bool:
+        is_due = ask(*arguments)
+        if not is_due:
+            has_asked.set()
+            assert has_failed.wait(30)
+        return is_due
+
+    def handle(conversation: Conversation, turn: RunningTurn) -> None:
+        assert has_asked.wait(30)
+        raise RuntimeError
+
+    def end_and_tell(*arguments: Any) -> None:
+        end(*arguments)
+        has_failed.set()
+
+    monkeypatch.setattr(claims, "is_any_due", ask_and_wait)
+    monkeypatch.setattr(Worker, "end", end_and_tell)
+    store.work(handle, concurrency=2, once=True, attempts=2, backoff=AT_ONCE, poll=timedelta(milliseconds=50))
+    (owed,) = store.owed().items
+    assert (owed.given_up, owed.attempts) == (True, 2)

@@ -80,10 +80,11 @@ class Worker:
         free = self.concurrency - len(self.running)
         if self._is_stopping or not free or now < self._ask_at:
             return []
+        is_idle = not self.running  # a turn that fails during the read is owed again
         self._asked_at, self._ask_at = now, now + self._poll * random.uniform(1, 1.25)  # workers spread out
         try:
             if not self._context.on_primary().read(claims.is_any_due, self._chosen):
-                if self._once and not self.running:  # otherwise keep the flag, which SIGTERM may just have set
+                if self._once and is_idle:  # otherwise keep the flag, which SIGTERM may just have set
                     self._is_stopping = True
                 return []
             claimed = self._context.transact(claims.claim, self._chosen, free, self._attempts, self._open_turn)
