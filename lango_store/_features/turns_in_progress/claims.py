@@ -83,21 +83,20 @@ def claim(
     """Take the leases of owed turns, the longest due first.
 
     A turn that has already been tried `max_attempts` times is given up instead. Sessions that another worker is
-    claiming are skipped.
+    claiming are skipped, so the list can be empty although more turns are due.
     """
     dialect = dialect_of(connection)
     claimed: list[RunningTurn] = []
-    due, bound = _due(chosen.names, locks=dialect.locks_many), chosen.bound(dialect, now, limit)
-    while not claimed and (rows := due.run(connection, bound)):
-        for key, turn_id, attempts in rows:
-            turn = open_turn(key, turn_id)
-            turn.attempt = (attempts or 0) + 1
-            if not leases.claim(connection, now, key, turn.id, turn.lease):
-                continue
-            if turn.attempt > max_attempts:
-                leases.postpone(connection, now, key, turn.lease.token, Retry(max_attempts, None))
-            else:
-                claimed.append(turn)
+    due = _due(chosen.names, locks=dialect.locks_many)
+    for key, turn_id, attempts in due.run(connection, chosen.bound(dialect, now, limit)):
+        turn = open_turn(key, turn_id)
+        turn.attempt = (attempts or 0) + 1
+        if not leases.claim(connection, now, key, turn.id, turn.lease):
+            continue
+        if turn.attempt > max_attempts:
+            leases.postpone(connection, now, key, turn.lease.token, Retry(max_attempts, None))
+        else:
+            claimed.append(turn)
     return claimed
 
 

@@ -93,7 +93,7 @@ class Worker:
                 raise
             logger.warning("owed turns could not be claimed, the next poll tries again: %s", error)
             return []
-        if not claimed:  # another worker was first
+        if not claimed:  # another worker was first, or all of them were given up
             self._ask_at = now + _SHORTEST_PAUSE
         if not self.running:
             self._renew_at = now + self._renewal
