@@ -51,10 +51,10 @@ def run(url: str) -> bool:
                 if thread.name.startswith(_READING):
                     thread.join()
         log, turns = conversation.messages(), conversation.turns.list()
-    print(
-        f"{len(log)} messages, {len(turns)} turn, nothing lost, {time.monotonic() - started:.0f} s after the question"
-    )
-    return [each.content for each in log] == [QUESTION.content, "".join(ANSWER)] and len(turns) == 1
+    is_complete = [each.content for each in log] == [QUESTION.content, "".join(ANSWER)] and len(turns) == 1
+    verdict = "nothing lost" if is_complete else "not what was expected"
+    print(f"{len(log)} messages, {len(turns)} turn, {verdict}, {time.monotonic() - started:.0f} s after the question")
+    return is_complete
 
 
 def _start(name: str, url: str, events: "SimpleQueue[dict[str, Any]]") -> "Popen[str]":
