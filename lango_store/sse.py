@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing, suppress
 from datetime import timedelta
@@ -53,7 +54,7 @@ HEADERS: Final = [
 ]
 
 
-class Application:
+class Application(ABC):
     """An ASGI application that answers GET requests with frames of server-sent events about one session.
 
     Subclasses define the path and the frames.
@@ -108,9 +109,9 @@ class Application:
             with suppress(OSError):  # some servers raise it if the client has disconnected
                 task.result()
 
+    @abstractmethod
     def _frames(self, scope: _Scope, key: str) -> AsyncGenerator[bytes, None]:
         """Yield the frames of an answer. Without any, the status is 204."""
-        raise NotImplementedError
 
     async def _send_frames(self, scope: _Scope, key: str, send: _Send) -> None:
         has_started = False
