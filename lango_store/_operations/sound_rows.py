@@ -1,7 +1,7 @@
 """Sound rows of messages, decoded without pydantic: the types of the columns show which fields are valid.
 
-The result is what validation would return, in half the time. A row with payloads, or with any value that needs more
-than a look, is left to `rows`, which validates it and names the fault.
+The result is what validation would return, and takes less time. A row with payloads, or with any value whose type is
+not enough to tell, is left to `rows`, which validates it and names the fault.
 """
 
 from datetime import UTC, datetime

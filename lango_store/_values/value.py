@@ -102,7 +102,7 @@ _set_values, _set_fields_set, _set_extra, _set_private = (vars(BaseModel)[slot].
 
 
 def built(kind: type[Built], values: dict[str, Any], fields_set: set[str]) -> Built:
-    """Build a value from valid values of all its fields, in a third of the time of `model_construct`."""
+    """Build a value from valid values of all its fields, faster than `model_construct` does."""
     value = object.__new__(kind)
     _set_values(value, values)
     _set_fields_set(value, fields_set)
