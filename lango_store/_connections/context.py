@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,8 @@ from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 
+logger = logging.getLogger("lango_store")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -47,6 +50,11 @@ TokenCounter = Callable[[Message], int]
 
 utc_now = functools.partial(datetime.now, UTC)
 """Returns the current time in UTC as an aware datetime."""
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    logger.warning(text)
 
 
 class Followers(Protocol):
@@ -347,6 +355,8 @@ class Context:
         """Check that the database answers, and check its schema and tables again."""
         with self.snapshot() as connection:
             self._gate.check_again(connection)
+            if slow := dialect_of(connection).slow_driver():
+                _warn_once(": ".join(slow))
 
     def position(self) -> str | None:
         """Return the current write position of the database; None on SQLite, which has no replicas."""

@@ -247,6 +247,10 @@ class Dialect(Protocol):
     def health_warnings(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield risky settings, each with a remedy."""
 
+    def slow_driver(self) -> tuple[str, str] | None:
+        """Return what makes this installation's driver slow and the remedy; None if nothing does."""
+        return None
+
     def damage(self, connection: sa.Connection) -> Iterator[tuple[str, str]]:
         """Yield faults of the database itself, each with a remedy."""
         yield from ()

@@ -363,6 +363,8 @@ class PostgreSQL(Dialect):
         for name, risk in wanted.items():
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
                 yield f"{name} is off: {risk}", f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();"
+        if slow := self.slow_driver():
+            yield slow
         for schema, role in connection.exec_driver_sql(_CREATORS):
             yield (
                 f"{role} may create in schema {schema}: functions and operators there are called by name",
@@ -375,6 +377,16 @@ class PostgreSQL(Dialect):
                 "tables may miss rows",
                 f"REINDEX DATABASE {database}; ALTER DATABASE {database} REFRESH COLLATION VERSION;",
             )
+
+    def slow_driver(self) -> tuple[str, str] | None:
+        import psycopg  # already imported by the engine; users of SQLite do not need it
+
+        if psycopg.pq.__impl__ != "python":
+            return None
+        return (
+            f"psycopg {psycopg.__version__} runs without compiled code: loads take more than twice as long",
+            "pip install 'lango-store[postgresql]'",
+        )
 
     def incompatibility(self, connection: sa.Connection) -> str | None:
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()

@@ -13,8 +13,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import sqlite_utils
-
 from lango_store._values.model import Message, ToolCall
 from lango_store.errors import InvalidFile, InvalidKey
 from lango_store.interchange.draft import FileParts, Part, SessionDraft, Skipped
@@ -54,6 +52,8 @@ class Database:
             connection = open_database(copy)
             weakref.finalize(self, connection.close)
             connection.text_factory = _text
+            import sqlite_utils  # imported late: it takes half as long as SQLModel
+
             self._tables = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
             self._tables.register_function(_instant, name="instant", deterministic=True)
             self._check_tables()

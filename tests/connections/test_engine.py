@@ -3,8 +3,11 @@
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from ctypes.util import find_library
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,33 @@ def test_error_for_a_missing_driver_names_the_extra_to_install() -> None:
         done.stderr,
     )
     assert done.returncode == 1
+
+
+_PING_TWICE = """
+import sys
+from lango_store import Store
+with Store(sys.argv[1]) as store:
+    store.ping()
+    store.ping()
+    print([finding.detail for finding in store.maintenance.examine() if finding.name == "settings"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["python", "binary"])
+def test_ping_and_doctor_name_a_driver_without_compiled_code(make_postgres: MakeDatabase, implementation: str) -> None:
+    if find_library("pq") is None and implementation == "python":
+        pytest.skip("psycopg's Python implementation needs the libpq of the system")
+    done = subprocess.run(
+        [sys.executable, "-c", _PING_TWICE, make_postgres()],
+        env={**os.environ, "PSYCOPG_IMPL": implementation},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    named = (done.stdout.count("without compiled code"), done.stderr.count("pip install 'lango-store[postgresql]'"))
+    assert named == ((1, 1) if implementation == "python" else (0, 0))
 
 
 def test_engine_sets_pragmas_on_each_sqlite_connection(make_sqlite: MakeDatabase) -> None:
