@@ -249,7 +249,7 @@ def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str
 
     `bodies` holds the payloads by digest. Without `bodies`, messages have a `Payload` in the place of each.
     """
-    return [decode_sound(row) or decode_checked(key, row, bodies) for row in rows]
+    return decode_sound(rows, lambda row: decode_checked(key, row, bodies))
 
 
 def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | None) -> Message:

@@ -4,9 +4,8 @@ The result is what validation would return, and takes less time. A row with payl
 not enough to tell, is left to `rows`, which validates it and names the fault.
 """
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
-from types import NoneType
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -14,70 +13,84 @@ from pydantic_core import from_json
 
 from lango_store._rows.encoding import NO_CONTENT
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store._values.value import built
+from lango_store._values.value import set_extra, set_fields_set, set_private, set_values
 
-_TEXT: Final = frozenset[type]({str, NoneType})
-_NUMBER: Final = frozenset[type]({int, NoneType})
-COLUMN_TYPES: Final[dict[str, frozenset[type]]] = {
-    "seq": frozenset({int}),
-    "turn_no": _NUMBER,
-    "id": _TEXT,
-    "role": frozenset({str}),
-    "author": _TEXT,
-    "name": _TEXT,
-    "tool_call_id": _TEXT,
-    "text": _TEXT,
-    "content": _TEXT,
-    "tool_calls": _TEXT,
-    "tokens": _NUMBER,
-    "extra": _TEXT,
-    "created_at": frozenset({str, datetime}),
-    "sent": _TEXT,
-    "payloads": frozenset({NoneType}),
-}
-"""The types of the columns of a sound row, in the order of `MESSAGE_FIELDS`."""
-
-ROLES: Final[dict[Any, Any]] = {role.value: role for role in MessageRole}
+_ROLES: Final[dict[Any, MessageRole]] = {role.value: role for role in MessageRole}
+_EMPTY: Final = dict.fromkeys(Message.model_fields) | {"replayed": False}
 _decode_calls: Final = TypeAdapter(list[ToolCall]).validator.validate_json
 
 
-def decode_sound(row: Any) -> Message | None:
-    """Decode a row of `MESSAGE_COLUMNS`; return None if it has payloads or may be damaged."""
-    fields = _fields_of(tuple(map(type, row)))
-    if fields is None:
-        return None
-    seq, turn_no, id, role, author, name, tool_call_id, text, content, calls, tokens, extra, created_at, sent, _ = row
-    try:
-        moment = created_at if type(created_at) is datetime else datetime.fromisoformat(created_at)
-        values = {
-            "role": ROLES[role],
-            "content": text if content is None else from_json(content),
-            "author": author,
-            "name": name,
-            "tool_call_id": tool_call_id,
-            "tool_calls": [] if calls is None else _decode_calls(calls),
-            "tokens": tokens,
-            "id": id,
-            "extra": {} if extra is None else from_json(extra),
-            "created_at": moment,
-            "sent": None if sent is None else from_json(sent),
-            "seq": seq,
-            "turn_no": turn_no,
-            "replayed": False,
-        }
-    except (KeyError, ValueError):
-        return None
-    if seq < 0 or id == "" or not 0 <= (tokens or 0) < 2**53 or moment.tzinfo is not UTC:
-        return None
-    if extra is not None and type(values["extra"]) is not dict:
-        return None
-    return built(Message, values, {*fields} - {"content"} if content == NO_CONTENT else {*fields})
-
-
-@lru_cache(maxsize=1_000)
-def _fields_of(types: tuple[type, ...]) -> frozenset[str] | None:
-    """Return the fields that a row with these types sets; None if a sound row has other types."""
-    row = dict(zip(COLUMN_TYPES, types, strict=True))
-    if any(row[name] not in sound for name, sound in COLUMN_TYPES.items()) or row["text"] is row["content"]:
-        return None
-    return frozenset("content" if name == "text" else name for name, kind in row.items() if kind is not NoneType)
+def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) -> list[Message]:
+    """Decode rows of `MESSAGE_COLUMNS`; call `decode_checked` for rows that have payloads or may be damaged."""
+    # One loop without calls: it runs for every message that is read.
+    messages: list[Message] = []
+    for row in rows:
+        seq, turn_no, id, role, author, name, call_id, text, content, calls, tokens, extra, moment, sent, payloads = row
+        if payloads is not None:
+            messages.append(decode_checked(row))
+            continue
+        values: dict[str, Any] = _EMPTY.copy()
+        fields = {"seq", "role", "content", "created_at"}
+        try:
+            if type(moment) is str:
+                moment = datetime.fromisoformat(moment)
+            values["seq"], values["role"], values["created_at"] = seq, _ROLES[role], moment
+            sound = type(seq) is int and seq >= 0 and moment.tzinfo is UTC
+            if content is None:
+                values["content"] = text
+                sound &= type(text) is str
+            else:
+                values["content"] = from_json(content)
+                sound &= text is None and type(content) is str
+                if content == NO_CONTENT:
+                    fields.remove("content")
+            if turn_no is not None:
+                values["turn_no"] = turn_no
+                fields.add("turn_no")
+                sound &= type(turn_no) is int
+            if id is not None:
+                values["id"] = id
+                fields.add("id")
+                sound &= type(id) is str and id != ""
+            if author is not None:
+                values["author"] = author
+                fields.add("author")
+                sound &= type(author) is str
+            if name is not None:
+                values["name"] = name
+                fields.add("name")
+                sound &= type(name) is str
+            if call_id is not None:
+                values["tool_call_id"] = call_id
+                fields.add("tool_call_id")
+                sound &= type(call_id) is str
+            if tokens is not None:
+                values["tokens"] = tokens
+                fields.add("tokens")
+                sound &= type(tokens) is int and 0 <= tokens < 2**53
+            if sent is not None:
+                values["sent"] = from_json(sent)
+                fields.add("sent")
+                sound &= type(sent) is str
+            values["tool_calls"] = []
+            if calls is not None:
+                values["tool_calls"] = _decode_calls(calls)
+                fields.add("tool_calls")
+                sound &= type(calls) is str
+            values["extra"] = {}
+            if extra is not None:
+                values["extra"] = from_json(extra)
+                fields.add("extra")
+                sound &= type(extra) is str and type(values["extra"]) is dict
+        except (AttributeError, KeyError, TypeError, ValueError):
+            sound = False
+        if sound:
+            message = object.__new__(Message)
+            set_values(message, values)
+            set_fields_set(message, fields)
+            set_extra(message, None)
+            set_private(message, None)
+            messages.append(message)
+        else:
+            messages.append(decode_checked(row))
+    return messages

@@ -98,14 +98,14 @@ class Value(BaseModel):
 Built = TypeVar("Built", bound=Value)
 
 _SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-_set_values, _set_fields_set, _set_extra, _set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
+set_values, set_fields_set, set_extra, set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
 
 
 def built(kind: type[Built], values: dict[str, Any], fields_set: set[str]) -> Built:
     """Build a value from valid values of all its fields, faster than `model_construct` does."""
     value = object.__new__(kind)
-    _set_values(value, values)
-    _set_fields_set(value, fields_set)
-    _set_extra(value, None)
-    _set_private(value, None)
+    set_values(value, values)
+    set_fields_set(value, fields_set)
+    set_extra(value, None)
+    set_private(value, None)
     return value
