@@ -134,9 +134,12 @@ class Works:
             return appends.append(connection, self._context.moment(connection), key, new)
 
     def _rows(self, key: str) -> list[Any]:
-        incarnation, row = sessions.row_with_incarnation(self._connection, self._context.moment(self._connection), key)
-        removed = row["last_seq"] - row["message_count"] - row["record_count"]
-        return messages._window[False].run(self._connection, row | {"incarnation": incarnation, "removed": removed})
+        moment = self._context.moment(self._connection)
+        incarnation, info = sessions.info_with_incarnation(self._connection, moment, key)
+        removed = info.last_seq - info.message_count - info.record_count
+        return messages._window[False].run(
+            self._connection, vars(info) | {"incarnation": incarnation, "removed": removed}
+        )
 
 
 def _values(given: Sequence[dict[str, Any]]) -> list[Message]:

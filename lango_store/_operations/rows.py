@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
-from lango_store._operations.sound_rows import decode_sound
+from lango_store._operations.sound_rows import decode_sound, decode_sound_session
 from lango_store._rows.columns import JsonColumn, as_stored
 from lango_store._rows.encoding import (
     NO_CONTENT,
@@ -77,8 +77,7 @@ def decode_session(row: Sequence[Any]) -> dict[str, Any]:
     value = {name: each for name, each in zip(SESSION_FIELDS, row, strict=True) if each is not None}
     key = _key_of(value)
     for name in _COUNTERS:
-        if type(value.get(name)) is not int:
-            whole_number(key, name, value.get(name))
+        whole_number(key, name, value.get(name))
     for name in _TIMES:
         if name in value:
             value[name] = stored_time(key, name, value[name])
@@ -86,6 +85,11 @@ def decode_session(row: Sequence[Any]) -> dict[str, Any]:
         if name in value:
             value[name] = stored_json(key, 0, name, value[name])
     return value
+
+
+def session_info(row: Sequence[Any]) -> SessionInfo:
+    """Decode a row of `SESSION_COLUMNS`; raise `DamagedMessage` if a field is invalid."""
+    return decode_sound_session(row) or session_value(SessionInfo, decode_session(row))
 
 
 def stored_time(key: str, name: str, stored: Any) -> datetime:

@@ -1,4 +1,4 @@
-"""Sound rows of messages, decoded without pydantic: the types of the columns show which fields are valid.
+"""Sound rows of messages and sessions, decoded without pydantic: the types of the columns show which fields are valid.
 
 The result is what validation would return, and takes less time. A row with payloads, or with any value whose type is
 not enough to tell, is left to `rows`, which validates it and names the fault.
@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from lango_store._rows.encoding import NO_CONTENT
-from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store._values.value import set_extra, set_fields_set, set_private, set_values
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall
+from lango_store._values.value import built, set_extra, set_fields_set, set_private, set_values
 
 _ROLES: Final[dict[Any, MessageRole]] = {role.value: role for role in MessageRole}
 _EMPTY: Final = dict.fromkeys(Message.model_fields) | {"replayed": False}
@@ -94,3 +94,46 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
         else:
             messages.append(decode_checked(row))
     return messages
+
+
+_TIMES: Final = ("created_at", "updated_at", "expires_at")
+_OBJECTS: Final[dict[str, type]] = {"settings": dict, "metadata": dict, "tools": list}
+_TYPES: Final[dict[str, tuple[type, ...]]] = (
+    dict.fromkeys(SessionInfo.model_fields, (int,))
+    | dict.fromkeys(("key", "agent_id", "user_id", "title", "model", "forked_from", *_OBJECTS), (str,))
+    | dict.fromkeys(_TIMES, (str, datetime))
+    | {"ttl_seconds": (float,)}
+)
+_COLUMNS: Final = [*_TYPES.items()]
+_NO_SESSION: Final = dict.fromkeys(SessionInfo.model_fields)
+_REQUIRED: Final = {
+    name for name, field in SessionInfo.model_fields.items() if field.default is not None and not field.default_factory
+}
+
+
+def decode_sound_session(row: Sequence[Any]) -> SessionInfo | None:
+    """Decode a row of `SESSION_COLUMNS`; return None if it may be damaged."""
+    values: dict[str, Any] = _NO_SESSION.copy()
+    fields: set[str] = set()
+    for (name, types), value in zip(_COLUMNS, row, strict=True):
+        if value is not None:
+            if type(value) not in types:
+                return None
+            values[name] = value
+            fields.add(name)
+    if not fields >= _REQUIRED:
+        return None
+    try:
+        for name in _TIMES:
+            moment = values[name]
+            if type(moment) is str:
+                values[name] = moment = datetime.fromisoformat(moment)
+            if moment is not None and moment.tzinfo is not UTC:
+                return None
+        for name, kind in _OBJECTS.items():
+            values[name] = kind() if values[name] is None else from_json(values[name])
+            if type(values[name]) is not kind:
+                return None
+    except ValueError:
+        return None
+    return built(SessionInfo, values, fields)

@@ -1,4 +1,4 @@
-"""Rows of messages that are decoded without pydantic: the result, or the error, is the same as with validation."""
+"""Rows that are decoded without pydantic: the result, or the error, is the same as with validation."""
 
 import json
 from datetime import UTC, datetime
@@ -11,9 +11,17 @@ from pydantic import BaseModel
 from support.json_values import json_values, typed_repr
 from support.rows import ODD_TEXTS, TIME
 
-from lango_store import DamagedMessage, MessageRole
-from lango_store._operations.rows import MESSAGE_FIELDS, decode_checked, decode_messages
-from lango_store._operations.sound_rows import decode_sound
+from lango_store import DamagedMessage, MessageRole, SessionInfo
+from lango_store._operations.rows import (
+    MESSAGE_FIELDS,
+    SESSION_FIELDS,
+    decode_checked,
+    decode_messages,
+    decode_session,
+    session_info,
+    session_value,
+)
+from lango_store._operations.sound_rows import decode_sound, decode_sound_session
 
 NAIVE, ELSEWHERE = "2026-11-21T12:00:00", "2026-11-21T14:00:00+02:00"
 ODD: list[Any] = [None, "", "null", "12", b"x", b"12", -1, 0, 2**53, 1.0, 1.5, True, "soon", "user"]
@@ -90,3 +98,45 @@ def test_sound_row_is_decoded_without_validation() -> None:
         values = [*(SOUND_ROW | changes).values()]
         (decoded,) = decode_sound([values], lambda row: pytest.fail(f"validated {row}"))
         assert state_of(decoded) == state_of(decode_checked("k", values, None))
+
+
+NUMBERS = st.integers(0, 2**63 - 1)
+SOUND_SESSION = {
+    "key": st.text(min_size=1),
+    **dict.fromkeys(("agent_id", "user_id", "title", "model", "forked_from"), st.none() | st.text()),
+    **dict.fromkeys(("settings", "metadata"), st.none() | OBJECTS),
+    "tools": st.none() | st.lists(json_values(max_leaves=2), max_size=2).map(json.dumps),
+    **dict.fromkeys(("created_at", "updated_at"), TIMES | TIMES.map(datetime.isoformat)),
+    "expires_at": st.none() | TIMES | TIMES.map(datetime.isoformat),
+    "ttl_seconds": st.none() | st.floats(0, 1e9),
+    "summary_turn": st.none() | NUMBERS,
+}
+SESSION_ROWS = st.fixed_dictionaries({name: SOUND_SESSION.get(name, NUMBERS) for name in SESSION_FIELDS})
+SESSION_ROW = (
+    dict.fromkeys(SESSION_FIELDS, 0)
+    | dict.fromkeys(name for name in SOUND_SESSION)
+    | {"key": "k", "created_at": TIME, "updated_at": TIME}
+)
+
+
+def assert_same_session(row: dict[str, Any]) -> None:
+    """Assert that a session's row is decoded as by validation."""
+    values = [*row.values()]
+    expected = outcome(lambda each: session_value(SessionInfo, decode_session(each)), values)
+    assert outcome(session_info, values) == expected
+
+
+@given(row=SESSION_ROWS)
+def test_session_of_a_row_is_the_same_as_with_validation(row: dict[str, Any]) -> None:
+    assert_same_session(row)
+
+
+@pytest.mark.parametrize("name", SESSION_FIELDS)
+@pytest.mark.parametrize("odd", ODD, ids=[f"value {number}" for number in range(len(ODD))])
+def test_odd_value_in_a_column_of_a_session_has_the_same_result_as_with_validation(name: str, odd: Any) -> None:
+    assert_same_session(SESSION_ROW | {name: odd})
+
+
+def test_sound_row_of_a_session_is_decoded_without_validation() -> None:
+    values = [*(SESSION_ROW | {"title": "t", "tools": "[1]", "expires_at": TIME, "ttl_seconds": 1.5}).values()]
+    assert decode_sound_session(values) == session_value(SessionInfo, decode_session(values))

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, Literal
@@ -22,11 +22,12 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.log import payloads
-from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
+from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start
 from lango_store._operations.session import sessions
 from lango_store._rows.encoding import checked_key, encode_id
-from lango_store._values.model import Message
+from lango_store._values.model import Message, SessionInfo
 from lango_store._values.session import Session
+from lango_store._values.value import built
 from lango_store.errors import DatabaseBusy, quoted
 from lango_store.window.repair import INSTRUCTIONS
 
@@ -117,31 +118,31 @@ def load_with_incarnation(
         DatabaseBusy: The session was changed during each of 10 reads.
     """
     decode = _decoder(connection, key, mode)
-    incarnation, row = sessions.row_with_incarnation(connection, now, key)
+    incarnation, info = sessions.info_with_incarnation(connection, now, key)
     loaded: list[Message] = []
     for _ in range(_TRIES):
-        removed = _removed(row)
-        if not row["message_count"] and not (records and row["record_count"]):
+        removed = _removed(info)
+        if not info.message_count and not (records and info.record_count):
             break
-        values = {name: row[name] for name in ("key", "last_seq", "summarized_upto")}
+        values = {"key": key, "last_seq": info.last_seq, "summarized_upto": info.summarized_upto}
         values |= {"incarnation": incarnation, "removed": removed}
         if loaded := _window[records].run(connection, values, decode):
             break
         before = incarnation
-        incarnation, latest = sessions.row_with_incarnation(connection, now, key)
+        incarnation, latest = sessions.info_with_incarnation(connection, now, key)
         if (incarnation, _removed(latest)) == (before, removed):
             break
-        row = latest
+        info = latest
     else:
         raise DatabaseBusy(f"session {quoted(key)} was changed during each of {_TRIES} reads: try again")
-    if (summary_turn := row.get("summary_turn")) is not None:
+    if (summary_turn := info.summary_turn) is not None:
         # Messages appended during the compaction have a lower seq than the summary.
         loaded = sorted(loaded, key=lambda message: message.turn_no != summary_turn)
-    return incarnation, session_value(Session, row | {"messages": loaded})
+    return incarnation, built(Session, vars(info) | {"messages": loaded}, info.model_fields_set | {"messages"})
 
 
-def _removed(row: Mapping[str, Any]) -> int:
-    return int(row["last_seq"] - row["message_count"] - row["record_count"])
+def _removed(info: SessionInfo) -> int:
+    return info.last_seq - info.message_count - info.record_count
 
 
 def check_seq(name: str, seq: int | None) -> None:

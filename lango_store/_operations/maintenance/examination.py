@@ -23,8 +23,7 @@ from lango_store._operations.log import counters, payloads, removals
 from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
-from lango_store._operations.rows import SESSION_COLUMNS, decode_session, session_value
-from lango_store._values.model import SessionInfo
+from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._values.reports import Finding
 from lango_store.errors import DamagedMessage
 from lango_store.tables import Base
@@ -129,7 +128,7 @@ def _times(connection: sa.Connection) -> Iterator[Fault]:
 
 def _sessions(connection: sa.Connection) -> Iterator[Fault]:
     def decode(*row: Any) -> None:
-        session_value(SessionInfo, decode_session(row))
+        session_info(row)
 
     for fault in _damaged(connection, SESSION_COLUMNS, decode):
         yield fault.key, fault.fact, "update the session with a new value, or delete it"

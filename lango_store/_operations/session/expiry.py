@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from lango_store._dialect import Dialect, Moment, dialect_of
 from lango_store._operations.binds import SESSION, of_session, of_sessions, session_key
 from lango_store._operations.paging import chunks
-from lango_store._operations.rows import SESSION_COLUMNS, decode_session, session_value
+from lango_store._operations.rows import SESSION_COLUMNS, session_info
 from lango_store._operations.session import levels
 from lango_store._operations.session.sessions import MAX_TTL
 from lango_store._rows.encoding import aware, encode_text, end_of_prefix
@@ -188,4 +188,4 @@ def preview(
         totals = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(counts.c.message_count), 0))
         sessions, messages = connection.execute(totals).one()
     first = connection.execute(chosen.limit(shown if limit is None else min(shown, limit)))
-    return sessions, int(messages), [session_value(SessionInfo, decode_session(row)) for row in first]
+    return sessions, int(messages), [session_info(row) for row in first]

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Dialect, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import LIVE, MESSAGE, NOW, SESSION, number, of_session, session_key, text, time
-from lango_store._operations.rows import SESSION_COLUMNS, decode_session, next_start, session_value
+from lango_store._operations.rows import SESSION_COLUMNS, next_start, session_info
 from lango_store._operations.session import sessions
 from lango_store._rows.encoding import aware, checked_key, encode_text, end_of_prefix
 from lango_store._values.model import SessionInfo
@@ -198,7 +198,7 @@ def keys(connection: AnyConnection, now: Moment, chosen: Filter) -> list[str]:
 
 
 def _infos(rows: Sequence[Sequence[Any]]) -> list[SessionInfo]:
-    return [session_value(SessionInfo, decode_session(row)) for row in rows]
+    return [session_info(row) for row in rows]
 
 
 def count(connection: AnyConnection, now: Moment, chosen: Filter) -> int:

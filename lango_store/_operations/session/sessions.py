@@ -2,7 +2,6 @@
 
 import functools
 import secrets
-import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from lango_store._operations.binds import (
     number,
     of_session,
 )
-from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_value, whole_number
+from lango_store._operations.rows import SESSION_COLUMNS, decode_session, encode_session, session_info, whole_number
 from lango_store._rows.encoding import checked_key, decode_time
 from lango_store._values.model import UNSET, SessionChanges, SessionFields, SessionInfo, Unset
 from lango_store._values.value import copied
@@ -79,37 +78,34 @@ def new_incarnation() -> dict[str, int]:
 REVISED: Final = {"revision": SESSION.c.revision + sa.literal_column("1", sa.BigInteger())}
 """The new revision after a change of messages, fields, values, counters or the expiry; other writes keep it."""
 
-LIVE_ROW_COLUMNS: Final = [LIVE, SESSION.c.incarnation, *SESSION_COLUMNS]
-"""The columns that `decode_live_row` decodes: a flag for live sessions, the incarnation and the fields."""
-
-_select = Statement(lambda _: sa.select(*LIVE_ROW_COLUMNS).where(of_session(SESSION)))
+_select = Statement(lambda _: sa.select(LIVE, SESSION.c.incarnation, *SESSION_COLUMNS).where(of_session(SESSION)))
 
 
 def row_of(connection: AnyConnection, now: Moment, key: str) -> dict[str, Any]:
     """Return the row of a live session; raise `SessionNotFound` or `SessionExpired` if it is not live."""
-    return row_with_incarnation(connection, now, key)[1]
+    return decode_session(_live_row(connection, now, key)[1])
 
 
-def row_with_incarnation(connection: AnyConnection, now: Moment, key: str) -> tuple[int, dict[str, Any]]:
-    """Return the incarnation and the row of a live session; each session created with a key gets a new incarnation."""
-    values = {"key": checked_key(key), "now": dialect_of(connection).time(now)}
-    return decode_live_row(key, _select.run(connection, values))
-
-
-def decode_live_row(key: str, rows: Sequence[Sequence[Any]]) -> tuple[int, dict[str, Any]]:
-    """Decode the selected row; raise `SessionNotFound` or `SessionExpired` if the session is not live."""
+def _live_row(connection: AnyConnection, now: Moment, key: str) -> tuple[int, Sequence[Any]]:
+    """Return the incarnation and the row of a live session, not decoded."""
+    rows = _select.run(connection, {"key": checked_key(key), "now": dialect_of(connection).time(now)})
     if not rows:
         raise SessionNotFound(key)
     live, incarnation, *row = rows[0]
-    value = decode_session(row)
     if not live:
-        raise SessionExpired(key, value["expires_at"])
-    return incarnation, value
+        raise SessionExpired(key, decode_session(row)["expires_at"])
+    return incarnation, row
+
+
+def info_with_incarnation(connection: AnyConnection, now: Moment, key: str) -> tuple[int, SessionInfo]:
+    """Return the incarnation of a live session, which differs from that of earlier ones with its key, and its info."""
+    incarnation, row = _live_row(connection, now, key)
+    return incarnation, session_info(row)
 
 
 def info(connection: AnyConnection, now: Moment, key: str) -> SessionInfo:
     """Return a live session without its messages."""
-    return session_value(SessionInfo, row_of(connection, now, key))
+    return info_with_incarnation(connection, now, key)[1]
 
 
 SHORTEST_LEASE: Final = timedelta(milliseconds=1)
@@ -258,7 +254,7 @@ def change(connection: sa.Connection, key: str, values: Mapping[str, Any]) -> No
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
 
 
-_NULL_FIELDS: Final[dict[str, Any]] = dict.fromkeys((*typing.get_type_hints(SessionFields), "forked_from"))
+_NULL_FIELDS: Final[dict[str, Any]] = dict.fromkeys((*SessionFields.__annotations__, "forked_from"))
 _BOUND: Final = ("key", *_NULL_FIELDS, "ttl_seconds", "incarnation", "revision")
 
 
@@ -286,7 +282,7 @@ _insert = Statement(
 
 def check_fields(fields: Mapping[str, Any], kind: type) -> None:
     """Raise TypeError for a name that is not a field of a TypedDict."""
-    known = tuple(typing.get_type_hints(kind))
+    known = kind.__annotations__  # typing.get_type_hints would take as long as an append
     for name in fields.keys() - known:
         raise TypeError(f"a session has no {quoted(name)}: give {', '.join(known)}")
 
@@ -383,7 +379,7 @@ def update(
         if consolidated > count:
             raise ValueError(f"last_consolidated={consolidated} is more than the session's {count} messages")
         raise_unmatched(connection, now, key, expected, tries_left=tries)
-    return session_value(SessionInfo, decode_session(rows[0]))
+    return session_info(rows[0])
 
 
 def _run_write(connection: AnyConnection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
@@ -413,7 +409,7 @@ def touch(connection: AnyConnection, now: Moment, key: str, ttl: timedelta | Non
     rows = _run_write(connection, _touch if ttl is UNSET else _touch_with_ttl, values)
     if not rows:
         raise_unmatched(connection, BEFORE_ANY_EXPIRY, key, tries_left=0)
-    return session_value(SessionInfo, decode_session(rows[0]))
+    return session_info(rows[0])
 
 
 _any = sa.delete(SESSION).where(of_session(SESSION)).returning(SESSION.c.key)
