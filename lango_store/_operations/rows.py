@@ -25,7 +25,7 @@ from lango_store._rows.encoding import (
     encode_text,
 )
 from lango_store._rows.payloads import FAULTS, fill
-from lango_store._values.model import Message, SessionInfo, ToolCall, Turn
+from lango_store._values.model import Message, MessageRole, SessionInfo, ToolCall, Turn
 from lango_store.errors import DamagedMessage, DatabaseUnavailable, InvalidMessage, InvalidValue, quoted
 
 
@@ -176,8 +176,13 @@ def encode_message(message: Message) -> dict[str, Any]:
     row: dict[str, Any] = _NO_VALUES.copy()
     values = message.__dict__
     try:
-        row["text"], row["content"] = encode_content(message.content)
-        row["role"], row["tokens"] = encode_role(message.role), tokens
+        content, role = values["content"], values["role"]
+        if type(content) is str and content.isascii() and "\0" not in content:  # most contents
+            row["text"] = content
+        else:
+            row["text"], row["content"] = encode_content(content)
+        row["role"] = role._value_ if type(role) is MessageRole else encode_role(role)
+        row["tokens"] = tokens
         if message.id is not None:
             row["id"] = encode_id(message.id)
         if message.tool_calls:
@@ -233,7 +238,7 @@ def _encoded_calls(calls: Sequence[ToolCall]) -> str:
 
 def _plain_call(call: ToolCall) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": call.id, "name": call.name}
-    fields_set = call.model_fields_set
+    fields_set = call.__pydantic_fields_set__
     if "arguments" in fields_set:
         plain["arguments"] = call.arguments
     if "output" in fields_set:

@@ -83,8 +83,6 @@ def checked_name(owner: str, name: str, owner_kind: str = "session key") -> str:
 
 def encode_content(content: Any) -> tuple[str | None, str | None]:
     """Return the values of the columns `text` and `content` for the content of a message; one of them is None."""
-    if type(content) is str and content.isascii() and "\0" not in content:  # fast path for most contents
-        return content, None
     if isinstance(content, str) and _text_fault(content) is None:
         return content if type(content) is str else str.__str__(content), None
     return None, encode_json(content, "content")

@@ -99,9 +99,8 @@ class ToolCall(Value):
 
     def copied(self) -> Self:
         """Return a copy that shares no list and no dict with this call."""
-        call = self.model_copy()
-        call.__dict__.update((name, copied(value)) for name, value in self.__dict__.items())
-        return call
+        values = {name: value if type(value) is str else copied(value) for name, value in self.__dict__.items()}
+        return built(type(self), values, self.__pydantic_fields_set__.copy())
 
     def to_openai(self) -> dict[str, Any]:
         """Return the call as a dict of OpenAI's chat completions format.

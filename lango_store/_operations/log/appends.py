@@ -288,7 +288,7 @@ def _in_transaction(
     if len(rows) == 1:
         names = [name for name in MESSAGE_INPUT_FIELDS if rows[0][name] is not None]
     else:
-        names = [name for name in MESSAGE_INPUT_FIELDS if any(row[name] is not None for row in rows)]
+        names = [name for name in MESSAGE_INPUT_FIELDS if any(True for row in rows if row[name] is not None)]
     if have_times:
         names.append("logged_at")
     if turn_no is not None:
