@@ -208,7 +208,7 @@ class _Single:
                 is_observed = pooled.on_statement is not None or pooled.engine.logger.isEnabledFor(logging.INFO)
                 self._options = pooled.options() if is_observed else _SINGLE_OPERATION
                 self._dialect = vars(self.dialect)[DETECTED]  # the gate has detected it
-                if self._writes:
+                if self._writes and file is not None:
                     checkpoints.make_if_due(self._driver, proxy.info)
                 self._started = self._dialect.start(self._driver, writes=self._writes)
                 if self._started and file is not None:

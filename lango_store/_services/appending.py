@@ -95,11 +95,12 @@ def append_with_retry(
     """
     has_ids = has_ids or bool(new.ids)
     create = None if new_if_missing is None or expected.needs_session else new_if_missing
-    once = functools.partial(_try_append, context, key, new, expected, create, write, write_new_ids, has_ids=has_ids)
+    arguments = (context, key, new, expected, create, write, write_new_ids, has_ids)
     try:
         try:
-            return once()
+            return _try_append(*arguments)
         except (DatabaseBusy, DatabaseUnavailable) as error:
+            once = functools.partial(_try_append, *arguments)
             return context.retry_after(once, error, if_lost=True, detects_repeats=has_ids)
     except SessionNotFound as error:
         if new_if_missing is None or create is not None:
@@ -122,7 +123,6 @@ def _try_append(
     create: NewSession | None,
     write: Callable[..., R],
     write_new_ids: Callable[..., R],
-    *,
     has_ids: bool,
 ) -> R:
     # Without a savepoint, an error that is handled here would still end the caller's transaction on PostgreSQL.

@@ -42,9 +42,12 @@ def absent(value: object) -> bool:
 
 def copied(value: Any) -> Any:
     """Return a deep copy of a JSON value, in a tenth of the time of copy.deepcopy."""
+    # No call for texts and numbers, which are most items.
     if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+        return {name: copied(item) if isinstance(item, (dict, list)) else item for name, item in value.items()}
+    if isinstance(value, list):
+        return [copied(item) if isinstance(item, (dict, list)) else item for item in value]
+    return value
 
 
 class Value(BaseModel):

@@ -85,7 +85,7 @@ def prompt(
     if not nested and format != "openai":
         raise ValueError(f"nested=False is a form of the format 'openai': leave it out with {format!r}")
     if format == "openai" and all(map(_is_text, messages)):  # most logs, in a third of the time
-        return Prompt({"role": message.role.value, "content": sent(message)} for message in messages)
+        return Prompt({"role": message.role._value_, "content": sent(message)} for message in messages)
     repairer = Repairer(_RULES[format] if nested else None, recorded, close=unanswered == "close")
     repaired = repairer.repaired(messages)
     result = Prompt()
@@ -103,7 +103,7 @@ def prompt(
 
 def _is_text(message: Message) -> bool:
     """Return True for a message that is the same in the log and in OpenAI's prompt, whatever is before and after it."""
-    content = sent(message)
+    content = message.content if message.sent is None else message.sent
     return (
         message.role in _TEXT_ROLES
         and type(content) is str
@@ -144,7 +144,7 @@ def _openai_message(message: Message, repairer: Repairer) -> dict[str, Any]:
     if type(content) is not str:
         content = converted(content, "openai", _kind(role), repairer.noting(message))
         content = content or (None if message.tool_calls else "")
-    entry = {"role": role.value, "content": content}
+    entry = {"role": role._value_, "content": content}
     if message.tool_calls:
         entry["tool_calls"] = [call.to_openai() for call in message.tool_calls]
     if message.tool_call_id:
