@@ -96,15 +96,15 @@ def decode_sound(rows: Sequence[Any], decode_checked: Callable[[Any], Message]) 
     return messages
 
 
-_TIMES: Final = ("created_at", "updated_at", "expires_at")
+_TIME: Final = (str, datetime)
 _OBJECTS: Final[dict[str, type]] = {"settings": dict, "metadata": dict, "tools": list}
 _TYPES: Final[dict[str, tuple[type, ...]]] = (
     dict.fromkeys(SessionInfo.model_fields, (int,))
     | dict.fromkeys(("key", "agent_id", "user_id", "title", "model", "forked_from", *_OBJECTS), (str,))
-    | dict.fromkeys(_TIMES, (str, datetime))
+    | dict.fromkeys(("created_at", "updated_at", "expires_at"), _TIME)
     | {"ttl_seconds": (float,)}
 )
-_COLUMNS: Final = [*_TYPES.items()]
+_COLUMNS: Final = [(name, types, _OBJECTS.get(name)) for name, types in _TYPES.items()]
 _NO_SESSION: Final = dict.fromkeys(SessionInfo.model_fields)
 _REQUIRED: Final = {
     name for name, field in SessionInfo.model_fields.items() if field.default is not None and not field.default_factory
@@ -113,27 +113,26 @@ _REQUIRED: Final = {
 
 def decode_sound_session(row: Sequence[Any]) -> SessionInfo | None:
     """Decode a row of `SESSION_COLUMNS`; return None if it may be damaged."""
-    values: dict[str, Any] = _NO_SESSION.copy()
+    values: dict[str, Any] = _NO_SESSION | {"settings": {}, "metadata": {}, "tools": []}
     fields: set[str] = set()
-    for (name, types), value in zip(_COLUMNS, row, strict=True):
-        if value is not None:
+    try:
+        for (name, types, kind), value in zip(_COLUMNS, row, strict=True):
+            if value is None:
+                continue
             if type(value) not in types:
                 return None
+            if types is _TIME:
+                value = value if type(value) is datetime else datetime.fromisoformat(value)
+                if value.tzinfo is not UTC:
+                    return None
+            elif kind is not None:
+                value = from_json(value)
+                if type(value) is not kind:
+                    return None
             values[name] = value
             fields.add(name)
-    if not fields >= _REQUIRED:
-        return None
-    try:
-        for name in _TIMES:
-            moment = values[name]
-            if type(moment) is str:
-                values[name] = moment = datetime.fromisoformat(moment)
-            if moment is not None and moment.tzinfo is not UTC:
-                return None
-        for name, kind in _OBJECTS.items():
-            values[name] = kind() if values[name] is None else from_json(values[name])
-            if type(values[name]) is not kind:
-                return None
     except ValueError:
+        return None
+    if not fields >= _REQUIRED:
         return None
     return built(SessionInfo, values, fields)
