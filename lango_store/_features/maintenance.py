@@ -11,15 +11,16 @@ from lango_store.errors import quoted
 class Maintenance(StorePart):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
-    def move_payloads(self, *, threshold: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
+    def move_payloads(self, *, threshold: int | None = 65_536, on_batch: Callable[[int], None] | None = None) -> int:
         """Move large strings of stored messages to payloads, as `Store(payload_threshold=…)` does for new messages.
 
         Messages are changed in batches, each in a separate transaction, and other processes can append between two
         batches. An interrupted call can be repeated.
 
         Args:
-            threshold: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
-                all payloads back into the rows of their messages, for a downgrade to a release without payloads.
+            threshold: The length in characters from which a string is moved, 1 or more, as `payload_threshold` of
+                `Store`: some strings are moved from 4,096 characters. Defaults to 65,536. None moves all payloads
+                back into the rows of their messages, for a downgrade to a release without payloads.
             on_batch: A function that is called after each batch with the number of changed messages so far.
 
         Returns:

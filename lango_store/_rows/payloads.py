@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from lango_store._rows.encoding import decode_json, encode_json, encode_text
-from lango_store._values.model import CONTAINERS, Payload
+from lango_store._values.model import CONTAINERS, MessageRole, Payload
 from lango_store.errors import InvalidValue
 
 JSON_COLUMNS: Final = tuple(name for name in CONTAINERS if name != "sent")  # `drop_sent` removes it without reading it
@@ -21,6 +21,9 @@ JSON_COLUMNS: Final = tuple(name for name in CONTAINERS if name != "sent")  # `d
 
 COLUMNS: Final = ("text", *JSON_COLUMNS)
 """The columns of a message whose large strings become payloads."""
+
+SMALL: Final = 4_096
+"""The length in characters from which strings become payloads that often repeat or are rarely read; see `move`."""
 
 _DATA_URI: Final = re.compile(r"data:([\w.+-]{1,99}/[\w.+-]{1,99})[;,]", re.ASCII)
 _STAYS: Final = ("id", "name")  # of a tool call: short, and read by queries
@@ -41,24 +44,30 @@ def reference_to(body: str) -> list[Any]:
 
 
 def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
-    """Move the strings with at least this many characters out of an encoded message; return them by digest.
+    """Move the large strings out of an encoded message; return them by digest.
+
+    Strings of at least `threshold` characters are large. Data URIs, which are rarely read as text, and the strings of
+    records, tool calls and `extra`, which frameworks repeat, are large from 4,096 characters.
 
     The id and the name of a tool call stay, and so do strings that a database cannot store as text. A column with
     almost 200 levels is not changed, and neither is `sent`.
     """
     moved: dict[str, str] = {}
     listing: list[str] = []
+    small = min(threshold, SMALL)
+    large = small if row["role"] == MessageRole.RECORD else threshold
     text = row["text"]
-    if text is not None and len(text) >= threshold:
+    if text is not None and _is_large(text, large):
         reference = reference_to(text)
         row["text"], moved[reference[0]] = "", text
         listing.append(f'"text":{encode_json(reference, "payloads")}')
     for name in JSON_COLUMNS:
-        if row[name] is None or not _may_have_string_of(threshold, row[name]):
+        least = large if name == "content" else small
+        if row[name] is None or not _may_have_large_string(row[name], least):
             continue
         value = decode_json(row[name])
         taken: dict[str, str] = {}
-        if places := _take(value, threshold, taken, _STAYS if name == "tool_calls" else ()):
+        if places := _take(value, least, taken, _STAYS if name == "tool_calls" else ()):
             try:
                 row[name], places_json = encode_json(value, name), encode_json(places, "payloads")
             except InvalidValue:
@@ -67,6 +76,14 @@ def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
             listing.append(f'"{name}":{places_json}')
     row["payloads"] = "{" + ",".join(listing) + "}" if listing else None
     return moved
+
+
+def _is_large(string: str, least: int) -> bool:
+    return len(string) >= least or (len(string) >= SMALL and string.startswith("data:"))
+
+
+def _may_have_large_string(json: str, least: int) -> bool:
+    return _may_have_string_of(least, json) or ('"data:' in json and _may_have_string_of(SMALL, json))
 
 
 def _may_have_string_of(threshold: int, json: str) -> bool:
@@ -83,13 +100,13 @@ def _may_have_string_of(threshold: int, json: str) -> bool:
     return False
 
 
-def _take(value: Any, threshold: int, taken: dict[str, str], stays: tuple[str, ...] = (), level: int = 0) -> Listing:
+def _take(value: Any, least: int, taken: dict[str, str], stays: tuple[str, ...] = (), level: int = 0) -> Listing:
     places: Listing = {}
     for name, item in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         if isinstance(item, dict | list):
-            if inner := _take(item, threshold, taken, stays, level + 1):
+            if inner := _take(item, least, taken, stays, level + 1):
                 places[str(name)] = inner
-        elif isinstance(item, str) and len(item) >= threshold and not (level == 1 and name in stays) and _is_text(item):
+        elif isinstance(item, str) and _is_large(item, least) and not (level == 1 and name in stays) and _is_text(item):
             reference = reference_to(item)
             value[name], taken[reference[0]] = "", item
             places[str(name)] = reference

@@ -10,7 +10,7 @@ from lango_store.cli.output import progress, quantity
 app = typer.Typer(
     no_args_is_help=True,
     help="Move large strings of stored messages.",
-    epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"),
+    epilog=example("payloads move --url sqlite:///agent.db"),
 )
 
 
@@ -19,9 +19,9 @@ def _payloads() -> None:
     pass
 
 
-@app.command(epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"))
+@app.command(epilog=example("payloads move --url sqlite:///agent.db"))
 def move(
-    threshold: Annotated[int, option("N", "Move strings of at least N characters.", min=1)] = 4096,
+    threshold: Annotated[int, option("N", "Move strings of at least N characters.", min=1)] = 65_536,
     back: Annotated[bool, flag("--back", "Move all strings back into their messages.")] = False,
     url: UrlOption = None,
 ) -> None:
@@ -29,8 +29,9 @@ def move(
 
     The table has each string once per session. Appends store large strings
     there by default, so run this command once, for the messages that an
-    earlier release stored. Other processes can append at the same time. If
-    the command is interrupted, run it again.
+    earlier release stored. Data URIs, and the strings of records, tool calls
+    and extra, are moved from 4,096 characters. Other processes can append at
+    the same time. If the command is interrupted, run it again.
     """
     with open_store(url) as store, progress("moving") as update:
 

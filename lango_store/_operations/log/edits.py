@@ -108,7 +108,7 @@ def update(
     """Replace a message. Its turn does not change; its id and time change only if the new message sets them.
 
     The database refuses an id that another message of the session has. Strings with at
-    threshold `threshold` characters become payloads; with None, no strings do.
+    least `threshold` characters become payloads, see `move`; with None, no strings do.
 
     Raises:
         InvalidMessage: The message cannot be stored, a message of a summary would become
