@@ -145,6 +145,23 @@ def test_load_of_a_session_is_two_round_trips(one_connection: sa.Engine, tmp_pat
         assert counts == Counts(2, 2)
 
 
+@pytest.mark.parametrize(("size", "statements"), [(0, 2), (4_096, 3)], ids=["without payloads", "with payloads"])
+def test_large_load_reads_all_payloads_with_one_statement(
+    one_connection: sa.Engine, tmp_path: Path, size: int, statements: int
+) -> None:
+    with Store(one_connection) as store:
+        sent = [message(f"data:,{number}".ljust(size, "x")) for number in range(2_500)]
+        conversation = store.open("k", messages=sent)
+        with counted(one_connection, tmp_path) as counts:
+            loaded = store.get("k").messages
+        assert counts == Counts(statements, statements)
+        assert [each.content for each in loaded] == [each.content for each in sent]
+        for read in (conversation.all_messages, lambda: conversation.messages(last=50), conversation.history):
+            with counted(one_connection, tmp_path) as counts:
+                read()
+            assert counts == Counts(statements - 1, statements - 1)
+
+
 def run_turn(conversation: Conversation, id: str | None = None) -> None:
     with conversation.turn(id) as turn:
         turn.append(message())
@@ -186,14 +203,15 @@ def count_leased_append(store: Store) -> tuple[int, int]:
 
 CALLS: dict[str, tuple[Callable[[Store], object], int, int]] = {
     "append": (lambda store: store.append_message("1000", message()), 37, 31),
+    "append of a long text": (lambda store: store.append_message("1000", message("x" * 16_000)), 39, 31),
     "save_turn": (lambda store: store.conversation("1000").save_turn([message()]), 56, 32),
-    "turn": (lambda store: run_turn(store.conversation("1000")), 124, 92),
+    "turn": (lambda store: run_turn(store.conversation("1000")), 123, 92),
     "1,000 in one call": (lambda store: store.conversation("batches").append_messages(messages(1_000)), 16053, 1030),
-    "load of 100": (lambda store: store.get("100"), 245, 29),
-    "load of 1,000": (lambda store: store.get("loaded"), 2045, 29),
-    "last 50": (lambda store: store.conversation("loaded").messages(last=50), 135, 28),
-    "history": (lambda store: store.conversation("20").history(), 166, 28),
-    "create, 22 appends, load": (run_session, 950, 770),
+    "load of 100": (lambda store: store.get("100"), 244, 29),
+    "load of 1,000": (lambda store: store.get("loaded"), 2044, 29),
+    "last 50": (lambda store: store.conversation("loaded").messages(last=50), 134, 28),
+    "history": (lambda store: store.conversation("20").history(), 165, 28),
+    "create, 22 appends, load": (run_session, 949, 770),
     "list of 20": (lambda store: store.list_sessions(limit=20), 178, 50),
 }
 """Frequent calls, and how many functions of the package and of libraries each of them runs on SQLite."""

@@ -33,7 +33,7 @@ from lango_store._operations.sound_rows import decode_sound
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
 from lango_store._rows.payloads import COLUMNS as STRINGS
-from lango_store._rows.payloads import FAULTS, SMALL, move, put_back, references
+from lango_store._rows.payloads import FAULTS, Threshold, move, put_back, references
 from lango_store._values.model import Message
 from lango_store.errors import PayloadNotFound
 
@@ -228,13 +228,15 @@ _update: Final = Statement(
 )
 
 
-def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, threshold: int | None) -> list[Position]:
+def choose(
+    connection: sa.Connection, _: Moment, after: Position, limit: int, threshold: Threshold | None
+) -> list[Position]:
     """Return the next messages to move: long ones without payloads or, if `threshold` is None, those with payloads."""
     key, seq = after
     bound = {"key": key, "seq": seq, "limit": limit}
     if threshold is None:
         return [(key, seq) for key, seq in _with_payloads.run(connection, bound)]
-    return [(key, seq) for key, seq in _long.run(connection, bound | {"least": min(threshold, SMALL)})]
+    return [(key, seq) for key, seq in _long.run(connection, bound | {"least": threshold.small})]
 
 
 def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
@@ -248,7 +250,7 @@ _with_payloads: Final = Statement(lambda _: _build_choice(_HAS_PAYLOADS))
 _long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("least") <= _SIZE)))
 
 
-def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], threshold: int | None) -> int:
+def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], threshold: Threshold | None) -> int:
     """Move strings to payloads or, if `threshold` is None, back to the rows; return the number of changed messages."""
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
@@ -260,7 +262,7 @@ def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position]
 
 
 def move_row(
-    connection: sa.Connection, key: str, seq: int, threshold: int | None, *, fills_missing: bool = False
+    connection: sa.Connection, key: str, seq: int, threshold: Threshold | None, *, fills_missing: bool = False
 ) -> bool:
     """Move strings of a message to payloads or, if `threshold` is None, back to its row; return True if it changed.
 
