@@ -41,3 +41,13 @@ def with_figures(text: str, figures: Figures) -> str:
         return " | ".join([f"| {found[1]}", *(f"{measured[name]:.2f}" for name in DATABASES)]) + " |"
 
     return re.sub(r"^\| ([^|]+) \| [\d.]+ \| [\d.]+ \|$", row, text, flags=re.MULTILINE)
+
+
+def write_table(database: str, rows: list[list[str]]) -> None:
+    """Replace the table below the heading with a database's name; the last row is left out."""
+    header, *others = rows[:-1]
+    lines = [header, ["---"] * len(header), *others]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    page = PAGES[0]
+    pattern = rf"(?<=^### {database}\n\n)(?:\|.*\n)+"
+    page.write_text(re.sub(pattern, lambda _: table, page.read_text(), count=1, flags=re.MULTILINE))
