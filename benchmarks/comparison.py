@@ -141,10 +141,10 @@ def versions(database: str, url: str, names: list[str]) -> str:
         query = "SELECT sqlite_version()" if database == "SQLite" else "SHOW server_version"
         server = connection.exec_driver_sql(query).scalar_one()
     engine.dispose()
-    packages = ["lango_store", "sqlalchemy", "pydantic", *(["psycopg"] if database != "SQLite" else [])]
+    packages = ["lango_store", "sqlalchemy", "pydantic"]
     packages += dict.fromkeys(package for name in names for package in SIDES[name].packages.values())
-    found = [f"{database} {server}", *(f"{package} {_version(package)}" for package in packages)]
-    return ", ".join(found) + (f" ({psycopg.pq.__impl__})" if database != "SQLite" else "")
+    found = [f"{database} {server}", f"psycopg {psycopg.__version__} ({psycopg.pq.__impl__})"]
+    return ", ".join([*found, *(f"{package} {_version(package)}" for package in packages)])
 
 
 def _version(package: str) -> str:

@@ -14,7 +14,6 @@ import psycopg
 import sqlalchemy as sa
 
 from benchmarks.contenders import FILL_SESSIONS
-from benchmarks.peers.contender import InThreads
 
 COLUMNS = "role, author, name, tool_call_id, text, tool_calls, created_at"
 
@@ -22,7 +21,8 @@ COLUMNS = "role, author, name, tool_call_id, text, tool_calls, created_at"
 TABLES = (
     "CREATE TABLE IF NOT EXISTS strict_session (key {key} PRIMARY KEY, last_seq BIGINT NOT NULL DEFAULT 0, "
     "message_count BIGINT NOT NULL DEFAULT 0, created_at {time} NOT NULL, updated_at {time} NOT NULL, agent_id TEXT, "
-    "title TEXT, settings {json})",
+    "user_id TEXT, title TEXT, model TEXT, settings {json}, metadata {json}, tools {json}, expires_at {time}, "
+    "turn_count BIGINT NOT NULL DEFAULT 0)",
     "CREATE INDEX IF NOT EXISTS strict_session_updated_at ON strict_session (updated_at, key)",
     "CREATE TABLE IF NOT EXISTS strict_message ("
     "session_key {key} NOT NULL REFERENCES strict_session ON DELETE CASCADE, seq BIGINT NOT NULL, role TEXT NOT NULL, "
@@ -32,14 +32,15 @@ TABLES = (
 
 
 RECENT = (
-    "SELECT key, agent_id, title, {settings}, created_at, updated_at, last_seq, message_count FROM strict_session "
+    "SELECT key, agent_id, user_id, title, model, settings{as_text}, metadata{as_text}, tools{as_text}, created_at, "
+    "updated_at, expires_at, last_seq, message_count, turn_count FROM strict_session "
     "ORDER BY updated_at DESC, key DESC LIMIT {limit}"
 )
 
 
 def _listed(rows: list[Any]) -> list[Any]:
-    """Return tuples of the columns of `RECENT`, with parsed settings."""
-    return [row if row[3] is None else (*row[:3], json.loads(row[3]), *row[4:]) for row in rows]
+    """Return tuples of the columns of `RECENT`, with parsed JSON."""
+    return [(*row[:5], *(None if each is None else json.loads(each) for each in row[5:8]), *row[8:]) for row in rows]
 
 
 class Pool:
@@ -134,7 +135,7 @@ class StrictSqlite:
         self._connection.execute(FILL_SESSIONS["sqlite"].format(table="strict_session"))
 
     def recent(self, n: int) -> list[Any]:
-        return _listed(self._connection.execute(RECENT.format(settings="settings", limit="?"), (n,)).fetchall())
+        return _listed(self._connection.execute(RECENT.format(as_text="", limit="?"), (n,)).fetchall())
 
     def pool(self, size: int) -> Pool:
         return Pool(lambda: StrictSqlite(self._url), size)
@@ -165,7 +166,7 @@ _SELECT = (
 )
 _LOAD = f"{_SELECT} ORDER BY seq"
 _LAST = f"{_SELECT} ORDER BY seq DESC LIMIT %s"
-_RECENT = RECENT.format(settings="settings::text", limit="%s")
+_RECENT = RECENT.format(as_text="::text", limit="%s")
 
 
 def _one(key: str, message: dict[str, Any]) -> dict[str, Any]:
@@ -286,6 +287,25 @@ class AsyncStrictPostgres:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+class InThreads:
+    """A store whose calls run in the threads of the event loop."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def call(*arguments: Any) -> Any:
+            return await asyncio.to_thread(method, *arguments)
+
+        setattr(self, name, call)
+        return call
+
+    async def pool(self, size: int) -> InThreads:
+        return InThreads(self._store.pool(size))
 
 
 class AsyncPool:

@@ -47,25 +47,6 @@ class Blocking:
         return Blocking(self.store.pool(size))
 
 
-class InThreads:
-    """A store whose calls run in the threads of the event loop."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        async def call(*arguments: Any) -> Any:
-            return await asyncio.to_thread(method, *arguments)
-
-        setattr(self, name, call)
-        return call
-
-    async def pool(self, size: int) -> InThreads:
-        return InThreads(self._store.pool(size))
-
-
 class Awaited:
     """An asynchronous store with its own event loop."""
 
