@@ -44,10 +44,15 @@ def with_figures(text: str, figures: Figures) -> str:
 
 
 def write_table(database: str, rows: list[list[str]]) -> None:
-    """Replace the table below the heading with a database's name; the last row is left out."""
-    header, *others = rows[:-1]
+    """Write the comparison with other stores to its page."""
+    page = PAGES[0]
+    page.write_text(with_table(page.read_text(), database, rows))
+
+
+def with_table(text: str, database: str, rows: list[list[str]]) -> str:
+    """Return a page with these rows in the table below the heading with a database's name."""
+    header, *others = rows
     lines = [header, ["---"] * len(header), *others]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    page = PAGES[0]
     pattern = rf"(?<=^### {database}\n\n)(?:\|.*\n)+"
-    page.write_text(re.sub(pattern, lambda _: table, page.read_text(), count=1, flags=re.MULTILINE))
+    return re.sub(pattern, lambda _: table, text, count=1, flags=re.MULTILINE)
