@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.comparison import compare
 from benchmarks.figures import note
+from benchmarks.lines import LINES
 from benchmarks.picture import Curve, draw
 from benchmarks.turns import Worker, databases, in_turns, ratio
 from benchmarks.works import CURVE_SIZES, SCALES, WORKS, contents_agree
@@ -21,7 +22,7 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all works, more rounds, the curves up to 100,000 messages")
-    parser.add_argument("--only", nargs="+", choices=list(WORKS), help="these works only")
+    parser.add_argument("--only", nargs="+", choices=list(WORKS | LINES), help="these works, or lines of --peers, only")
     parser.add_argument("--database", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
     parser.add_argument("--rounds", type=int, help="that many rounds of each work")
     parser.add_argument("--orm", action="store_true", help="measure the naive ORM way too")
@@ -36,15 +37,23 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the ratios into docs/figures.json and the pages")
     parser.add_argument("--picture", type=Path, help="draw the growth curves into this SVG file")
     options = parser.parse_args()
-    if options.peers and (options.full or options.only or options.orm or options.picture or options.write):
-        parser.error("--peers has lines of its own: leave out --full, --only, --orm, --picture and --write")
+    if options.peers and (options.full or options.orm or options.picture):
+        parser.error("--peers has lines of its own: leave out --full, --orm and --picture")
     console = Console()
     names = ["floor", "lango_store", *(["orm"] if options.orm else [])]
     with databases(options.database, options.no_fsync) as urls:
         for database, url in urls.items():
             fsync = "off" if database.lower() in options.no_fsync else "on"
             if options.peers:
-                compare(console, database, url, fsync=fsync, rounds=options.rounds)
+                compare(
+                    console,
+                    database,
+                    url,
+                    fsync=fsync,
+                    rounds=options.rounds,
+                    only=options.only,
+                    write=options.write,
+                )
                 continue
             console.print(f"{database}: {contents_agree(url)} messages compared field by field, all equal")
             workers = [Worker("works", name, url) for name in names]

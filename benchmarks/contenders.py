@@ -11,9 +11,29 @@ from sqlalchemy import orm
 from sqlmodel import col
 
 from benchmarks.floors import PostgresFloor, SqliteFloor
-from lango_store import Message, Store
+from lango_store import AsyncStore, Message, Store
 from lango_store._engine.engine import create_engine
 from lango_store.tables import MessageRow, SessionRow
+
+FILL_SESSIONS = {
+    "sqlite": "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 100000) "
+    "INSERT INTO {table} (key, agent_id, title, settings, created_at, updated_at) "
+    "SELECT 'list:' || n, 'agent', 'A title', '{{\"thinking\":\"high\"}}', t, t FROM (SELECT n, "
+    "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 1750000000 + n, 'unixepoch') AS t FROM c) WHERE true "
+    "ON CONFLICT DO NOTHING",
+    "postgresql": "INSERT INTO {table} (key, agent_id, title, settings, created_at, updated_at) "
+    "SELECT 'list:' || n, 'agent', 'A title', '{{\"thinking\":\"high\"}}', t, t FROM (SELECT n, "
+    "to_timestamp(1750000000 + n) AS t FROM generate_series(1, 100000) AS n) AS x ON CONFLICT DO NOTHING",
+}
+"""Statements that insert 100,000 sessions into a table, unless they are stored."""
+
+
+def fill_sessions(url: str) -> None:
+    """Make sure that the store has 100,000 sessions."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(FILL_SESSIONS[engine.dialect.name].format(table="lango_session"))
+    engine.dispose()
 
 
 class Contender(Protocol):
@@ -37,6 +57,7 @@ class Ours:
     """lango_store."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self.store = Store(url)
 
     def create(self, key: str) -> None:
@@ -57,8 +78,50 @@ class Ours:
     def recent(self, n: int) -> list[Any]:
         return self.store.list_sessions(limit=n).items
 
+    def fill(self) -> None:
+        fill_sessions(self._url)
+
+    def pool(self, _: int) -> Ours:
+        return self  # a store has 16 connections
+
     def close(self) -> None:
         self.store.close()
+
+
+class AsyncOurs:
+    """lango_store's `AsyncStore`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.store = AsyncStore(url)
+
+    async def create(self, key: str) -> None:
+        await self.store.create(key)
+
+    async def append(self, key: str, message: dict[str, Any]) -> int:
+        return (await self.store.append_message(key, value(message))).seq
+
+    async def append_many(self, key: str, messages: list[dict[str, Any]]) -> int:
+        stored = await self.store.conversation(key).append_messages([value(message) for message in messages])
+        return stored[-1].seq
+
+    async def load(self, key: str) -> list[Message]:
+        return (await self.store.get(key)).messages
+
+    async def last(self, key: str, n: int) -> list[Message]:
+        return await self.store.conversation(key).messages(last=n)
+
+    async def recent(self, n: int) -> list[Any]:
+        return (await self.store.list_sessions(limit=n)).items
+
+    async def fill(self) -> None:
+        fill_sessions(self._url)
+
+    async def pool(self, _: int) -> AsyncOurs:
+        return self
+
+    async def close(self) -> None:
+        await self.store.close()
 
 
 class NaiveOrm:

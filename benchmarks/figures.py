@@ -41,3 +41,18 @@ def with_figures(text: str, figures: Figures) -> str:
         return " | ".join([f"| {found[1]}", *(f"{measured[name]:.2f}" for name in DATABASES)]) + " |"
 
     return re.sub(r"^\| ([^|]+) \| [\d.]+ \| [\d.]+ \|$", row, text, flags=re.MULTILINE)
+
+
+def write_table(database: str, rows: list[list[str]]) -> None:
+    """Write the comparison with other stores to its page."""
+    page = PAGES[0]
+    page.write_text(with_table(page.read_text(), database, rows))
+
+
+def with_table(text: str, database: str, rows: list[list[str]]) -> str:
+    """Return a page with these rows in the table below the heading with a database's name."""
+    header, *others = rows
+    lines = [header, ["---"] * len(header), *others]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    pattern = rf"(?<=^### {database}\n\n)(?:\|.*\n)+"
+    return re.sub(pattern, lambda _: table, text, count=1, flags=re.MULTILINE)

@@ -1,73 +1,137 @@
 """`python -m benchmarks.leases [--rounds 30]`: what an append in a turn costs, compared with a plain append.
 
-Plain appends and appends under a lease alternate in one process, first of messages without an id, then with one.
+Plain appends and appends under a lease alternate in one process, with `Store` and with `AsyncStore`. All messages
+differ. Messages with an id are compared as well, because an append in a turn gives each message an id.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.turns import databases, ratio
-from lango_store import Conversation, Message, Store
+from benchmarks import payload
+from benchmarks.turns import databases
+from lango_store import AsyncStore, Message, Store
 
-APPENDS = 200
+APPENDS = 100
+ROUNDS = 30
 
-Append = Callable[[Message], object]
+Taken = dict[str, list[tuple[float, float]]]
+"""The seconds and the processor seconds of each round, of plain appends and of those in a turn."""
+
+_starts = itertools.count(0, APPENDS)
+
+
+def _messages(*, ids: bool) -> list[Message]:
+    start = next(_starts)
+    return [
+        Message(**each, id=f"id-{start + place}" if ids else None)
+        for place, each in enumerate(payload.texts(APPENDS, start))
+    ]
 
 
 @contextmanager
-def _plain(conversation: Conversation) -> Iterator[Append]:
-    yield conversation.append_message
+def _plain(store: Store) -> Iterator[Callable[[Message], object]]:
+    yield store.open().append_message
 
 
 @contextmanager
-def _in_turn(conversation: Conversation) -> Iterator[Append]:
-    with conversation.turn() as turn:
+def _in_turn(store: Store) -> Iterator[Callable[[Message], object]]:
+    with store.open().turn() as turn:
         yield turn.append
 
 
-def _measure(append: Append, *, ids: bool) -> tuple[float, float]:
-    """Return the seconds and the processor seconds of the appends."""
-    messages = [Message.user(f"message {n}", id=f"id-{n}" if ids else None) for n in range(APPENDS)]
-    started, used = time.perf_counter(), time.process_time()
-    for message in messages:
-        append(message)
-    return time.perf_counter() - started, time.process_time() - used
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
-def compare(url: str, rounds: int) -> dict[bool, tuple[float, float]]:
-    """Return the median ratios of time and processor time, for messages without and with an id."""
-    ratios: dict[bool, tuple[float, float]] = {}
-    with Store(url) as store:
+def _since(started: tuple[float, float]) -> tuple[float, float]:
+    return time.perf_counter() - started[0], time.process_time() - started[1]
+
+
+def measure(store: Store, rounds: int, *, ids: bool) -> Taken:
+    """Measure the appends of `Store`; the first round is not counted."""
+    taken: Taken = {"plain": [], "turn": []}
+    blocks: list[tuple[str, Callable[[Store], AbstractContextManager[Callable[[Message], object]]]]]
+    blocks = [("plain", _plain), ("turn", _in_turn)]
+    for number in range(rounds + 1):
+        for name, block in blocks[:: 1 if number % 2 else -1]:
+            messages = _messages(ids=ids)
+            with block(store) as append:
+                started = _now()
+                for message in messages:
+                    append(message)
+                taken[name].append(_since(started))
+    return {name: values[1:] for name, values in taken.items()}
+
+
+@asynccontextmanager
+async def _async_plain(store: AsyncStore) -> AsyncIterator[Callable[[Message], Awaitable[Any]]]:
+    yield (await store.open()).append_message
+
+
+@asynccontextmanager
+async def _async_in_turn(store: AsyncStore) -> AsyncIterator[Callable[[Message], Awaitable[Any]]]:
+    async with (await store.open()).turn() as turn:
+        yield turn.append
+
+
+async def measure_async(url: str, rounds: int, *, ids: bool) -> Taken:
+    """Measure the appends of `AsyncStore`; the first round is not counted."""
+    taken: Taken = {"plain": [], "turn": []}
+    blocks: list[tuple[str, Callable[[AsyncStore], AbstractAsyncContextManager[Callable[[Message], Awaitable[Any]]]]]]
+    blocks = [("plain", _async_plain), ("turn", _async_in_turn)]
+    async with AsyncStore(url) as store:
+        for number in range(rounds + 1):
+            for name, block in blocks[:: 1 if number % 2 else -1]:
+                messages = _messages(ids=ids)
+                async with block(store) as append:
+                    started = _now()
+                    for message in messages:
+                        await append(message)
+                    taken[name].append(_since(started))
+    return {name: values[1:] for name, values in taken.items()}
+
+
+def _ratios(taken: Taken) -> list[str]:
+    """Return the ratios of turn to plain: least and median seconds, least and median processor seconds."""
+    return [
+        f"{choose(each[column] for each in taken['turn']) / choose(each[column] for each in taken['plain']):.3f}"
+        for column in (0, 1)
+        for choose in (min, statistics.median)
+    ]
+
+
+def table(urls: Mapping[str, str], rounds: int) -> Table:
+    """Measure, and return a table of the ratios."""
+    found = Table("database", "store", "message", "least", "median", "least processor time", "median processor time")
+    found.title = "append in a turn / plain append"
+    for name, url in urls.items():
         for ids in (False, True):
-            taken: dict[str, list[tuple[float, float]]] = {"plain": [], "turn": []}
-            for number in range(rounds + 1):
-                for name, block in (("plain", _plain), ("turn", _in_turn))[:: 1 if number % 2 else -1]:
-                    with block(store.open()) as append:
-                        taken[name].append(_measure(append, ids=ids))
-            columns = [zip(*values[1:], strict=True) for values in taken.values()]
-            wall, cpu = (ratio(list(turn), list(plain)) for plain, turn in zip(*columns, strict=True))
-            ratios[ids] = wall, cpu
-    return ratios
+            message = "with an id" if ids else "without an id"
+            with Store(url) as store:
+                found.add_row(name, "Store", message, *_ratios(measure(store, rounds, ids=ids)))
+            taken = asyncio.run(measure_async(url, rounds, ids=ids))
+            found.add_row(name, "AsyncStore", message, *_ratios(taken))
+    return found
 
 
 def main() -> None:
     """Print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
-    table = Table("database", "message", "time", "processor time", title="append in a turn / plain append")
     with databases({"sqlite", "postgresql"}) as urls:
-        for name, url in urls.items():
-            for ids, (wall, cpu) in compare(url, rounds).items():
-                table.add_row(name, "with an id" if ids else "without an id", f"{wall:.3f}", f"{cpu:.3f}")
-    Console().print(table)
+        Console().print(table(urls, rounds))
 
 
 if __name__ == "__main__":

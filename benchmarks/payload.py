@@ -64,3 +64,8 @@ def texts(number: int, start: int = 0) -> list[dict[str, Any]]:
         if each["role"] == "tool":
             each["content"] = json.dumps(output(random.Random(place), most=73))
     return made
+
+
+def short(number: int, start: int = 0) -> list[dict[str, Any]]:
+    """Make that many messages of a few characters."""
+    return [{"role": "user", "content": f"message {n}"} for n in range(start, start + number)]

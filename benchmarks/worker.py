@@ -47,7 +47,7 @@ def answer_lines(name: str, url: str) -> None:
             except Differs as error:
                 answer = str(error)
         print(json.dumps(answer), flush=True)
-    sessions.store.close()
+    sessions.close()
 
 
 def main() -> None:

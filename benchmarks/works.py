@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from benchmarks import payload
-from benchmarks.contenders import CONTENDERS, Contender, Ours, value
+from benchmarks.contenders import CONTENDERS, Contender, Ours, fill_sessions, value
 from lango_store import AsyncStore
 from lango_store._engine.engine import create_engine
 from lango_store.tables import MessageRow
@@ -100,20 +100,7 @@ def cycle(contender: Contender, _: str) -> Run:
 
 def recent(contender: Contender, url: str) -> Run:
     """List the 20 most recent of 100,000 sessions, fifty times."""
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        if connection.exec_driver_sql("SELECT count(*) FROM lango_session").scalar_one() < 100_000:
-            fill = {
-                "sqlite": "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 100000) "
-                "INSERT INTO lango_session (key, agent_id, title, settings, created_at, updated_at) "
-                "SELECT 'list:' || n, 'agent', 'A title', '{\"thinking\":\"high\"}', t, t FROM (SELECT n, "
-                "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 1750000000 + n, 'unixepoch') AS t FROM c)",
-                "postgresql": "INSERT INTO lango_session (key, agent_id, title, settings, created_at, updated_at) "
-                "SELECT 'list:' || n, 'agent', 'A title', '{\"thinking\":\"high\"}', t, t FROM (SELECT n, "
-                "to_timestamp(1750000000 + n) AS t FROM generate_series(1, 100000) AS n) AS x",
-            }
-            connection.exec_driver_sql(fill[engine.dialect.name])
-    engine.dispose()
+    fill_sessions(url)
     return lambda: timed(lambda: [contender.recent(20) for _ in range(50)]) / 50
 
 

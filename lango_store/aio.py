@@ -32,7 +32,7 @@ from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.session.lists import Filter, Filters
 from lango_store._operations.session.sessions import check_duration
 from lango_store._values.events import Event
-from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn
+from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn, Unset
 from lango_store._values.session import Session
 from lango_store._values.summarizer import Summarizer, summarize_async
 from lango_store.conversation import Conversation
@@ -286,7 +286,7 @@ class StoreOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
     on_statement: Observer | None
     retry: timedelta | None
-    payload_threshold: int | None
+    payload_threshold: int | None | Unset
     keep_removed: timedelta | None
     replica: str | sa.URL | None
 

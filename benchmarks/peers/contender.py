@@ -18,14 +18,33 @@ def said_by_dict(message: dict[str, Any]) -> Said:
 
 
 class Comparable(Protocol):
-    """The methods that every store has in some form."""
+    """The methods that every store has in some form; those of an asynchronous store return coroutines."""
 
     def create(self, key: str) -> Any: ...
     def append(self, key: str, message: dict[str, Any]) -> Any: ...
     def append_many(self, key: str, messages: list[dict[str, Any]]) -> Any: ...
-    def load(self, key: str) -> list[Any]: ...
-    def last(self, key: str, n: int) -> list[Any]: ...
-    def close(self) -> None: ...
+    def load(self, key: str) -> Any: ...
+    def last(self, key: str, n: int) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class Blocking:
+    """A store whose calls block, with the methods of an asynchronous one, so that a measurement is written once."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+
+        async def call(*arguments: Any) -> Any:
+            return method(*arguments)
+
+        setattr(self, name, call)
+        return call
+
+    async def pool(self, size: int) -> Blocking:
+        return Blocking(self.store.pool(size))
 
 
 class Awaited:

@@ -30,6 +30,7 @@ from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.kept_copies import keeping
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
+from lango_store._rows.payloads import threshold_of
 from lango_store._values.model import UNSET, Message, MessageRole, Unset, new_key
 from lango_store.errors import DamagedMessage, DatabaseBusy, DatabaseUnavailable, LangoStoreError, quoted
 
@@ -101,13 +102,13 @@ class Context:
         on_statement: Observer | None = None,
         retry: timedelta | None = None,
         replica: sa.Engine | None = None,
-        payload_threshold: int | None = None,
+        payload_threshold: int | None | Unset = None,
         keep_removed: timedelta | None = None,
         watch: Callable[[Context], Followers] | None = None,
     ) -> None:
         if retry is not None and not (isinstance(retry, timedelta) and retry >= timedelta(0)):
             raise ValueError(f"retry={quoted(retry)}: give a timedelta of 0 or more, or None")
-        if payload_threshold is not None and not (type(payload_threshold) is int and payload_threshold > 0):
+        if payload_threshold not in (None, UNSET) and not (type(payload_threshold) is int and payload_threshold > 0):
             raise ValueError(f"payload_threshold={quoted(payload_threshold)}: give a length of 1 or more, or None")
         if keep_removed is not None and not (isinstance(keep_removed, timedelta) and keep_removed > timedelta(0)):
             raise ValueError(f"keep_removed={quoted(keep_removed)}: give a timedelta of more than 0, or None")
@@ -115,8 +116,8 @@ class Context:
         self._keep_removed = keep_removed
         self.keeps_removed = keep_removed is not None
         """True if the store keeps removed rows."""
-        self.payload_threshold = payload_threshold
-        """The number of characters from which a string becomes a payload; None if no string does."""
+        self.payload_threshold = threshold_of(payload_threshold)
+        """The lengths from which strings become payloads; None if no string does."""
         self._owned = owned
         self._default_ttl = default_ttl
         self._clock = clock

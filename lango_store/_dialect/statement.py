@@ -7,7 +7,8 @@ returned as the driver decodes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from time import perf_counter
 from typing import Any, Final
@@ -21,8 +22,8 @@ from lango_store._dialect.citus import pipelined
 Observer = Callable[[str, float], None]
 """A function that receives the text of each statement and the seconds until its rows were read."""
 
-Decode = Callable[[list[Any]], list[Any]]
-"""A function that decodes rows to values."""
+Decode = Callable[[Iterable[Sequence[Any]]], list[Any]]
+"""A function that decodes pages of rows to a list of values."""
 
 _PAGE: Final = 1_000
 
@@ -55,7 +56,7 @@ class Statement:
     ) -> list[Any]:
         """Execute the statement and return its rows, decoded with `decode` if it is set.
 
-        Rows are decoded in groups, to avoid holding all rows and all decoded values in memory at once. With
+        Rows are fetched and decoded in pages, to avoid holding all rows and all decoded values in memory at once. With
         `max_chars`, reading stops once the rows hold that many characters of text.
         """
         engine_dialect = connection.dialect  # the next two lines are those of `_compiled_for`, without its calls
@@ -70,10 +71,7 @@ class Statement:
             if decode is None:
                 rows: list[Any] = cursor.fetchall() if max_chars is None else _fetch_upto(max_chars, cursor)
                 return rows
-            decoded: list[Any] = []
-            while page := cursor.fetchmany(_PAGE):
-                decoded += decode(page)
-            return decoded
+            return decode(iter(partial(cursor.fetchmany, _PAGE), []))
         except Exception as error:
             if not (compiled.reads or self._repeatable) or not dialect_of(connection).is_undecodable(error):
                 raise

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from lango_store._features.groups import StorePart
+from lango_store._rows.payloads import threshold_of
 from lango_store._services import maintenance
+from lango_store._values.model import UNSET, Unset
 from lango_store._values.reports import Finding
 from lango_store.errors import quoted
 
@@ -11,15 +13,18 @@ from lango_store.errors import quoted
 class Maintenance(StorePart):
     """Maintenance of the tables of a store: `Store.maintenance`. `Store.expire` purges sessions."""
 
-    def move_payloads(self, *, threshold: int | None = 4096, on_batch: Callable[[int], None] | None = None) -> int:
+    def move_payloads(
+        self, *, threshold: int | None | Unset = UNSET, on_batch: Callable[[int], None] | None = None
+    ) -> int:
         """Move large strings of stored messages to payloads, as `Store(payload_threshold=…)` does for new messages.
 
         Messages are changed in batches, each in a separate transaction, and other processes can append between two
         batches. An interrupted call can be repeated.
 
         Args:
-            threshold: The length in characters from which a string is moved, 1 or more. Defaults to 4,096. None moves
-                all payloads back into the rows of their messages, for a downgrade to a release without payloads.
+            threshold: The length in characters from which a string is moved, 1 or more. By default, it depends on the
+                string, as with `payload_threshold`. None moves all payloads back into the rows of their messages, for
+                a downgrade to a release without payloads.
             on_batch: A function that is called after each batch with the number of changed messages so far.
 
         Returns:
@@ -28,9 +33,9 @@ class Maintenance(StorePart):
         Raises:
             ValueError: `threshold` is less than 1.
         """
-        if threshold is not None and (type(threshold) is not int or threshold < 1):
+        if threshold not in (None, UNSET) and (type(threshold) is not int or threshold < 1):
             raise ValueError(f"threshold={quoted(threshold)} is not positive: give a number of characters, or None")
-        return maintenance.move_payloads(self._context, threshold, on_batch)
+        return maintenance.move_payloads(self._context, threshold_of(threshold), on_batch)
 
     def examine(self, *, repair: bool = False, on_check: Callable[[str], None] | None = None) -> list[Finding]:
         """Check the store for damage, and optionally repair it.

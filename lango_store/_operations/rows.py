@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lango_store._operations.binds import MESSAGE, SESSION, TURN
-from lango_store._operations.sound_rows import decode_sound, decode_sound_session
+from lango_store._operations.sound_rows import decode_sound_session
 from lango_store._rows.columns import JsonColumn, as_stored
 from lango_store._rows.encoding import (
     NO_CONTENT,
@@ -253,16 +253,11 @@ def _encoded_call(plain: Mapping[str, Any], field: str) -> str:
     return "{" + ",".join(members) + "}"
 
 
-def decode_messages(key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None) -> list[Message]:
-    """Decode rows of `MESSAGE_COLUMNS`; raise `DamagedMessage` for a damaged row.
-
-    `bodies` holds the payloads by digest. Without `bodies`, messages have a `Payload` in the place of each.
-    """
-    return decode_sound(rows, lambda row: decode_checked(key, row, bodies))
-
-
 def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | None) -> Message:
-    """Decode any row of `MESSAGE_COLUMNS` and validate it; `DamagedMessage` names the damaged field."""
+    """Decode any row of `MESSAGE_COLUMNS` and validate it; `DamagedMessage` names the damaged field.
+
+    `bodies` holds the payloads by digest. Without `bodies`, the message has a `Payload` in the place of each.
+    """
     stored: dict[str, Any] = {name: each for name, each in zip(MESSAGE_FIELDS, row, strict=True) if each is not None}
     seq, text, content = row[0], stored.pop("text", None), stored.pop("content", None)
     listing = stored.pop("payloads", None)
@@ -292,17 +287,12 @@ def decode_checked(key: str, row: Sequence[Any], bodies: Mapping[str, str] | Non
         raise DamagedMessage(key, seq_or_zero(seq), ".".join(map(str, fault["loc"])), fault["msg"]) from None
 
 
-def decode_each(
-    key: str, rows: Sequence[Sequence[Any]], bodies: Mapping[str, str] | None = None
-) -> list[Message | DamagedMessage]:
-    """Decode rows of `MESSAGE_COLUMNS`; return a `DamagedMessage` in place of each damaged row."""
-    decoded: list[Message | DamagedMessage] = []
-    for row in rows:
-        try:
-            decoded += decode_messages(key, [row], bodies)
-        except DamagedMessage as error:
-            decoded.append(error)
-    return decoded
+def decode_or_return_error(key: str, row: Sequence[Any], bodies: Mapping[str, str] | None) -> Message | DamagedMessage:
+    """Decode a row as `decode_checked` does; return the error if the row is damaged."""
+    try:
+        return decode_checked(key, row, bodies)
+    except DamagedMessage as error:
+        return error
 
 
 def seq_or_zero(seq: Any) -> int:

@@ -10,10 +10,10 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lango_store._rows.encoding import decode_json, encode_json, encode_text
-from lango_store._values.model import CONTAINERS, Payload
+from lango_store._values.model import CONTAINERS, MessageRole, Payload, Unset
 from lango_store.errors import InvalidValue
 
 JSON_COLUMNS: Final = tuple(name for name in CONTAINERS if name != "sent")  # `drop_sent` removes it without reading it
@@ -21,6 +21,23 @@ JSON_COLUMNS: Final = tuple(name for name in CONTAINERS if name != "sent")  # `d
 
 COLUMNS: Final = ("text", *JSON_COLUMNS)
 """The columns of a message whose large strings become payloads."""
+
+
+class Threshold(NamedTuple):
+    """The lengths in characters from which strings become payloads.
+
+    Attributes:
+        length: For all strings.
+        small: For data URIs, which are rarely read as text, and for the strings of records, tool calls and `extra`,
+            which frameworks repeat.
+    """
+
+    length: int
+    small: int
+
+
+DEFAULT_THRESHOLD: Final = Threshold(65_536, small=4_096)
+"""Texts of usual length occur once: as payloads, they would take a second row and a second statement."""
 
 _DATA_URI: Final = re.compile(r"data:([\w.+-]{1,99}/[\w.+-]{1,99})[;,]", re.ASCII)
 _STAYS: Final = ("id", "name")  # of a tool call: short, and read by queries
@@ -40,25 +57,35 @@ def reference_to(body: str) -> list[Any]:
     return [digest_of(body), len(body.encode()), *([media_type[1]] if media_type else [])]
 
 
-def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
-    """Move the strings with at least this many characters out of an encoded message; return them by digest.
+def threshold_of(length: int | None | Unset) -> Threshold | None:
+    """Return the threshold for the argument of a caller, who may choose one length for all strings."""
+    if isinstance(length, Unset):
+        return DEFAULT_THRESHOLD
+    return None if length is None else Threshold(length, length)
+
+
+def move(row: dict[str, Any], threshold: Threshold) -> dict[str, str]:
+    """Move the large strings out of an encoded message; return them by digest.
 
     The id and the name of a tool call stay, and so do strings that a database cannot store as text. A column with
     almost 200 levels is not changed, and neither is `sent`.
     """
     moved: dict[str, str] = {}
     listing: list[str] = []
+    small = Threshold(threshold.small, threshold.small)
+    large = small if row["role"] == MessageRole.RECORD else threshold
     text = row["text"]
-    if text is not None and len(text) >= threshold:
+    if text is not None and _is_large(text, large):
         reference = reference_to(text)
         row["text"], moved[reference[0]] = "", text
         listing.append(f'"text":{encode_json(reference, "payloads")}')
     for name in JSON_COLUMNS:
-        if row[name] is None or not _may_have_string_of(threshold, row[name]):
+        least = large if name == "content" else small
+        if row[name] is None or not _may_have_large_string(row[name], least):
             continue
         value = decode_json(row[name])
         taken: dict[str, str] = {}
-        if places := _take(value, threshold, taken, _STAYS if name == "tool_calls" else ()):
+        if places := _take(value, least, taken, _STAYS if name == "tool_calls" else ()):
             try:
                 row[name], places_json = encode_json(value, name), encode_json(places, "payloads")
             except InvalidValue:
@@ -69,27 +96,35 @@ def move(row: dict[str, Any], threshold: int) -> dict[str, str]:
     return moved
 
 
-def _may_have_string_of(threshold: int, json: str) -> bool:
-    if len(json) < threshold:
+def _is_large(string: str, least: Threshold) -> bool:
+    return len(string) >= least.length or (len(string) >= least.small and string.startswith("data:"))
+
+
+def _may_have_large_string(json: str, least: Threshold) -> bool:
+    return _may_have_string_of(least.length, json) or ('"data:' in json and _may_have_string_of(least.small, json))
+
+
+def _may_have_string_of(length: int, json: str) -> bool:
+    if len(json) < length:
         return False
     # No decoding is needed: such a string is a part of the JSON of at least this length without a quotation mark.
     if '\\"' in json:
         json = json.replace('\\"', "__")
     start = 0
-    while start + threshold <= len(json):
-        start = json.rfind('"', start, start + threshold) + 1
+    while start + length <= len(json):
+        start = json.rfind('"', start, start + length) + 1
         if not start:
             return True
     return False
 
 
-def _take(value: Any, threshold: int, taken: dict[str, str], stays: tuple[str, ...] = (), level: int = 0) -> Listing:
+def _take(value: Any, least: Threshold, taken: dict[str, str], stays: tuple[str, ...] = (), level: int = 0) -> Listing:
     places: Listing = {}
     for name, item in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         if isinstance(item, dict | list):
-            if inner := _take(item, threshold, taken, stays, level + 1):
+            if inner := _take(item, least, taken, stays, level + 1):
                 places[str(name)] = inner
-        elif isinstance(item, str) and len(item) >= threshold and not (level == 1 and name in stays) and _is_text(item):
+        elif isinstance(item, str) and _is_large(item, least) and not (level == 1 and name in stays) and _is_text(item):
             reference = reference_to(item)
             value[name], taken[reference[0]] = "", item
             places[str(name)] = reference

@@ -8,11 +8,12 @@ from lango_store._operations import revision
 from lango_store._operations.log import payloads
 from lango_store._operations.maintenance import examination
 from lango_store._operations.pace import Pace
+from lango_store._rows.payloads import Threshold
 from lango_store._values.reports import Finding
 from lango_store.errors import LangoStoreError, SchemaOutOfDate
 
 
-def move_payloads(context: Context, threshold: int | None, on_batch: Callable[[int], None] | None) -> int:
+def move_payloads(context: Context, threshold: Threshold | None, on_batch: Callable[[int], None] | None) -> int:
     """Move large strings of stored messages to payloads or, with the threshold None, back to the rows, in batches."""
     after, moved = ("", 0), 0
     pace = Pace(dialect_of(context.engine))

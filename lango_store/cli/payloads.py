@@ -4,14 +4,17 @@ from typing import Annotated
 
 import typer
 
+from lango_store._values.model import UNSET
 from lango_store.cli.options import UrlOption, example, flag, open_store, option
 from lango_store.cli.output import progress, quantity
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Move large strings of stored messages.",
-    epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"),
+    epilog=example("payloads move --url sqlite:///agent.db"),
 )
+
+DEFAULT = "Default: 4,096 for data URIs, records, tool calls and extra; 65,536 for all others."
 
 
 @app.callback()
@@ -19,9 +22,9 @@ def _payloads() -> None:
     pass
 
 
-@app.command(epilog=example("payloads move --threshold 4096 --url sqlite:///agent.db"))
+@app.command(epilog=example("payloads move --url sqlite:///agent.db"))
 def move(
-    threshold: Annotated[int, option("N", "Move strings of at least N characters.", min=1)] = 4096,
+    threshold: Annotated[int | None, option("N", f"Move strings of at least N characters. {DEFAULT}", min=1)] = None,
     back: Annotated[bool, flag("--back", "Move all strings back into their messages.")] = False,
     url: UrlOption = None,
 ) -> None:
@@ -37,5 +40,5 @@ def move(
         def show(number: int) -> None:
             update(description=f"{quantity(number, 'message')} changed")
 
-        changed = store.maintenance.move_payloads(threshold=None if back else threshold, on_batch=show)
+        changed = store.maintenance.move_payloads(threshold=None if back else threshold or UNSET, on_batch=show)
     print(f"changed {quantity(changed, 'message')}")

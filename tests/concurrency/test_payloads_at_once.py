@@ -18,7 +18,7 @@ ROUNDS = 30
 
 
 def texts(number: int) -> list[str]:
-    return [f"{number}-{place} ".ljust(4_096, "x") for place in range(3)]
+    return [f"{number}-{place} ".ljust(65_536, "x") for place in range(3)]
 
 
 def update(conversation: Conversation, number: int) -> None:
@@ -143,13 +143,13 @@ def test_large_string_stays_while_a_message_has_it_despite_concurrent_removals(s
 
     def work(number: int) -> None:
         for _ in range(ROUNDS // 5):
-            seq = conversation.append_message(large_message("y" * 5_000, author=f"{number}")).seq
-            assert conversation.all_messages(after=seq - 1, limit=1)[0].extra == {"raw": [["y" * 5_000]]}
+            seq = conversation.append_message(large_message("y" * 70_000, author=f"{number}")).seq
+            assert conversation.all_messages(after=seq - 1, limit=1)[0].extra == {"raw": [["y" * 70_000]]}
             if number:
                 conversation.edits.delete(seq)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert len(conversation.messages()) == ROUNDS // 5
-    assert bodies(store) == ["y" * 5_000]
+    assert bodies(store) == ["y" * 70_000]
     assert_sound(store)

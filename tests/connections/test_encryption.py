@@ -125,7 +125,7 @@ def test_program_of_the_page_encrypts_an_existing_file(make_sqlite: MakeDatabase
     url = make_sqlite()
     with Store(url) as store:
         schema.enable_search(store.engine)
-        store.create("k", messages=[message(SECRET), message(f"{SECRET} " * 1_000)])
+        store.create("k", messages=[message(SECRET), message(f"{SECRET} " * 10_000)])
         before = store.get("k")
         store.engine.dispose()
     Path(url.removeprefix("sqlite:///")).rename(tmp_path / "agent.db")

@@ -66,10 +66,10 @@ def test_get_as_of_returns_the_counters_of_the_earlier_log(keeping: Store) -> No
 
 
 def test_get_as_of_loads_the_large_strings_of_an_earlier_window(keeping: Store) -> None:
-    conversation = keeping.open("k", messages=[message([LARGE, "y" * 5_000])])
+    conversation = keeping.open("k", messages=[message([LARGE, "y" * 70_000])])
     conversation.edits.update(1, message(LARGE))
     conversation.clear()
-    assert (at(conversation, 1), at(conversation, 2)) == ([[LARGE, "y" * 5_000]], [LARGE])
+    assert (at(conversation, 1), at(conversation, 2)) == ([[LARGE, "y" * 70_000]], [LARGE])
 
 
 def test_get_as_of_works_without_keep_removed_if_nothing_was_removed(store: Store) -> None:

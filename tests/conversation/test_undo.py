@@ -215,12 +215,12 @@ def test_message_appended_after_an_undo_gets_a_higher_seq_than_the_undo(keeping:
 
 def test_undo_restores_large_strings(keeping: Store) -> None:
     conversation = keeping.open("k", messages=[message(LARGE)])
-    conversation.edits.update(1, message("y" * 5_000))
-    assert bodies(keeping) == [LARGE, "y" * 5_000]
+    conversation.edits.update(1, message("y" * 70_000))
+    assert bodies(keeping) == [LARGE, "y" * 70_000]
     conversation.versions.undo()
     assert contents(conversation.messages()) == [LARGE]
     conversation.versions.redo()
-    assert contents(conversation.messages()) == ["y" * 5_000]
+    assert contents(conversation.messages()) == ["y" * 70_000]
 
 
 # Other ways to call it

@@ -8,7 +8,7 @@ from support.turns import messages_of
 from lango_store import DatabaseBusy, Message, Store
 from lango_store.testing import Clock
 
-LARGE = "a large string " * 400
+LARGE = "a large string " * 5_000
 
 
 def test_log_as_of_the_seq_of_a_compaction_includes_the_summary(keeping: Store) -> None:

@@ -12,7 +12,7 @@ from support import command_pages
 from support.paths import ROOT
 
 import lango_store
-from benchmarks.figures import DATABASES, noted, with_figures
+from benchmarks.figures import DATABASES, noted, with_figures, with_table
 from benchmarks.figures import PAGES as PAGES_WITH_FIGURES
 from lango_store import AsyncConversation, AsyncStore, Conversation, Store, errors, schema, tables, window
 from lango_store._engine.url import URL_VARIABLES
@@ -163,3 +163,10 @@ def test_pages_show_the_figures_that_were_measured(page: Path) -> None:
     assert len(shown) >= 4
     other = {what: dict.fromkeys(DATABASES, 99.0) for what in figures}
     assert with_figures(text, other).count("| 99.00 | 99.00 |") == len(shown)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_table_of_other_stores_on_the_page_can_be_replaced(database: str) -> None:
+    text = PAGES_WITH_FIGURES[0].read_text()
+    changed = with_table(text, database, [["store", "load 100"], ["lango_store", "1.50"]])
+    assert f"### {database}\n\n| store | load 100 |\n| --- | --- |\n| lango_store | 1.50 |\n\n" in changed

@@ -8,7 +8,7 @@ from support.pages import blocks
 from lango_store import Message, Store, ToolCall
 from lango_store.tables import SCHEMA_REVISION
 
-LARGE = "x" * 5_000
+LARGE = "x" * 70_000
 
 
 def test_statements_on_the_tables_page_return_the_described_rows(url: str) -> None:

@@ -17,7 +17,7 @@ from lango_store import DamagedMessage, Message, Store
 from lango_store.interchange import export, import_path, writable
 from lango_store.interchange.copying import copy
 
-OTHER = "y" * 5_000
+OTHER = "y" * 70_000
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.locks import until_one_waits
 
 from lango_store import LangoStoreError, Message, Store, create_engine, schema
 
-LARGE = "x" * 5_000
+LARGE = "x" * 70_000
 BEFORE_PAYLOADS = "0104"
 
 
@@ -35,7 +35,7 @@ def test_downgrade_is_refused_until_payloads_are_moved_back(url: str) -> None:
 
 def test_downgrade_drops_payloads_of_removed_messages(url: str) -> None:
     with Store(url, keep_removed=timedelta(days=1)) as store:
-        store.create("k", messages=[message(LARGE), message("y" * 5_000)])
+        store.create("k", messages=[message(LARGE), message("y" * 70_000)])
         store.conversation("k").pop_message()
         assert store.maintenance.move_payloads(threshold=None) == 1
         assert schema.downgrade(url, BEFORE_PAYLOADS) == BEFORE_PAYLOADS

@@ -26,7 +26,7 @@ from lango_store.testing import Clock
 pytestmark = pytest.mark.slow
 
 DAY = timedelta(days=1)
-LARGE = "long ago " * 1_000
+LARGE = "long ago " * 8_000
 ROLES, GRANTS, GRANTS_FOR_SEARCH, POLICIES, POLICIES_FOR_SEARCH, *_ = blocks("docs/production/postgresql.md", "sql")
 (LISTENER,) = blocks("docs/production/postgresql.md", "python")
 

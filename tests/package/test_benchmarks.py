@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import payload
 from benchmarks.lines import Differs, Sessions
-from benchmarks.peers import FLOOR, FLOORS, OURS, SIDES, Side
+from benchmarks.peers import ASYNC_OURS, FLOOR, FLOORS, OURS, SIDES, Side
 from benchmarks.peers.contender import Comparable
 
 
@@ -25,17 +24,17 @@ class AlteringStore:
         return [*unchanged, *self._alter(last)]
 
 
-@pytest.mark.parametrize("name", [*FLOORS, OURS])
+@pytest.mark.parametrize("name", [*FLOORS, OURS, ASYNC_OURS])
 def test_each_benchmarked_store_returns_the_written_messages(url: str, name: str) -> None:
     sessions = Sessions(name, SIDES[name], url)
     key = sessions.filled("a session", 30)
-    one, *more = payload.texts(9, 30)
-    sessions.store.append(key, one)
-    sessions.store.append_many(key, more)
+    one, *more = sessions.new(9)
+    sessions.wait(sessions.store.append(key, one))
+    sessions.wait(sessions.store.append_many(key, more))
     sessions.wrote(key, [one, *more])
-    assert sessions.compare(sessions.store.load(key), key) == 39
-    assert sessions.compare(sessions.store.last(key, 5), key, last=5) == 5
-    sessions.store.close()
+    assert sessions.compare(key) == 39
+    assert sessions.compare(key, last=5) == 5
+    sessions.close()
 
 
 @pytest.mark.parametrize("alter", [lambda row: [], lambda row: [row, row], lambda row: [(*row[:5], "other", *row[6:])]])
@@ -46,5 +45,5 @@ def test_benchmark_raises_if_a_store_returns_wrong_messages(url: str, alter: Any
     )
     key = sessions.filled("a session", 8)
     with pytest.raises(Differs):
-        sessions.compare(sessions.store.load(key), key)
-    sessions.store.close()
+        sessions.compare(key)
+    sessions.close()

@@ -10,7 +10,7 @@ from lango_store import Message, Store, ToolCall, schema
 
 pytestmark = not_on_a_cluster("a search index is refused on distributed tables")
 
-FILLER = "filler " * 1_000
+FILLER = "filler " * 10_000
 
 
 @pytest.fixture(params=["index", "comparison"])
@@ -62,7 +62,7 @@ def test_snippet_is_cut_from_the_payload(searched: Store, words: str) -> None:
 @pytest.mark.slow
 def test_search_finds_the_same_messages_after_payloads_are_moved(searched: Store) -> None:
     store_messages(searched)
-    for threshold in (None, 4_096, None):
+    for threshold in (None, 65_536, None):
         assert searched.maintenance.move_payloads(threshold=threshold) == 5
         for words, seqs in FOUND.items():
             assert found(searched, words) == [("k", seq) for seq in seqs], words

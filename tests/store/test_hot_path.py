@@ -140,6 +140,23 @@ def test_session_change_is_one_transaction_on_sqlite(
         assert words in (["BEGIN", "UPDATE", "COMMIT"], *deleted)
 
 
+@pytest.mark.parametrize(("size", "statements"), [(0, 2), (4_096, 3)], ids=["without payloads", "with payloads"])
+def test_large_load_reads_all_payloads_with_one_statement(
+    one_connection: sa.Engine, tmp_path: Path, size: int, statements: int
+) -> None:
+    with Store(one_connection) as store:
+        sent = [message(f"data:,{number}".ljust(size, "x")) for number in range(2_500)]
+        conversation = store.open("k", messages=sent)
+        with counted(one_connection, tmp_path) as counts:
+            loaded = store.get("k").messages
+        assert counts == Counts(statements, statements)
+        assert [each.content for each in loaded] == [each.content for each in sent]
+        for read in (conversation.all_messages, lambda: conversation.messages(last=50), conversation.history):
+            with counted(one_connection, tmp_path) as counts:
+                read()
+            assert counts == Counts(statements - 1, statements - 1)
+
+
 def run_turn(conversation: Conversation, id: str | None = None) -> None:
     with conversation.turn(id) as turn:
         turn.append(message())
@@ -189,19 +206,22 @@ class Frequent:
 
 CALLS = {
     "append": Frequent(lambda store, _: store.append_message("1000", message()), (35, 31), (39, 87)),
+    "append of a long text": Frequent(
+        lambda store, _: store.append_message("1000", message("x" * 16_000)), (37, 31), (41, 87)
+    ),
     "append in a turn": Frequent(lambda _, turn: turn.append(message()), (41, 31), (44, 88)),
     "save_turn": Frequent(lambda store, _: store.conversation("1000").save_turn([message()]), (54, 32), (56, 88)),
-    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (121, 92), (126, 263), (3, 3)),
+    "turn": Frequent(lambda store, _: run_turn(store.conversation("1000")), (120, 92), (125, 263), (3, 3)),
     "1,000 in one call": Frequent(
         lambda store, _: store.conversation("batches").append_messages(messages(1_000)), (3053, 1030), (3041, 1183)
     ),
-    "load of 20": Frequent(lambda store, _: store.get("20"), (43, 29), (48, 144), (2, 2)),
-    "load of 100": Frequent(lambda store, _: store.get("100"), (43, 29), (48, 144), (2, 2)),
-    "load of 1,000": Frequent(lambda store, _: store.get("1000"), (43, 29), (48, 156), (2, 2)),
-    "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (36, 28), (39, 86)),
-    "history": Frequent(lambda store, _: store.conversation("20").history(), (107, 28), (111, 86)),
+    "load of 20": Frequent(lambda store, _: store.get("20"), (42, 29), (47, 144), (2, 2)),
+    "load of 100": Frequent(lambda store, _: store.get("100"), (42, 29), (47, 144), (2, 2)),
+    "load of 1,000": Frequent(lambda store, _: store.get("1000"), (42, 29), (47, 156), (2, 2)),
+    "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (35, 28), (38, 86)),
+    "history": Frequent(lambda store, _: store.conversation("20").history(), (106, 28), (110, 86)),
     # psycopg prepares the statement of the appends, which takes a round trip.
-    "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (860, 770), (954, 2173), (25, 26)),
+    "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (859, 770), (953, 2173), (25, 26)),
     "list of 20": Frequent(lambda store, _: store.list_sessions(limit=20), (94, 29), (97, 87)),
 }
 

@@ -26,7 +26,7 @@ def whole(url: str) -> Iterator[Store]:
     """Yield a store that keeps all strings in the rows, with three sessions of six messages."""
     with Store(url, payload_threshold=None) as store:
         for key in KEYS:
-            sent = [message(LARGE), message("short"), large_message(LARGE, key * 5_000), message([LARGE], id="x")]
+            sent = [message(LARGE), message("short"), large_message(LARGE, key * 70_000), message([LARGE], id="x")]
             store.create(key, messages=sent)
             store.conversation(key).save_turn([message({"é": [LARGE, None]})], {"tokens": 1})
             store.append_message(key, message(LARGE + "\0", role="record"))
@@ -50,7 +50,7 @@ def test_reads_are_unchanged_after_payloads_are_moved(whole: Store) -> None:
     numbers: list[int] = []
     assert whole.maintenance.move_payloads(on_batch=numbers.append) == 12
     assert everything(whole) == before
-    assert [bodies(whole, key) for key in KEYS] == [sorted([LARGE, key * 5_000]) for key in KEYS]
+    assert [bodies(whole, key) for key in KEYS] == [sorted([LARGE, key * 70_000]) for key in KEYS]
     assert [listing is not None for listing in listings(whole, "a")] == [True, False, True, True, True, False]
     assert numbers == sorted(numbers)
     assert len(numbers) > 2
@@ -87,11 +87,11 @@ def test_rows_after_a_move_of_payloads_equal_rows_of_messages_appended_with_payl
         assert moved | own == appended | own
 
 
-@pytest.mark.parametrize("threshold", [5_000, 4_097, 1])
+@pytest.mark.parametrize("threshold", [70_000, 65_537, 1])
 def test_strings_shorter_than_the_given_length_are_not_moved(whole: Store, threshold: int) -> None:
     before = everything(whole)
     whole.maintenance.move_payloads(threshold=threshold)
-    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if threshold == 1 else set()) | {"a" * 5_000}
+    assert {*bodies(whole, "a")} - {"short", "text"} == ({LARGE} if threshold == 1 else set()) | {"a" * 70_000}
     assert everything(whole) == before
     assert_sound(whole)
 
@@ -132,7 +132,7 @@ class Stopped(Exception):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("threshold", [4_096, None])
+@pytest.mark.parametrize("threshold", [65_536, None])
 def test_interrupted_move_can_be_repeated(whole: Store, threshold: int | None) -> None:
     if threshold is None:
         whole.maintenance.move_payloads()
@@ -160,16 +160,16 @@ import sys
 from lango_store import Message, Store
 with Store(sys.argv[1]) as store:
     for key in ("a", "b", "c"):
-        store.append_message(key, Message.user(sys.argv[2] * 5_000))
-        store.append_message(key, Message.user("x" * 4_096))
-        store.conversation(key).edits.update(1, Message.user([sys.argv[2] * 5_000]))
+        store.append_message(key, Message.user(sys.argv[2] * 70_000))
+        store.append_message(key, Message.user("x" * 65_536))
+        store.conversation(key).edits.update(1, Message.user([sys.argv[2] * 70_000]))
         store.conversation(key).edits.delete("x")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("threshold", [4_096, None])
+@pytest.mark.parametrize("threshold", [65_536, None])
 def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: str, threshold: int | None) -> None:
     if threshold is None:
         whole.maintenance.move_payloads()
@@ -185,25 +185,25 @@ def test_another_process_can_write_between_batches_of_a_move(whole: Store, url: 
     whole.maintenance.move_payloads(threshold=threshold, on_batch=write)
     for key in KEYS:
         log = contents(whole.conversation(key).all_messages())
-        assert log[0] == ["r" * 5_000]
-        assert log[-6:] == [text for each in "pqr" for text in (each * 5_000, LARGE)]
+        assert log[0] == ["r" * 70_000]
+        assert log[-6:] == [text for each in "pqr" for text in (each * 70_000, LARGE)]
     assert_sound(whole)
 
 
-@pytest.mark.parametrize("threshold", [4_096, None])
+@pytest.mark.parametrize("threshold", [65_536, None])
 def test_move_waits_for_a_transaction_that_edits_the_session(
     make_postgres: MakeDatabase, threshold: int | None
 ) -> None:
     url = make_postgres()
-    with Store(url, payload_threshold=None if threshold else 4_096) as store, ThreadPoolExecutor(1) as pool:
+    with Store(url, payload_threshold=None if threshold else 65_536) as store, ThreadPoolExecutor(1) as pool:
         store.create("k", messages=[message(LARGE), message(LARGE)])
         with store.engine.connect() as host:
-            store.using(host).conversation("k").edits.update(1, message("y" * 5_000))
+            store.using(host).conversation("k").edits.update(1, message("y" * 70_000))
             moving = pool.submit(store.maintenance.move_payloads, threshold=threshold)
             until_one_waits(store.engine)
             host.commit()
         moving.result()
-        assert contents(store.conversation("k").messages()) == ["y" * 5_000, LARGE]
+        assert contents(store.conversation("k").messages()) == ["y" * 70_000, LARGE]
         assert_sound(store)
 
 
@@ -220,13 +220,13 @@ def test_move_leaves_revision_and_times_unchanged(whole: Store) -> None:
 def test_payloads_move_command_moves_strings_out_and_back(whole: Store, url: str) -> None:
     before = everything(whole)
     assert run("payloads", "move", "--url", url).stdout == "changed 12 messages\n"
-    assert bodies(whole, "a") == ["a" * 5_000, LARGE]
+    assert bodies(whole, "a") == ["a" * 70_000, LARGE]
     assert run("payloads", "move", "--url", url).stdout == "changed 0 messages\n"
     assert everything(whole) == before
     assert run("payloads", "move", "--back", "--url", url).stdout == "changed 12 messages\n"
     assert (bodies(whole, "a"), everything(whole)) == ([], before)
-    assert run("payloads", "move", "--threshold", "5000", "--url", url).stdout == "changed 3 messages\n"
-    assert bodies(whole, "a") == ["a" * 5_000]
+    assert run("payloads", "move", "--threshold", "70000", "--url", url).stdout == "changed 3 messages\n"
+    assert bodies(whole, "a") == ["a" * 70_000]
 
 
 def test_payloads_move_command_refuses_a_length_below_one(url: str) -> None:
@@ -238,11 +238,11 @@ def test_stats_show_what_payloads_save(whole: Store, url: str) -> None:
     assert (whole.stats().payload_bytes, whole.stats().saved_bytes) == (0, 0)
     assert "payloads" not in run("stats", "--url", url).stdout
     whole.maintenance.move_payloads()
-    unique, all_places = 3 * (4_096 + 5_000), 3 * (7 * 4_096 + 4 * 5_000)
+    unique, all_places = 3 * (65_536 + 70_000), 3 * (7 * 65_536 + 4 * 70_000)
     stats = whole.stats()
     assert (stats.payload_bytes, stats.saved_bytes) == (unique, all_places - unique)
     shown = run("stats", "--url", url).stdout
-    assert "27.3 kB of payloads, 118.7 kB saved by storing each once per session" in shown
+    assert "406.6 kB of payloads, 1.8 MB saved by storing each once per session" in shown
     shown_json = json.loads(run("stats", "--json", "--url", url).stdout)
     assert (shown_json["payload_bytes"], shown_json["saved_bytes"]) == (unique, all_places - unique)
 
@@ -253,7 +253,7 @@ def test_stats_count_payloads_of_messages_and_removed_versions_once_per_session(
             store.create(key, messages=[message(LARGE), message(LARGE)])
             store.conversation(key).edits.delete(1)
         stats = store.stats()
-    assert (stats.payload_bytes, stats.saved_bytes) == (3 * 4_096, 3 * 4_096)
+    assert (stats.payload_bytes, stats.saved_bytes) == (3 * 65_536, 3 * 65_536)
 
 
 # Doctor
@@ -263,10 +263,10 @@ def test_stats_count_payloads_of_messages_and_removed_versions_once_per_session(
 def test_doctor_reports_missing_payloads(whole: Store) -> None:
     whole.maintenance.move_payloads()
     with whole.engine.begin() as connection:
-        connection.exec_driver_sql(f"DELETE FROM lango_payload WHERE session_key = 'b' AND body = '{'b' * 5_000}'")
+        connection.exec_driver_sql(f"DELETE FROM lango_payload WHERE session_key = 'b' AND body = '{'b' * 70_000}'")
     found = [each for each in whole.maintenance.examine(repair=True) if each.name != "settings"]
     assert [(each.name, each.subject, each.repaired) for each in found] == [("missing payload", "b", False)]
-    assert f"payload {digest_of('b' * 5_000)} of message 3 is missing" in found[0].detail
+    assert f"payload {digest_of('b' * 70_000)} of message 3 is missing" in found[0].detail
     assert "redact or delete message 3" in found[0].remedy
     damaged = whole.conversation("b").all_messages(damaged="return")[2]
     assert "payload" in str(damaged)
@@ -280,7 +280,7 @@ def test_doctor_deletes_unused_payloads(whole: Store) -> None:
     whole.maintenance.move_payloads()
     with whole.engine.begin() as connection:
         connection.exec_driver_sql("INSERT INTO lango_payload VALUES ('a', 'unused 1', 'x'), ('a', 'unused 2', 'y')")
-        other = f"SELECT 'c', digest, body FROM lango_payload WHERE body = '{'b' * 5_000}'"
+        other = f"SELECT 'c', digest, body FROM lango_payload WHERE body = '{'b' * 70_000}'"
         connection.exec_driver_sql(f"INSERT INTO lango_payload {other}")
     before = everything(whole)
     found = [each for each in whole.maintenance.examine() if each.name == "unused payload"]
@@ -296,7 +296,7 @@ def test_doctor_deletes_unused_payloads(whole: Store) -> None:
 def test_doctor_reports_a_changed_payload(whole: Store) -> None:
     whole.maintenance.move_payloads()
     with whole.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE lango_payload SET body = 'changed' WHERE body = '{'a' * 5_000}'")
+        connection.exec_driver_sql(f"UPDATE lango_payload SET body = 'changed' WHERE body = '{'a' * 70_000}'")
     (found,) = [each for each in whole.maintenance.examine() if each.name != "settings"]
-    assert (found.subject, digest_of("a" * 5_000) in found.detail) == ("a", True)
+    assert (found.subject, digest_of("a" * 70_000) in found.detail) == ("a", True)
     assert "body: does not match its digest" in found.detail

@@ -38,20 +38,64 @@ def payload(body: str, media_type: str | None = None) -> Payload:
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
 def test_string_as_long_as_the_threshold_becomes_a_payload(store: Store, letter: str) -> None:
-    store.create("k", messages=[message(letter * 4_096), message([letter * 4_096])])
-    assert bodies(store) == [letter * 4_096]
+    store.create("k", messages=[message(letter * 65_536), message([letter * 65_536])])
+    assert bodies(store) == [letter * 65_536]
     assert (row(store, 1)["text"], row(store, 2)["content"]) == ("", '[""]')
-    assert contents(store.conversation("k").messages()) == [letter * 4_096, [letter * 4_096]]
+    assert contents(store.conversation("k").messages()) == [letter * 65_536, [letter * 65_536]]
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "😀"])
 def test_string_shorter_than_the_threshold_stays_in_the_row(store: Store, letter: str) -> None:
-    store.create("k", messages=[message(letter * 4_095), message([letter * 4_095, letter * 4_095])])
+    store.create("k", messages=[message(letter * 65_535), message([letter * 65_535, letter * 65_535])])
     assert (bodies(store), listings(store)) == ([], [None, None])
-    assert row(store)["text"] == letter * 4_095
+    assert row(store)["text"] == letter * 65_535
 
 
-@pytest.mark.parametrize("least", [1, 3, 4_097])
+def with_string(string: str) -> dict[str, Message]:
+    """Return messages in which a string of this length becomes a payload from 4,096 characters."""
+    call = ToolCall(id="c", name="f", arguments={"a": string}, output=[string])
+    uri = f"data:,{string}"[: len(string)]
+    return {
+        "data URI as text": message(uri),
+        "data URI in a block": message([{"type": "text", "text": "x" * 9_000}, {"url": uri}]),
+        "text of a record": message(string, role="record"),
+        "content of a record": message({"state": [string]}, role="record"),
+        "tool call": Message.assistant("text", tool_calls=[call]),
+        "extra": message("text", extra={"raw": string}),
+    }
+
+
+@pytest.mark.parametrize("place", with_string(""))
+def test_string_that_often_repeats_becomes_a_payload_from_4096_characters(store: Store, place: str) -> None:
+    store.create("k", messages=[with_string("x" * size)[place] for size in (4_095, 4_096)])
+    assert [len(body) for body in bodies(store)] == [4_096]
+    assert listings(store)[0] is None
+    stored = [with_string("x" * size)[place] for size in (4_095, 4_096)]
+    assert [each.content for each in store.conversation("k").all_messages()] == [each.content for each in stored]
+    assert_sound(store)
+
+
+@pytest.mark.parametrize("place", with_string(""))
+def test_threshold_of_the_store_applies_to_all_strings(url: str, place: str) -> None:
+    with Store(url, payload_threshold=10_000) as store:
+        store.create("k", messages=[with_string("x" * size)[place] for size in (9_999, 10_000)])
+        assert [len(body) for body in bodies(store)] == [10_000]
+
+
+def test_payloads_of_a_lower_threshold_are_read_and_not_moved(url: str, store: Store) -> None:
+    texts = ["x" * 5_000, "y" * 5_000]
+    with Store(url, payload_threshold=4_096) as earlier:
+        earlier.create("k", messages=[message(texts[0]), message([texts[0], texts[1]])])
+    assert bodies(store) == texts
+    store.append_message("k", message(texts[0]))
+    assert contents(store.conversation("k").messages()) == [texts[0], texts, texts[0]]
+    assert store.maintenance.move_payloads() == 0
+    assert_sound(store)
+    store.conversation("k").edits.delete(2)
+    assert bodies(store) == texts[:1]
+
+
+@pytest.mark.parametrize("least", [1, 3, 65_537])
 def test_threshold_is_set_by_the_payloads_option_of_the_store(url: str, least: int) -> None:
     with Store(url, payload_threshold=least) as store:
         store.create("k", messages=[message(["x" * (least - 1), "y" * least])])
@@ -96,7 +140,7 @@ def test_equal_strings_of_a_session_are_stored_once(store: Store) -> None:
     store.conversation("k").save_turn([message(LARGE), message([LARGE])])
     assert bodies(store) == [LARGE]
     stats = store.stats()
-    assert (stats.payload_bytes, stats.saved_bytes) == (4_096, 12 * 4_096)
+    assert (stats.payload_bytes, stats.saved_bytes) == (65_536, 12 * 65_536)
     assert_sound(store)
 
 
@@ -104,7 +148,7 @@ def test_payloads_are_stored_separately_for_each_session(store: Store) -> None:
     for key in ("a", "b"):
         store.create(key, messages=[message(LARGE)])
     assert bodies(store, "a") == bodies(store, "b") == [LARGE]
-    assert (store.stats().payload_bytes, store.stats().saved_bytes) == (2 * 4_096, 0)
+    assert (store.stats().payload_bytes, store.stats().saved_bytes) == (2 * 65_536, 0)
     store.delete("a")
     assert store.conversation("b").messages()[0].content == LARGE
     assert_sound(store)
@@ -141,7 +185,7 @@ def test_content_with_200_levels_stays_in_the_row(store: Store) -> None:
 
 
 def test_message_that_looks_like_a_payload_reference_is_returned_unchanged(store: Store) -> None:
-    lookalike = [digest_of(LARGE), 4_096, {"payloads": {"text": [digest_of(LARGE), 4_096]}}, ""]
+    lookalike = [digest_of(LARGE), 65_536, {"payloads": {"text": [digest_of(LARGE), 65_536]}}, ""]
     store.create("k", messages=[message([LARGE, lookalike]), message("", extra={"text": ["x", 1]})])
     assert contents(store.conversation("k").messages()) == [[LARGE, lookalike], ""]
     assert store.conversation("k").messages()[1].extra == {"text": ["x", 1]}
@@ -182,15 +226,15 @@ def test_append_with_a_stored_id_returns_the_message_with_loaded_payloads(store:
 
 
 def test_payload_references_have_digest_size_and_media_type(store: Store) -> None:
-    conversation = store.open("k", messages=[message("é" * 4_096), message([{"url": IMAGE}, "short"])])
-    expected: list[Any] = [payload("é" * 4_096), [{"url": payload(IMAGE, "image/png")}, "short"]]
+    conversation = store.open("k", messages=[message("é" * 65_536), message([{"url": IMAGE}, "short"])])
+    expected: list[Any] = [payload("é" * 65_536), [{"url": payload(IMAGE, "image/png")}, "short"]]
     assert contents(conversation.messages(payloads="reference")) == expected
     assert contents(conversation.all_messages(payloads="reference")) == expected
     assert contents(conversation.messages(last=1, payloads="reference")) == expected[1:]
     assert conversation.all_messages(payloads="reference", damaged="return") == conversation.all_messages(
         payloads="reference"
     )
-    for body in ("é" * 4_096, IMAGE):
+    for body in ("é" * 65_536, IMAGE):
         assert conversation.payload(digest_of(body)) == body
 
 

@@ -10,7 +10,7 @@ from support.session_checks import assert_sound
 
 from lango_store import Conversation, InvalidMessage, MessageNotFound, Store, ToolCall
 
-A, B, C, NEW = (letter * 4_096 for letter in "abcn")
+A, B, C, NEW = (letter * 65_536 for letter in "abcn")
 
 
 def session_of_four(store: Store) -> Conversation:
@@ -173,7 +173,7 @@ def test_removed_session_leaves_no_payload(store: Store, remove: Callable[[Store
         store.create(key, user_id="ann", messages=[message([A, B]), large_message(C)])
     remove(store)
     assert [bodies(store, key) for key in ("k", "k/child", "other")] == [[], [], [A]]
-    assert store.stats().payload_bytes == 4_096
+    assert store.stats().payload_bytes == 65_536
     assert_sound(store)
 
 

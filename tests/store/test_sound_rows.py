@@ -16,7 +16,6 @@ from lango_store._operations.rows import (
     MESSAGE_FIELDS,
     SESSION_FIELDS,
     decode_checked,
-    decode_messages,
     decode_session,
     session_info,
     session_value,
@@ -78,7 +77,7 @@ def assert_same(row: dict[str, Any]) -> None:
     """Assert that a row is decoded as by validation."""
     values = [*row.values()]
     expected = outcome(lambda each: decode_checked("k", each, None), values)
-    assert outcome(lambda each: decode_messages("k", [each])[0], values) == expected
+    assert outcome(lambda each: decode_sound([each], lambda row: decode_checked("k", row, None))[0], values) == expected
 
 
 @given(row=ROWS)

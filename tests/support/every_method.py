@@ -62,7 +62,7 @@ def prepare(store: Store, cold: Path) -> None:
     if not cold.exists():
         store.create("old")
         store.expire(older_than=timedelta(0), archive=cold)
-    store.create("k", messages=[message("x" * 4_096, tokens=1), message(tokens=1)])
+    store.create("k", messages=[message("x" * 65_536, tokens=1), message(tokens=1)])
     store.create("k/child")
     k = store.conversation("k")
     k.save_turn([message(id="one", tokens=1)], {"tokens": 1}, id="turn")

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from lango_store import Message, Store, ToolCall
 from lango_store._operations.binds import MESSAGE, PAYLOAD, of_session
 
-LARGE: Final = "x" * 4_096
+LARGE: Final = "x" * 65_536
 """A string that is just long enough to become a payload."""
 
 IMAGE: Final = "data:image/png;base64," + "iVBORw0K" * 1_000

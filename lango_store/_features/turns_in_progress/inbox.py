@@ -27,6 +27,7 @@ from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_id
+from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message
 from lango_store.errors import MessageNotFound
 
@@ -118,7 +119,7 @@ def take(
     turn_id: str,
     lease: Lease,
     ids: Iterator[str],
-    threshold: int | None,
+    threshold: Threshold | None,
 ) -> list[Message]:
     """Move the messages of the inbox to the end of the log, in their order.
 

@@ -40,6 +40,7 @@ from lango_store._operations.rows import (
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.encoding import decode_json
+from lango_store._rows.payloads import Threshold
 from lango_store._values.model import Message, Turn
 
 
@@ -300,7 +301,7 @@ def id_prefix(turn_id: str) -> str:
     return f"turn{hashlib.sha256(turn_id.encode()).hexdigest()[:24]}"
 
 
-def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], threshold: int | None) -> Batch:
+def with_ids(new: Sequence[Message], ids: Iterator[str], earlier: list[Message], threshold: Threshold | None) -> Batch:
     """Encode messages of a turn, and assign the next of `ids` to each message without an id.
 
     `earlier` are messages that an earlier attempt of the turn may have stored. A message that equals one of these gets

@@ -25,7 +25,7 @@ from lango_store._operations.rows import (
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected, NewSession
 from lango_store._rows.encoding import checked_key
-from lango_store._rows.payloads import JSON_COLUMNS, move
+from lango_store._rows.payloads import JSON_COLUMNS, Threshold, move
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import SessionExpired, SessionNotFound
 
@@ -43,14 +43,17 @@ class Batch:
     __slots__ = ("bodies", "ids", "messages", "records", "repeats", "rows", "threshold", "tokens")
 
     def __init__(
-        self, messages: Sequence[Message], threshold: int | None = None, *, rows: list[dict[str, Any]] | None = None
+        self,
+        messages: Sequence[Message],
+        threshold: Threshold | None = None,
+        *,
+        rows: list[dict[str, Any]] | None = None,
     ) -> None:
         """Encode messages for the database.
 
         Args:
             messages: The messages.
-            threshold: Strings with at least this many characters become payloads. With
-                None (the default), no strings do.
+            threshold: The lengths from which strings become payloads. With None (the default), no strings do.
             rows: The encoded messages, if they were encoded before.
 
         Raises:
@@ -66,7 +69,7 @@ class Batch:
             row = encode_message(message) if rows is None else rows[position]
             self.rows.append(row)
             if threshold is not None:
-                may_move = any(_json_of(row)) or len(row["text"] or "") >= threshold
+                may_move = any(_json_of(row)) or len(row["text"] or "") >= threshold.small
                 if may_move and (moved := move(row, threshold)):
                     row["moved"] = moved
             if "moved" in row:

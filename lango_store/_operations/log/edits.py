@@ -36,7 +36,7 @@ from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import ANYTHING, Expected
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import encode_id, encode_text
-from lango_store._rows.payloads import move
+from lango_store._rows.payloads import Threshold, move
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import InvalidMessage, MessageNotFound
 
@@ -103,12 +103,12 @@ def update(
     seq_or_id: SeqOrId,
     message: Message,
     expected: Expected = ANYTHING,
-    threshold: int | None = None,
+    threshold: Threshold | None = None,
 ) -> Message:
     """Replace a message. Its turn does not change; its id and time change only if the new message sets them.
 
-    The database refuses an id that another message of the session has. Strings with at
-    threshold `threshold` characters become payloads; with None, no strings do.
+    The database refuses an id that another message of the session has. With
+    `threshold`, large strings become payloads.
 
     Raises:
         InvalidMessage: The message cannot be stored, a message of a summary would become

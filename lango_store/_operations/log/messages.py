@@ -22,7 +22,7 @@ from lango_store._operations.binds import (
     text,
 )
 from lango_store._operations.log import payloads
-from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start
+from lango_store._operations.rows import MESSAGE_COLUMNS, decode_checked, decode_or_return_error, next_start
 from lango_store._operations.session import sessions
 from lango_store._rows.encoding import checked_key, encode_id
 from lango_store._values.model import Message, SessionInfo
@@ -90,11 +90,11 @@ PayloadMode = Literal["load", "reference"]
 
 
 def _decoder(
-    connection: AnyConnection, key: str, mode: PayloadMode, decode: Callable[..., list[Any]] = decode_messages
+    connection: AnyConnection, key: str, mode: PayloadMode, decode: Callable[..., Any] = decode_checked
 ) -> Decode:
     if mode not in ("load", "reference"):
         raise ValueError(f"payloads={quoted(mode)}: give 'load' or 'reference'")
-    return payloads.decoder(connection, key, decode) if mode == "load" else functools.partial(decode, key)
+    return payloads.decoder(connection, key, decode, loads=mode == "load")
 
 
 def load(
@@ -196,7 +196,7 @@ def read(
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if limit is None else min(limit, MAX_SEQ),
     }
-    decode = _decoder(connection, key, mode, decode_messages if damaged == "raise" else decode_each)
+    decode = _decoder(connection, key, mode, decode_checked if damaged == "raise" else decode_or_return_error)
     result = statement.run(connection, values, decode)
     if not result:
         sessions.raise_unmatched(connection, now, key)
@@ -359,7 +359,7 @@ def read_last_of_prompt(
             messages, None, is_whole, list(takewhile(lambda message: message.role in INSTRUCTIONS, messages))
         )
     rows = _instructions.run(connection, {"key": checked_key(key), "first": first_seq})
-    return LastMessages(messages, None, is_whole, _decoder(connection, key, "load")(rows))
+    return LastMessages(messages, None, is_whole, _decoder(connection, key, "load")([rows]))
 
 
 def _build_instructions(_: Dialect) -> sa.Executable:
@@ -397,4 +397,4 @@ def _read_with(
     if summary_turn is not None:
         shown.sort(key=lambda row: row[1] != summary_turn)
     width = len(MESSAGE_COLUMNS)
-    return decode([row[:width] for row in shown[max(len(shown) - last, 0) :]]), rows[0]
+    return decode([[row[:width] for row in shown[max(len(shown) - last, 0) :]]]), rows[0]

@@ -27,12 +27,13 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.rows import LISTING, decode_messages
+from lango_store._operations.rows import LISTING, decode_checked
 from lango_store._operations.session import sessions
+from lango_store._operations.sound_rows import decode_sound
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, decode_json, encode_text
 from lango_store._rows.payloads import COLUMNS as STRINGS
-from lango_store._rows.payloads import FAULTS, move, put_back, references
+from lango_store._rows.payloads import FAULTS, Threshold, move, put_back, references
 from lango_store._values.model import Message
 from lango_store.errors import PayloadNotFound
 
@@ -53,25 +54,39 @@ def read(connection: AnyConnection, key: str, digests: set[str]) -> dict[str, st
     return dict(_bodies.run(connection, {"key": key, "digests": json.dumps([*digests])})) if digests else {}
 
 
-def decoder(connection: AnyConnection, key: str, decode: Callable[..., list[Any]] = decode_messages) -> Decode:
-    """Return a function that decodes rows of `MESSAGE_COLUMNS` with their payloads, each of which is read once.
+def decoder(
+    connection: AnyConnection, key: str, decode: Callable[..., Any] = decode_checked, *, loads: bool = True
+) -> Decode:
+    """Return a function that decodes rows of `MESSAGE_COLUMNS`, and reads all their payloads with one statement.
+
+    Rows that are not sound are decoded with `decode`. Without `loads`, messages have a `Payload` in the place of each
+    payload.
 
     If the rows were read without a lock or a snapshot, an edit can delete a payload before it is read. The function
     then raises `DamagedMessage`, and `Context` repeats the read in a snapshot.
     """
-    bodies: dict[str, str] = {}
 
-    def with_payloads(rows: Sequence[Sequence[Any]]) -> list[Any]:
-        if listings := [row[LISTING] for row in rows if row[LISTING] is not None]:
-            bodies.update(read(connection, key, digests_of(listings) - bodies.keys()))
-        return decode(key, rows, bodies)
+    def decode_pages(pages: Iterable[Sequence[Any]]) -> list[Any]:
+        waiting: list[Any] = []  # rows with payloads
 
-    return with_payloads
+        def decode_other(row: Any) -> Any:
+            if loads and row[LISTING] is not None:
+                waiting.append(row)
+                return None
+            return decode(key, row, None)
+
+        decoded = [value for rows in pages for value in decode_sound(rows, decode_other)]
+        if waiting:
+            bodies, remaining = read(connection, key, digests_of(row[LISTING] for row in waiting)), iter(waiting)
+            decoded = [value or decode(key, next(remaining), bodies) for value in decoded]
+        return decoded
+
+    return decode_pages
 
 
 def decode_rows(connection: AnyConnection, key: str, rows: Sequence[Sequence[Any]]) -> list[Message]:
     """Decode rows of `MESSAGE_COLUMNS` with their payloads; see `decoder`."""
-    return decoder(connection, key)(list(rows))
+    return decoder(connection, key)([rows])
 
 
 def digests_of(listings: Iterable[str]) -> set[str]:
@@ -201,7 +216,9 @@ Position = tuple[str, int]
 """The session key and the seq of a message."""
 
 
-_columns: Final = Statement(lambda _: sa.select(*_COLUMNS).where(of_session(MESSAGE), MESSAGE.c.seq == number("seq")))
+_columns: Final = Statement(
+    lambda _: sa.select(*_COLUMNS, MESSAGE.c.role).where(of_session(MESSAGE), MESSAGE.c.seq == number("seq"))
+)
 _update: Final = Statement(
     lambda _: (
         sa.update(MESSAGE)
@@ -211,11 +228,15 @@ _update: Final = Statement(
 )
 
 
-def choose(connection: sa.Connection, _: Moment, after: Position, limit: int, threshold: int | None) -> list[Position]:
+def choose(
+    connection: sa.Connection, _: Moment, after: Position, limit: int, threshold: Threshold | None
+) -> list[Position]:
     """Return the next messages to move: long ones without payloads or, if `threshold` is None, those with payloads."""
     key, seq = after
-    bound = {"key": key, "seq": seq, "limit": limit, "threshold": threshold}
-    return [(key, seq) for key, seq in (_with_payloads if threshold is None else _long).run(connection, bound)]
+    bound = {"key": key, "seq": seq, "limit": limit}
+    if threshold is None:
+        return [(key, seq) for key, seq in _with_payloads.run(connection, bound)]
+    return [(key, seq) for key, seq in _long.run(connection, bound | {"least": threshold.small})]
 
 
 def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
@@ -226,10 +247,10 @@ def _build_choice(is_chosen: sa.ColumnElement[bool]) -> sa.Executable:
 _ZERO: Final[sa.ColumnElement[int]] = sa.literal_column("0")
 _SIZE: Final = sum((sa.func.coalesce(sa.func.length(as_stored(MESSAGE.c[name])), _ZERO) for name in STRINGS), _ZERO)
 _with_payloads: Final = Statement(lambda _: _build_choice(_HAS_PAYLOADS))
-_long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("threshold") <= _SIZE)))
+_long: Final = Statement(lambda _: _build_choice(sa.and_(~_HAS_PAYLOADS, number("least") <= _SIZE)))
 
 
-def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], threshold: int | None) -> int:
+def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position], threshold: Threshold | None) -> int:
     """Move strings to payloads or, if `threshold` is None, back to the rows; return the number of changed messages."""
     moved = 0
     for key, positions in groupby(chosen, key=itemgetter(0)):
@@ -241,14 +262,14 @@ def move_rows(connection: sa.Connection, _: datetime, chosen: Sequence[Position]
 
 
 def move_row(
-    connection: sa.Connection, key: str, seq: int, threshold: int | None, *, fills_missing: bool = False
+    connection: sa.Connection, key: str, seq: int, threshold: Threshold | None, *, fills_missing: bool = False
 ) -> bool:
     """Move strings of a message to payloads or, if `threshold` is None, back to its row; return True if it changed.
 
     The session must be locked. With `fills_missing`, a missing payload becomes empty text.
     """
     stored = _columns.run(connection, {"key": key, "seq": seq})
-    row: dict[str, Any] = dict(zip(_NAMES, stored[0], strict=True)) if stored else {}
+    row: dict[str, Any] = dict(zip((*_NAMES, "role"), stored[0], strict=True)) if stored else {}
     if not row or (row["payloads"] is None) == (threshold is None):  # changed since it was chosen
         return False
     try:
