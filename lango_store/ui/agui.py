@@ -21,8 +21,8 @@ from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
 from lango_store._operations.log import messages as log
-from lango_store._values.events import Appended, Changed, Event, Piece, TurnEnded
-from lango_store._values.model import Message, MessageRole, Suspension, ToolCall
+from lango_store._values.events import Appended, Changed, Event, Piece
+from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
 from lango_store._values.session import Session
 from lango_store._values.tool_blocks import has_failed
 from lango_store._values.usage import numbers_by_path, tokens
@@ -119,23 +119,25 @@ async def agui(
             writer = _Writer(turn_id, at)
             yield opening + _CLEARED + writer.snapshot(session)
             opening = ""
-        async with aclosing(follow_turn(conversation, turn_id, writer.at.text, retry, heartbeat)) as events:
-            async for event in events:
-                frames = [":\n\n"] if event is None else writer.frames(event)
-                if frames is None:
-                    opening += writer.end()
-                    writer = None
-                    break
-                for each in frames:
-                    yield opening + each
-                    opening = ""
-                if isinstance(event, TurnEnded) and event.turn is not None and event.turn_id == turn_id:
-                    asked = await open_suspensions(conversation, turn_id)
-                    yield opening + frame({"type": "RUN_FINISHED"} | run | _outcome(asked, event.turn.usage))
-                    return
-            else:
-                yield opening + frame({"type": "RUN_ERROR", "message": "the answer was not finished"})
-                return
+        try:
+            async with aclosing(follow_turn(conversation, turn_id, writer.at.text, retry, heartbeat)) as events:
+                async for event in events:
+                    for each in writer.frames(event):
+                        yield opening + each
+                        opening = ""
+                    if isinstance(event, Turn):
+                        asked = await open_suspensions(conversation, turn_id)
+                        yield opening + frame({"type": "RUN_FINISHED"} | run | _outcome(asked, event.usage))
+                        return
+            yield opening + frame({"type": "RUN_ERROR", "message": "the answer was not finished"})
+            return
+        except _Outdated:
+            opening += writer.end()
+            writer = None
+
+
+class _Outdated(Exception):
+    """The client needs a snapshot."""
 
 
 def _load(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[Session, Cursor]:
@@ -165,7 +167,7 @@ def _outcome(asked: list[tuple[Suspension, list[str]]], usage: Mapping[str, Any]
 class _Writer:
     """Translates the events of a turn. The client is at the cursor `at`, which includes the draft that it has.
 
-    `answers` counts the answers of each turn, and `is_open` is True if the message of the draft was started.
+    The message `open_id` was started and not ended. `answers` counts the answers of each turn.
     """
 
     def __init__(self, turn_id: str, at: Cursor, answers: int = 0) -> None:
@@ -173,7 +175,7 @@ class _Writer:
         self.at = at
         self._prefix = running.id_prefix(turn_id)
         self._answers = Counter({self._prefix: answers})
-        self._is_open = False
+        self._open_id: str | None = None
 
     def snapshot(self, session: Session) -> str:
         """Return all messages of a session as an event."""
@@ -182,39 +184,35 @@ class _Writer:
 
     def end(self) -> str:
         """Return the end of the message of a draft that is taken back."""
-        return frame({"type": "TEXT_MESSAGE_END", "messageId": self._draft_id}) if self._is_open else ""
+        return frame({"type": "TEXT_MESSAGE_END", "messageId": self._open_id}) if self._open_id else ""
 
-    def frames(self, event: Event) -> list[str] | None:
-        """Return the events for an event of the session; None if the client needs a snapshot."""
+    def frames(self, event: Event | Turn | None) -> Iterator[str]:
+        """Yield the events for an event of the session; raise `_Outdated` if the client needs a snapshot."""
         draft = self.at.length
-        frames: list[str] = []
         match event:
-            case Changed():
-                return None
-            case TurnEnded() if event.turn is not None and event.turn_id == self.turn_id and draft:
-                return None
+            case None:
+                yield ":\n\n"
             case Appended():
                 for message in event.messages:
-                    if (events := self._message(message)) is None:
-                        return None
+                    events = self._message(message)
                     last = len(events) - 1
                     for number, each in enumerate(events):
                         # A client that is cut in the middle of a message begins again.
-                        frames.append(frame(each, self._position if number == last else None if number else ""))
+                        yield frame(each, self._position if number == last else None if number else "")
             case Piece() if event.turn_id in (None, self.turn_id):
                 if event.n != draft:
-                    return None
+                    raise _Outdated
                 if event.text:
-                    id = self._draft_id
-                    if not self._is_open:
-                        start = {"type": "TEXT_MESSAGE_START", "messageId": id, "role": "assistant"}
-                        frames.append(frame(start, None if draft else ""))
-                    self._is_open = True
+                    id = {"messageId": self._draft_id}
+                    if not self._open_id:
+                        yield frame({"type": "TEXT_MESSAGE_START", "role": "assistant"} | id, None if draft else "")
+                    self._open_id = self._draft_id
                     self.at = Cursor.of(event.cursor)
-                    content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": id, "delta": event.text}
-                    frames.append(frame(content, self._position))
-        self.at = Cursor.of(event.cursor)._replace(length=self.at.length, checksum=self.at.checksum)
-        return frames
+                    yield frame({"type": "TEXT_MESSAGE_CONTENT", "delta": event.text} | id, self._position)
+            case Changed():
+                raise _Outdated
+            case Turn() if draft:
+                raise _Outdated
 
     @property
     def _position(self) -> str:
@@ -224,19 +222,19 @@ class _Writer:
     def _draft_id(self) -> str:
         return f"{self._prefix}-{self._answers[self._prefix]}"
 
-    def _message(self, message: Message) -> list[Fields] | None:
+    def _message(self, message: Message) -> list[Fields]:
         id, draft = self._draft_id, self.at.length
         shown = _shown(message, self._answers)
         if any(isinstance(each.get("content"), list) for each in shown):  # only snapshots have parts
-            return None
+            raise _Outdated
         events = [event for each in shown for event in _events(each)]
         if draft and any(each["role"] != "tool" for each in shown):
             text = shown[0].get("content", "")
             if shown[0]["id"] != id or reading.after_draft(self.at, text[:draft]) != self.at:
-                return None
+                raise _Outdated
             rest = [events[1] | {"delta": text[draft:]}] if text[draft:] else []
-            events = [*([] if self._is_open else events[:1]), *rest, *events[2:]]
-            self._is_open = False
+            events = [*([] if self._open_id else events[:1]), *rest, *events[2:]]
+            self._open_id = None
             self.at = self.at._replace(length=0, checksum=0)
         self.at = self.at._replace(seq=message.seq)
         return events

@@ -19,8 +19,8 @@ from lango_store._dialect import Moment
 from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
-from lango_store._values.events import Appended, Changed, Event, Piece, TurnEnded
-from lango_store._values.model import Message, MessageRole, Suspension, ToolCall
+from lango_store._values.events import Appended, Changed, Event, Piece
+from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation
 from lango_store.ui.streams import (
@@ -112,7 +112,7 @@ async def aisdk(
         async for event in events:
             if event is None:
                 yield ":\n\n"
-            elif isinstance(event, TurnEnded) and event.turn is not None and event.turn_id == turn_id:
+            elif isinstance(event, Turn):
                 if writer.draft:
                     yield frame({"type": "reset-step"})
                 for suspension, calls in await open_suspensions(conversation, turn_id):
@@ -121,7 +121,7 @@ async def aisdk(
                         request = {"type": "tool-approval-request", "approvalId": suspension.id, "toolCallId": call}
                         yield frame(request | reason)
                 # Without a position: a client that is cut here gets the end again.
-                usage = {"usage": event.turn.usage}
+                usage = {"usage": event.usage}
                 yield frame({"type": "finish", "finishReason": "stop", "messageMetadata": usage})
                 break
             else:

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import Field
 
 from lango_store import sse
+from lango_store._features.tail import reading
 from lango_store._features.tail.following import Reader, follow_async
 from lango_store._features.tail.reading import Cursor
 from lango_store._values.content_blocks import parts_of
 from lango_store._values.events import Ended, Event, TurnBegan, TurnEnded
-from lango_store._values.model import Message, Suspension
+from lango_store._values.model import Message, Suspension, Turn
 from lango_store._values.value import Value
 from lango_store.aio import AsyncConversation
 
@@ -58,28 +59,37 @@ class TurnStream(sse.Application):
 
 async def follow_turn(
     conversation: AsyncConversation, turn_id: str, start: str, retry: timedelta, heartbeat: timedelta
-) -> AsyncGenerator[Event | None, None]:
-    """Yield the events of a session, with the end of the turn as the last one, and None as a heartbeat.
+) -> AsyncGenerator[Event | Turn | None, None]:
+    """Yield the events of a session, None as a heartbeat, and the turn as the last item when it was saved.
 
-    There is no end of the turn if the session ends, if another turn begins, or if no attempt of the turn runs for the
+    There is no turn at the end if the session ends, if another turn begins, or if no attempt of the turn runs for the
     time `retry`.
     """
     reader = Reader(conversation._twin._context, conversation.key, start, follow=True)
     until = None if Cursor.of(start).attempt else monotonic() + retry.total_seconds()
     seconds = min(heartbeat, retry).total_seconds()
+    turn, last_seq = None, 0
     async with aclosing(follow_async(conversation._threads, reader, seconds)) as events:
         async for event in events:
-            yield event
+            at = reader.cursor if event is None else Cursor.of(event.cursor)
+            if turn is not None and event is not None:  # a client that is cut gets the end of the turn again
+                event = event.model_copy(update={"cursor": at._replace(turn_no=turn.turn_no - 1).text})
             match event:
-                case TurnEnded() if event.turn is not None and event.turn_id == turn_id:
-                    return
+                case TurnEnded(turn=Turn(id=id) as saved) if id == turn_id:
+                    # Its event follows its last message: changes and messages of others may be missing.
+                    turn, last_seq = saved, (await read(conversation, reading.newest, turn_id)).seq
                 case TurnEnded(turn=None):
                     until = monotonic() + retry.total_seconds()
                 case TurnBegan():
                     until = None if event.turn_id == turn_id else monotonic()
                 case Ended():
-                    return
-            if until is not None and monotonic() >= until:
+                    until = monotonic()
+            if event is None or event.event not in ("turn_began", "turn_ended"):
+                yield event
+            if turn is not None and at.seq >= last_seq:
+                yield turn
+                return
+            if turn is None and until is not None and monotonic() >= until:
                 return
 
 
