@@ -22,27 +22,18 @@ from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
 from lango_store._operations.log import messages as log
 from lango_store._values.events import Appended, Changed, Event, Piece
-from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
+from lango_store._values.model import Message, MessageRole, Suspension, Turn
 from lango_store._values.session import Session
 from lango_store._values.tool_blocks import has_failed
 from lango_store._values.usage import numbers_by_path, tokens
 from lango_store.aio import AsyncConversation
 from lango_store.errors import InvalidCursor, quoted
-from lango_store.ui.streams import (
-    TURN_ID,
-    ChatRequest,
-    TurnStream,
-    blocks_of,
-    follow_turn,
-    frame,
-    open_suspensions,
-    read,
-    results_of,
-    user_message,
-)
+from lango_store.ui import streams
+from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
 
 Fields = dict[str, Any]
 
+_TEXT: Final = "TEXT_MESSAGE_CHUNK"
 _MEDIA: Final = ("image", "audio", "video", "document")
 _APPROVAL: Final = {
     "type": "object",
@@ -55,31 +46,6 @@ _CLEARED: Final = "".join(
     frame({"type": "MESSAGES_SNAPSHOT", "messages": [{"id": "-", "role": role, "content": ""}]}, "")
     for role in ("reasoning", "assistant")
 )
-
-
-class AGUIStream(TurnStream):
-    """An ASGI application that answers `GET /KEY/stream` with the run in progress, for the `connect` of an agent.
-
-    The run is sent from its start, with a snapshot of the messages. With the header `Last-Event-ID` or `?after=`, it is
-    continued after an event with this id instead.
-
-    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
-
-    Args:
-        store: The `AsyncStore` to read.
-        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
-            and returns True if the request may read this session.
-        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
-
-    Raises:
-        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
-        ValueError: `heartbeat` is not positive.
-    """
-
-    def _stream(
-        self, conversation: AsyncConversation, turn_id: str, after: str | None, heartbeat: timedelta
-    ) -> AsyncGenerator[str, None]:
-        return agui(conversation, turn_id, after=after, heartbeat=heartbeat)
 
 
 async def agui(
@@ -115,25 +81,46 @@ async def agui(
     writer = None if after is None else _Writer(turn_id, *_parse(after))
     while True:
         if writer is None:
-            session, at = await read(conversation, _load, turn_id)
+            session, at = await streams.read(conversation, _load, turn_id)
             writer = _Writer(turn_id, at)
             yield opening + _CLEARED + writer.snapshot(session)
             opening = ""
         try:
-            async with aclosing(follow_turn(conversation, turn_id, writer.at.text, retry, heartbeat)) as events:
+            async with aclosing(streams.follow_turn(conversation, turn_id, writer.at.text, retry, heartbeat)) as events:
                 async for event in events:
                     for each in writer.frames(event):
                         yield opening + each
                         opening = ""
                     if isinstance(event, Turn):
-                        asked = await open_suspensions(conversation, turn_id)
+                        asked = await streams.open_suspensions(conversation, turn_id)
                         yield opening + frame({"type": "RUN_FINISHED"} | run | _outcome(asked, event.usage))
                         return
             yield opening + frame({"type": "RUN_ERROR", "message": "the answer was not finished"})
             return
         except _Outdated:
-            opening += writer.end()
             writer = None
+
+
+class AGUIStream(streams.TurnStream):
+    """An ASGI application that answers `GET /KEY/stream` with the run in progress, for the `connect` of an agent.
+
+    The run is sent from its start, with a snapshot of the messages. With the header `Last-Event-ID` or `?after=`, it is
+    continued after an event with this id instead.
+
+    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
+
+    Args:
+        store: The `AsyncStore` to read.
+        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
+            and returns True if the request may read this session.
+        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
+
+    Raises:
+        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
+        ValueError: `heartbeat` is not positive.
+    """
+
+    stream = staticmethod(agui)
 
 
 class _Outdated(Exception):
@@ -167,7 +154,7 @@ def _outcome(asked: list[tuple[Suspension, list[str]]], usage: Mapping[str, Any]
 class _Writer:
     """Translates the events of a turn. The client is at the cursor `at`, which includes the draft that it has.
 
-    The message `open_id` was started and not ended. `answers` counts the answers of each turn.
+    `answers` counts the answers of each turn.
     """
 
     def __init__(self, turn_id: str, at: Cursor, answers: int = 0) -> None:
@@ -175,16 +162,11 @@ class _Writer:
         self.at = at
         self._prefix = running.id_prefix(turn_id)
         self._answers = Counter({self._prefix: answers})
-        self._open_id: str | None = None
 
     def snapshot(self, session: Session) -> str:
         """Return all messages of a session as an event."""
         messages = _messages(session.messages, self._answers)
         return frame({"type": "MESSAGES_SNAPSHOT", "messages": messages}, self._position)
-
-    def end(self) -> str:
-        """Return the end of the message of a draft that is taken back."""
-        return frame({"type": "TEXT_MESSAGE_END", "messageId": self._open_id}) if self._open_id else ""
 
     def frames(self, event: Event | Turn | None) -> Iterator[str]:
         """Yield the events for an event of the session; raise `_Outdated` if the client needs a snapshot."""
@@ -203,12 +185,9 @@ class _Writer:
                 if event.n != draft:
                     raise _Outdated
                 if event.text:
-                    id = {"messageId": self._draft_id}
-                    if not self._open_id:
-                        yield frame({"type": "TEXT_MESSAGE_START", "role": "assistant"} | id, None if draft else "")
-                    self._open_id = self._draft_id
                     self.at = Cursor.of(event.cursor)
-                    yield frame({"type": "TEXT_MESSAGE_CONTENT", "delta": event.text} | id, self._position)
+                    chunk = {"type": _TEXT, "messageId": self._draft_id(), "role": "assistant", "delta": event.text}
+                    yield frame(chunk, self._position)
             case Changed():
                 raise _Outdated
             case Turn() if draft:
@@ -218,12 +197,11 @@ class _Writer:
     def _position(self) -> str:
         return f"{self.at.text}_{self._answers[self._prefix]}"
 
-    @property
     def _draft_id(self) -> str:
         return f"{self._prefix}-{self._answers[self._prefix]}"
 
     def _message(self, message: Message) -> list[Fields]:
-        id, draft = self._draft_id, self.at.length
+        id, draft = self._draft_id(), self.at.length
         shown = _shown(message, self._answers)
         if any(isinstance(each.get("content"), list) for each in shown):  # only snapshots have parts
             raise _Outdated
@@ -232,9 +210,7 @@ class _Writer:
             text = shown[0].get("content", "")
             if shown[0]["id"] != id or reading.after_draft(self.at, text[:draft]) != self.at:
                 raise _Outdated
-            rest = [events[1] | {"delta": text[draft:]}] if text[draft:] else []
-            events = [*([] if self._open_id else events[:1]), *rest, *events[2:]]
-            self._open_id = None
+            events[:1] = [events[0] | {"delta": text[draft:]}] if text[draft:] else []
             self.at = self.at._replace(length=0, checksum=0)
         self.at = self.at._replace(seq=message.seq)
         return events
@@ -247,22 +223,13 @@ def _events(shown: Fields) -> Iterator[Fields]:
         case "tool":
             yield {"type": "TOOL_CALL_RESULT"} | id | {name: each for name, each in shown.items() if name != "id"}
         case "reasoning":
-            yield {"type": "REASONING_START"} | id
-            yield {"type": "REASONING_MESSAGE_START", "role": "reasoning"} | id
-            yield {"type": "REASONING_MESSAGE_CONTENT", "delta": shown["content"]} | id
-            yield {"type": "REASONING_MESSAGE_END"} | id
-            yield {"type": "REASONING_END"} | id
+            yield {"type": "REASONING_MESSAGE_CHUNK", "delta": shown["content"]} | id
         case role:
             if "content" in shown:
-                yield {"type": "TEXT_MESSAGE_START", "role": role} | id
-                yield {"type": "TEXT_MESSAGE_CONTENT", "delta": shown["content"]} | id
-                yield {"type": "TEXT_MESSAGE_END"} | id
+                yield {"type": _TEXT, "role": role, "delta": shown["content"]} | id
             for call in shown.get("toolCalls", ()):
-                name, arguments = call["function"]["name"], call["function"]["arguments"]
-                call_id = {"toolCallId": call["id"]}
-                yield {"type": "TOOL_CALL_START", "toolCallName": name, "parentMessageId": shown["id"]} | call_id
-                yield {"type": "TOOL_CALL_ARGS", "delta": arguments} | call_id
-                yield {"type": "TOOL_CALL_END"} | call_id
+                chunk = {"toolCallId": call["id"], "parentMessageId": shown["id"], "type": "TOOL_CALL_CHUNK"}
+                yield chunk | {"toolCallName": call["function"]["name"], "delta": call["function"]["arguments"]}
 
 
 def agui_messages(session: Session) -> list[Fields]:
@@ -307,7 +274,7 @@ def _shown(message: Message, answers: Counter[str]) -> list[Fields]:
     texts = [block["text"] for block in blocks if block.get("type") == "text"]
     text = "\n\n".join(texts)
     if role is not MessageRole.ASSISTANT:
-        parts = [each for each in map(_part, blocks) if each]
+        parts = [each for each in blocks if _is_part(each)]
         is_plain = len(texts) == len(parts) or role is not MessageRole.USER
         return [{"id": id, "role": str(role), "content": text if is_plain else parts}]
     if match := TURN_ID.match(id):
@@ -318,29 +285,18 @@ def _shown(message: Message, answers: Counter[str]) -> list[Fields]:
         {"id": f"{id}-reasoning-{n}", "role": "reasoning", "content": thought} for n, thought in enumerate(thoughts)
     ]
     if text or message.tool_calls:
-        calls = [_call(call) for call in message.tool_calls]
+        named = [(call.id, {"name": call.name, "arguments": _text(call.arguments)}) for call in message.tool_calls]
+        calls = [{"id": call, "type": "function", "function": function} for call, function in named]
         answer = {"id": id, "role": "assistant"} | ({"content": text} if text else {})
         shown.append(answer | ({"toolCalls": calls} if calls else {}))
     return shown + [_result(f"{id}-{call.id}", call.id, call.output) for call in message.tool_calls if call.answered]
 
 
-def _part(block: Fields) -> Fields | None:
-    """Return a block of a user's message as a part of AG-UI; a file may be one of the AI SDK."""
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return {"type": "text", "text": text}
-        case {"type": "file", "url": str(url), "mediaType": str(media)}:
-            kind = media.partition("/")[0]
-            source = {"type": "url", "value": url, "mimeType": media}
-            return {"type": kind if kind in _MEDIA else "document", "source": source}
-        case {"type": kind, "source": {"type": str(), "value": str()}} if kind in _MEDIA:
-            return block
-    return None
-
-
-def _call(call: ToolCall) -> Fields:
-    function = {"name": call.name, "arguments": _text(call.arguments)}
-    return {"id": call.id, "type": "function", "function": function}
+def _is_part(block: Fields) -> bool:
+    """Return True for a block that is a part of AG-UI; other image blocks of providers have the same type."""
+    source = block.get("source")
+    is_file = block.get("type") in _MEDIA and isinstance(source, dict) and isinstance(source.get("value"), str)
+    return is_file or block.get("type") == "text"
 
 
 def _result(id: str, call: str | None, output: Any) -> Fields:
@@ -372,7 +328,7 @@ def from_agui(body: Mapping[str, Any]) -> ChatRequest:
         for each in body.get("resume") or ():
             payload = each.get("payload") if each["status"] == "resolved" else None
             approvals.append((each["interruptId"], {"approved": False} if payload is None else payload))
-        message = user_message(body["messages"], "content", _MEDIA)
+        message = streams.user_message(body["messages"], "content", _MEDIA)
         kind: Literal["approval", "message"] = "approval" if approvals else "message"
         return ChatRequest(kind=kind, message=message, turn_id=body["runId"], approvals=approvals)
     except (KeyError, IndexError, TypeError, AttributeError) as error:

@@ -23,52 +23,14 @@ from lango_store._values.events import Appended, Changed, Event, Piece
 from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation
-from lango_store.ui.streams import (
-    TURN_ID,
-    ChatRequest,
-    TurnStream,
-    blocks_of,
-    follow_turn,
-    frame,
-    open_suspensions,
-    read,
-    results_of,
-    user_message,
-)
+from lango_store.ui import streams
+from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
 
 Chunk = dict[str, Any]
 
 _OWN_PARTS: Final = ("source-url", "source-document", "file")
 _OPEN: Final = "s"
 """The end of a position in the middle of a step."""
-
-
-class AISDKStream(TurnStream):
-    """An ASGI application that answers `GET /KEY/stream` with the answer in progress, for `useChat({resume: true})`.
-
-    Mount it at the `api` of the chat's transport. The answer is sent from its start, as the transport expects. With the
-    header `Last-Event-ID` or `?after=`, it is continued after a frame with this id instead: complete steps are not sent
-    again, and `reset-step` takes back an incomplete one.
-
-    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
-
-    Args:
-        store: The `AsyncStore` to read.
-        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
-            and returns True if the request may read this session.
-        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
-
-    Raises:
-        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
-        ValueError: `heartbeat` is not positive.
-    """
-
-    headers: ClassVar = [*sse.HEADERS, (b"x-vercel-ai-ui-message-stream", b"v1")]
-
-    def _stream(
-        self, conversation: AsyncConversation, turn_id: str, after: str | None, heartbeat: timedelta
-    ) -> AsyncGenerator[str, None]:
-        return aisdk(conversation, turn_id, after=after, heartbeat=heartbeat)
 
 
 async def aisdk(
@@ -102,20 +64,20 @@ async def aisdk(
     writer = _Writer(turn_id, is_open=after is not None and after.endswith(_OPEN))
     writer.has_earlier_calls = continues or after is not None
     if after is None:
-        start, writer.known = await read(conversation, _start, turn_id)
+        start, writer.known = await streams.read(conversation, _start, turn_id)
         yield frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
     else:
         start = after.removesuffix(_OPEN)
         if writer.is_open:
             yield frame({"type": "reset-step"})
-    async with aclosing(follow_turn(conversation, turn_id, start, retry, heartbeat)) as events:
+    async with aclosing(streams.follow_turn(conversation, turn_id, start, retry, heartbeat)) as events:
         async for event in events:
             if event is None:
                 yield ":\n\n"
             elif isinstance(event, Turn):
                 if writer.draft:
                     yield frame({"type": "reset-step"})
-                for suspension, calls in await open_suspensions(conversation, turn_id):
+                for suspension, calls in await streams.open_suspensions(conversation, turn_id):
                     for call in calls:
                         reason = {"reason": suspension.reason} if suspension.reason else {}
                         request = {"type": "tool-approval-request", "approvalId": suspension.id, "toolCallId": call}
@@ -130,6 +92,31 @@ async def aisdk(
         else:
             yield frame({"type": "error", "errorText": "the answer was not finished"})
     yield "data: [DONE]\n\n"
+
+
+class AISDKStream(streams.TurnStream):
+    """An ASGI application that answers `GET /KEY/stream` with the answer in progress, for `useChat({resume: true})`.
+
+    Mount it at the `api` of the chat's transport. The answer is sent from its start, as the transport expects. With the
+    header `Last-Event-ID` or `?after=`, it is continued after a frame with this id instead: complete steps are not sent
+    again, and `reset-step` takes back an incomplete one.
+
+    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
+
+    Args:
+        store: The `AsyncStore` to read.
+        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
+            and returns True if the request may read this session.
+        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
+
+    Raises:
+        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
+        ValueError: `heartbeat` is not positive.
+    """
+
+    headers: ClassVar = [*sse.HEADERS, (b"x-vercel-ai-ui-message-stream", b"v1")]
+
+    stream = staticmethod(aisdk)
 
 
 def _start(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[str, int]:
@@ -344,7 +331,7 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
     """
     try:
         messages = body["messages"]
-        message = user_message(messages, "parts", ("file",))
+        message = streams.user_message(messages, "parts", ("file",))
         approvals: list[tuple[str, Any]] = []
         if messages[-1]["role"] == "assistant":
             for part in messages[-1]["parts"]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from time import monotonic
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field
 
@@ -39,20 +38,15 @@ class TurnStream(sse.Application):
 
     path = re.compile("/(.+)/stream", re.DOTALL)
 
-    @abstractmethod
-    def _stream(
-        self, conversation: AsyncConversation, turn_id: str, after: str | None, heartbeat: timedelta
-    ) -> AsyncGenerator[str, None]:
-        """Yield the frames of a turn."""
+    stream: ClassVar[Callable[..., AsyncGenerator[str, None]]]
+    """A function that yields the frames of a turn."""
 
     async def _frames(self, scope: Any, key: str) -> AsyncGenerator[bytes, None]:
         conversation = self._store.conversation(key)
         turn = await conversation.turns.in_progress()
         if turn is not None and turn.held:
-            position = sse.requested_position(scope) or None
-            async with aclosing(
-                self._stream(conversation, turn.id, position, timedelta(seconds=self._heartbeat))
-            ) as frames:
+            position, heartbeat = sse.requested_position(scope) or None, timedelta(seconds=self._heartbeat)
+            async with aclosing(self.stream(conversation, turn.id, after=position, heartbeat=heartbeat)) as frames:
                 async for frame in frames:
                     yield frame.encode()
 
@@ -104,7 +98,10 @@ async def open_suspensions(conversation: AsyncConversation, turn_id: str) -> lis
     waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None]
     turn = await conversation.turns.find(turn_id) if waiting else None
     messages = {} if turn is None else {each.seq: each for each in turn.messages}
-    calls = [[messages[seq].tool_calls[at].id for seq, at in each.calls if seq in messages] for each in waiting]
+    calls = [  # an edit may have removed a call
+        [call.id for seq, at in each.calls if seq in messages for call in messages[seq].tool_calls[at : at + 1]]
+        for each in waiting
+    ]
     return [(each, ids) for each, ids in zip(waiting, calls, strict=True) if ids]
 
 
