@@ -11,8 +11,8 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from statistics import median
 from typing import Any
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.turns import databases
-from lango_store import AsyncConversation, AsyncStore, Message, TurnEnded
+from lango_store import AsyncConversation, AsyncRunningTurn, AsyncStore, Message, TurnEnded
 from lango_store.ui import agui, aisdk
 
 SECONDS = 3.0
@@ -63,47 +63,44 @@ def follow(url: str, name: str, prefix: str, readers: int, turns: int) -> None:
     asyncio.run(work())
 
 
-@contextmanager
-def reading(url: str, name: str | None, prefix: str, readers: int, turns: int) -> Iterator[list[float]]:
-    """Run readers in another process; the list gets their processor time after the block."""
-    used: list[float] = []
-    if name is None:
-        yield used
-        return
+def start_readers(url: str, name: str, prefix: str, readers: int, turns: int) -> subprocess.Popen[str]:
+    """Start readers in another process, and wait until all have joined."""
     command = [sys.executable, "-m", "benchmarks.front_ends", "--follow", url, name, prefix]
     counts = ["--readers", str(readers), "--turns", str(turns)]
-    with subprocess.Popen([*command, *counts], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield used
-        used.append(float(process.stdout.readline()))
+    process = subprocess.Popen([*command, *counts], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
 
 async def write(url: str, name: str | None, prefix: str, readers: int, turns: int) -> tuple[float, float]:
     """Return the writes per second of turns in progress, and the processor time of the readers."""
-    async with AsyncStore(url) as store, AsyncExitStack() as followed:
-        async with AsyncExitStack() as stack:
-            blocks = []
-            for number in range(turns):
-                conversation = await store.open(f"{prefix}{number}")
-                blocks.append(await stack.enter_async_context(conversation.turn("t", flush=timedelta(0))))
-                await blocks[-1].append(Message.assistant("begun"))
-            used = await asyncio.to_thread(followed.enter_context, reading(url, name, prefix, readers, turns))
-            started = time.perf_counter()
+    process = None
+    async with AsyncStore(url) as store, AsyncExitStack() as stack:
+        blocks = []
+        for number in range(turns):
+            conversation = await store.open(f"{prefix}{number}")
+            blocks.append(await stack.enter_async_context(conversation.turn("t", flush=timedelta(0))))
+            await blocks[-1].append(Message.assistant("begun"))
+        if name is not None:
+            process = await asyncio.to_thread(start_readers, url, name, prefix, readers, turns)
+        started = time.perf_counter()
 
-            async def run(turn: Any) -> int:
-                count = 0
-                while time.perf_counter() - started < SECONDS:
-                    for _ in range(5):
-                        await turn.write("some words ")
-                    await turn.append(Message.assistant(turn.draft_text))
-                    count += 6
-                return count
+        async def run(turn: AsyncRunningTurn) -> int:
+            count = 0
+            while time.perf_counter() - started < SECONDS:
+                for _ in range(5):
+                    await turn.write("some words ")
+                await turn.append(Message.assistant(turn.draft_text))
+                count += 6
+            return count
 
-            counts = await asyncio.gather(*(run(turn) for turn in blocks))
-            rate = sum(counts) / (time.perf_counter() - started)
-        await asyncio.to_thread(followed.close) if False else None
-    return rate, sum(used)
+        counts = await asyncio.gather(*(run(turn) for turn in blocks))
+        rate = sum(counts) / (time.perf_counter() - started)
+    if process is None:
+        return rate, 0.0
+    output, _ = await asyncio.to_thread(process.communicate)
+    return rate, float(output)
 
 
 def main() -> None:
@@ -115,7 +112,8 @@ def main() -> None:
     parser.add_argument("--follow", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.follow:
-        follow(*options.follow, options.readers, options.turns)
+        url, name, prefix = options.follow
+        follow(url, name, prefix, options.readers, options.turns)
         return
     table = Table(title=f"{options.readers} readers of {options.turns} running turns")
     for column in ("database", "readers", "writes/s", "share of those without readers", "readers' processor time"):
