@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, ClassVar, Final
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -338,8 +339,12 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
                 if part.get("state") == "approval-responded":
                     given = part["approval"]
                     approvals.append((given["id"], {"approved": given["approved"], "reason": given.get("reason")}))
-        is_new = body.get("trigger") != "regenerate-message"
-        kind = "approval" if approvals else "message" if is_new else "regenerate"
-        return ChatRequest(kind=kind, message=message, turn_id=f"answer-{message.id}", approvals=approvals)
+        if approvals:
+            return ChatRequest(
+                kind="approval", message=message, turn_id=f"after-{approvals[-1][0]}", approvals=approvals
+            )
+        if body.get("trigger") == "regenerate-message":
+            return ChatRequest(kind="regenerate", message=message, turn_id=f"again-{uuid4()}")
+        return ChatRequest(kind="message", message=message, turn_id=f"answer-{message.id}")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of useChat: {error!r}") from None

@@ -141,7 +141,8 @@ class ChatRequest(Value):
         kind: "message" for a new message of the user, "regenerate" for another answer to it, or "approval" for answers
             of the user to suspensions. In AG-UI, a message that is stored already asks for another answer.
         message: The last message of the user; its `id` is the id in the front end.
-        turn_id: An id for the turn of a new message, so that a request that is sent twice is answered once.
+        turn_id: An id for the turn. A new message or an approval that is sent twice has the same id, so that it is
+            answered once.
         approvals: The answers, as pairs of the suspension's id and the answer, for
             `Conversation.suspensions.answer_by_id`. An answer is a dict with `approved` and `reason`, or in AG-UI what
             the front end sends.

@@ -260,6 +260,11 @@ def test_document_renders_markdown_and_colors_code() -> None:
     assert "style=" not in html
 
 
+def test_document_colors_the_first_code_of_a_message_only() -> None:
+    block = f"```python\nreturn {'1' * 1_500}\n```\n"
+    assert session(Message.assistant(block * 9)).to_html().count('<span class="k">return</span>') == 2
+
+
 def test_markdown_links_to_web_pages_and_mail_only() -> None:
     text = "[a](https://a.b) ![c](http://c.d/e.png) <mailto:f@g> [h](javascript:i) [j](data:k) [l](/m) <b>n</b>"
     found = read(Message.assistant(text))
