@@ -186,7 +186,7 @@ def test_agents_join_ask_again_and_approve(model: StreamingModel, front_end: Pat
     (front_end / "agent.mjs").write_text(source + AGENTS)
     model.hold()
     with (
-        live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "agents") as address,
+        live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "front") as address,
         subprocess.Popen(["node", "agent.mjs", address], cwd=front_end, stdout=subprocess.PIPE, text=True) as process,
     ):
         assert process.stdout is not None

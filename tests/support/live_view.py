@@ -13,22 +13,16 @@ from support.pages import blocks
 from support.paths import ROOT
 from support.streaming_model import StreamingModel
 
-PROGRAMS: Final = {
-    "live": "docs/howto/live-view.md",
-    "front": "docs/howto/front-ends.md",
-    "agents": "docs/howto/front-ends.md",
-}
+PROGRAMS: Final = {"live": "docs/howto/live-view.md", "front": "docs/howto/front-ends.md"}
 
 
 @contextmanager
 def live_view(url: str, model: StreamingModel, folder: Path, name: str = "live") -> Iterator[str]:
     """Start a program, and yield its address."""
+    program = next(block for block in blocks(PROGRAMS[name], "python") if block.startswith(f"# {name}.py\n"))
     client = model.client.replace("yield json.loads(line), {}", "yield json.loads(line)")
     client = client.replace('yield "", {"calls": 1}', "pass")
-    for program in blocks(PROGRAMS[name], "python"):
-        if match := re.match(r"# (\w+\.py)\n", program):
-            has_model = "async def complete(" in program
-            (folder / match[1]).write_text(f"{program}\nimport json\n{client}" if has_model else program)
+    (folder / f"{name}.py").write_text(f"{program}\nimport json\n{client}")
     environment = os.environ | {"LANGO_STORE_URL": url, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "uvicorn", f"{name}:app", "--port", "0", "--timeout-graceful-shutdown", "1"]
     with subprocess.Popen(
