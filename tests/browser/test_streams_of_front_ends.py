@@ -106,13 +106,15 @@ async def interfere(conversation: AsyncConversation, choose: random.Random) -> N
     """Edit a message, or append one, as another process."""
     messages = await conversation.all_messages()
     chosen = choose.choice(messages)
-    match choose.choice(["update", "delete", "redact", "append", "image"]):
+    match choose.choice(["update", "delete", "redact", "undo", "append", "image"]):
         case "update" if not chosen.tool_calls and chosen.role != "tool":
             await conversation.edits.update(chosen.seq, Message(role=chosen.role, content=f"edited {choose.random()}"))
         case "delete" if len(messages) > 1:
             await conversation.edits.delete(chosen.seq)
         case "redact":
             await conversation.edits.redact(chosen.seq)
+        case "undo":
+            await conversation.versions.undo()
         case "append":
             await conversation.append_message(Message.user("and Bergen?"))
         case "image":
@@ -174,7 +176,8 @@ async def exchange(store: AsyncStore, seed: int) -> Exchange:
 def exchanges(tmp_path_factory: pytest.TempPathFactory) -> list[Exchange]:
     async def work() -> list[Exchange]:
         results: list[Exchange] = []
-        async with AsyncStore(f"sqlite:///{tmp_path_factory.mktemp('turns')}/agent.db", migrate=True) as store:
+        url = f"sqlite:///{tmp_path_factory.mktemp('turns')}/agent.db"
+        async with AsyncStore(url, migrate=True, keep_removed=timedelta(days=1)) as store:
             for first in range(0, TURNS, 10):
                 results += await asyncio.gather(*(exchange(store, seed) for seed in range(first, first + 10)))
         return results
