@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -283,7 +283,7 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
         if message.role.canonical is MessageRole.TOOL:
             for result in _results(message):
                 if (part := calls.get(result["toolCallId"])) is not None:
-                    _finish(part, result)
+                    part |= result | {"type": part["type"], "state": result["type"].removeprefix("tool-")}
         elif message.role.canonical is MessageRole.ASSISTANT and not _is_empty(message):
             match = TURN_ID.match(id)
             id = match[0] if match else id
@@ -307,13 +307,6 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
             parts = [part for part in _parts(message) if part["type"] in ("text", "file")]
             shown.append({"id": id, "role": str(message.role), "parts": parts})
     return shown
-
-
-def _finish(part: Chunk, result: Chunk) -> None:
-    if result["type"] == "tool-output-error":
-        part |= {"state": "output-error", "errorText": result["errorText"]}
-    else:
-        part |= {"state": "output-available", "output": result["output"]}
 
 
 def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
@@ -340,12 +333,12 @@ def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
                 if part.get("state") == "approval-responded":
                     given = part["approval"]
                     approvals.append((given["id"], {"approved": given["approved"], "reason": given.get("reason")}))
+        kind: Literal["message", "regenerate", "approval"] = "message"
+        turn_id = f"answer-{message.id}"
         if approvals:
-            return ChatRequest(
-                kind="approval", message=message, turn_id=f"after-{approvals[-1][0]}", approvals=approvals
-            )
-        if body.get("trigger") == "regenerate-message":
-            return ChatRequest(kind="regenerate", message=message, turn_id=f"again-{uuid4()}")
-        return ChatRequest(kind="message", message=message, turn_id=f"answer-{message.id}")
+            kind, turn_id = "approval", f"after-{approvals[-1][0]}"
+        elif body.get("trigger") == "regenerate-message":
+            kind, turn_id = "regenerate", f"again-{uuid4()}"
+        return ChatRequest(kind=kind, message=message, turn_id=turn_id, approvals=approvals)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of useChat: {error!r}") from None
