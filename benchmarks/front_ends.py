@@ -38,7 +38,7 @@ STREAMS: dict[str, Callable[..., AsyncGenerator[Any, None]]] = {"tail": tail, "a
 
 
 def follow(url: str, name: str, prefix: str, readers: int, turns: int) -> None:
-    """Read turns in this process; print a line when all readers have read something, and their processor time."""
+    """Read turns in this process; print a line when all readers have joined, and the processor time since then."""
 
     async def work() -> None:
         joined = 0
@@ -56,9 +56,10 @@ def follow(url: str, name: str, prefix: str, readers: int, turns: int) -> None:
         async with AsyncStore(url) as store:
             tasks = [asyncio.create_task(read(number)) for number in range(readers)]
             await all_joined.wait()
+            started = time.process_time()
             print("joined", flush=True)
             await asyncio.gather(*tasks)
-            print(time.process_time(), flush=True)
+            print(time.process_time() - started, flush=True)
 
     asyncio.run(work())
 
