@@ -130,7 +130,7 @@ def _start(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tu
 class _Writer:
     """Translates the events of a turn. `is_open` is True in a step, and `draft` is the text of its open text part.
 
-    `stored` is the draft of the last piece, which may continue one that was appended meanwhile. Changes up to the seq
+    `stored` is the draft of the last piece, which may continue a draft that has been appended. Changes up to the seq
     `known` are part of what was read. The protocol's reader fails for results of calls that its message does not have.
     """
 

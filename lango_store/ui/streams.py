@@ -1,4 +1,4 @@
-"""What the protocols of front ends share: the events of one turn, the parts of a message, and a request."""
+"""Parts that the protocols of front ends share: the events of a turn, the blocks of a message, and a request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def follow_turn(
 ) -> AsyncGenerator[Event | Turn | None, None]:
     """Yield the events of a session, None as a heartbeat, and the turn as the last item when it was saved.
 
-    There is no turn at the end if the session ends, if another turn begins, or if no attempt of the turn runs for the
+    The turn is left out if the session ends, if another turn begins, or if no attempt of the turn runs for the
     time `retry`.
     """
     reader = Reader(conversation._twin._context, conversation.key, start, follow=True)
@@ -135,7 +135,7 @@ def results_of(message: Message) -> dict[str | None, Any]:
 
 
 class ChatRequest(Value):
-    """What a front end sends: a new message, a request for another answer, or answers to suspensions.
+    """A request of a front end: a new message, a request for another answer, or answers to suspensions.
 
     Attributes:
         kind: "message" for a new message of the user, "regenerate" for another answer to it, or "approval" for answers
