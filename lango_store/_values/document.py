@@ -46,6 +46,7 @@ _KINDS: Final = {"model": "assistant", "function": "tool", "developer": "system"
 _WHITESPACE: Final = re.compile(r"\s+")
 _MARKUP: Final = re.compile(r"[`*_~<\[\]|\\#>]|^ *(?:[-+=]|\d+[.)])(?:[-+= ]|$)", re.MULTILINE)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_IMAGE: Final = re.compile("data:image/(gif|jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
 
 
 def document(
@@ -240,6 +241,8 @@ def _paragraph(text: str, render: Callable[[str], str]) -> str:
 
 
 def _block(block: dict[str, Any]) -> str:
+    if image := _image(block):
+        return image
     known = [_as_anthropic(block)]
     for call in calls_in(known, ())[1]:
         return _call(call)
@@ -254,6 +257,16 @@ def _block(block: dict[str, Any]) -> str:
     brief = " ".join(f"{escape_line(name)} {_brief(value)}" for name, value in fields.items())
     body = "".join(f"<h3>{escape_line(name)}</h3><pre>{_json(value)}</pre>" for name, value in fields.items())
     return f'<details><summary><span class="name">{name}</span> <small>{brief}</small></summary>{body}</details>'
+
+
+def _image(block: dict[str, Any]) -> str:
+    """Return an image of a provider or a front end that is stored in base64; an empty text for any other block."""
+    part = next((block[name] for name in ("source", "image_url", "inline_data", "inlineData") if name in block), block)
+    if isinstance(part, dict):
+        kinds = (part[name] for name in ("media_type", "mime_type", "mimeType", "mediaType") if name in part)
+        part = part.get("url") or f"data:{next(kinds, None)};base64,{part.get('data', part.get('value'))}"
+    match = _IMAGE.fullmatch(part) if isinstance(part, str) else None
+    return f'<img src="{match[0]}" alt="{match[1].upper()} image">' if match else ""
 
 
 def _as_anthropic(block: dict[str, Any]) -> dict[str, Any]:
@@ -385,6 +398,7 @@ code{font-family:ui-monospace,monospace;font-size:.9em}pre code{font-size:inheri
 .code [class^=k],.code .nt{color:var(--assistant)}.code [class^=s],.code .gi{color:var(--user)}
 .code [class^=c],.code .gh,.code .gu{color:var(--dim)}.code [class^=m],.code .na{color:var(--tool)}
 .code .nf,.code .nc,.code .nd,.code .nb{color:var(--system)}.code .gd,.code .err{color:var(--bad)}
+img{display:block;max-width:100%;max-height:30rem;margin:.3rem 0}
 #turns ol{list-style:none;padding:0;margin:0;overflow-wrap:anywhere}
 details{margin:.3rem 0}
 summary{cursor:pointer;overflow-wrap:anywhere;min-height:1.5rem}
@@ -415,7 +429,9 @@ td:empty{display:none}}
 """The style of all pages: light and dark, on screen, on paper and on a phone."""
 
 _STYLE_DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
-"""The content security policy of a document: only the style above is allowed, and nothing is loaded."""
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; img-src data:; base-uri 'none'; form-action 'none'"
+)
+"""The content security policy of a document: the style above, images in the document, and nothing is loaded."""
 
 END: Final = "</main>\n</body>\n</html>\n"

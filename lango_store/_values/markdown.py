@@ -19,6 +19,8 @@ from pygments.lexers import get_lexer_by_name
 
 _SCHEMES: Final = ("http://", "https://", "mailto:")
 _MAX_COLORED_LENGTH: Final = 4_000
+"""The length of the code in a text that is colored. Pygments needs several milliseconds for 1,000 characters."""
+
 # Only these languages, because text can choose the language, and some lexers of Pygments are slow for hostile text.
 _LANGUAGES: Final = re.compile(
     r"bash|c|c\+\+|console|cpp|css|diff|go|html|ini|javascript|js|json|python|py|rust|sh|shell|sql|toml|ts|typescript|xml"
@@ -58,10 +60,12 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, *__: Any) -> str:
+def _fence(_: RendererHTML, tokens: Sequence[Token], index: int, __: Any, env: dict[str, Any]) -> str:
     info, code = tokens[index].info.strip(), tokens[index].content
     name = info.split(maxsplit=1)[0].lower() if info else ""
-    if _LANGUAGES.fullmatch(name) and len(code) <= _MAX_COLORED_LENGTH:
+    colored = env.get("colored", 0) + len(code)
+    if _LANGUAGES.fullmatch(name) and colored <= _MAX_COLORED_LENGTH:
+        env["colored"] = colored
         shown = highlight(code, _lexer(name), _formatter())
     else:
         shown = escape(code)

@@ -1,5 +1,8 @@
 """Conversations in the protocols that front ends read. Each protocol is one module, and needs no package of its own."""
 
-from lango_store.ui.aisdk import AISDKRequest, AISDKStream, aisdk, aisdk_messages, from_aisdk
+from lango_store.ui.agui import AGUIStream, agui, agui_messages, from_agui
+from lango_store.ui.aisdk import AISDKStream, aisdk, aisdk_messages, from_aisdk
+from lango_store.ui.streams import ChatRequest
 
-__all__ = ["AISDKRequest", "AISDKStream", "aisdk", "aisdk_messages", "from_aisdk"]
+__all__ = ["AGUIStream", "AISDKStream", "ChatRequest", "agui", "agui_messages", "aisdk", "aisdk_messages"]
+__all__ += ["from_agui", "from_aisdk"]

@@ -7,67 +7,32 @@ is the text of a step that has not ended: `reset-step` takes it back if another 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from time import monotonic
 from typing import Any, ClassVar, Final, Literal
+from uuid import uuid4
 
-from pydantic import Field
+import sqlalchemy as sa
 
 from lango_store import sse
-from lango_store._features.tail.following import Reader, follow_async
+from lango_store._dialect import Moment
+from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
-from lango_store._values.content_blocks import parts_of
-from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
-from lango_store._values.model import Message, MessageRole, Suspension, ToolCall
+from lango_store._values.events import Appended, Changed, Event, Piece
+from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
 from lango_store._values.session import Session
-from lango_store._values.value import Value
+from lango_store._values.tool_blocks import has_failed
 from lango_store.aio import AsyncConversation
+from lango_store.ui import streams
+from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
 
 Chunk = dict[str, Any]
 
-_TURN_ID: Final = re.compile("turn[0-9a-f]{24}(?=[0-9a-f]{16})")
 _OWN_PARTS: Final = ("source-url", "source-document", "file")
-_REASONING: Final = {"thinking": "thinking", "reasoning": "text"}
 _OPEN: Final = "s"
 """The end of a position in the middle of a step."""
-
-
-class AISDKStream(sse.Application):
-    """An ASGI application that answers `GET /KEY/stream` with the answer in progress, for `useChat({resume: true})`.
-
-    Mount it at the `api` of the chat's transport. The answer is sent from its start, as the transport expects. With the
-    header `Last-Event-ID` or `?after=`, it is continued after a frame with this id instead: complete steps are not sent
-    again, and `reset-step` takes back an incomplete one.
-
-    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
-
-    Args:
-        store: The `AsyncStore` to read.
-        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
-            and returns True if the request may read this session.
-        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
-
-    Raises:
-        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
-        ValueError: `heartbeat` is not positive.
-    """
-
-    path = re.compile("/(.+)/stream", re.DOTALL)
-    headers: ClassVar = [*sse.HEADERS, (b"x-vercel-ai-ui-message-stream", b"v1")]
-
-    async def _frames(self, scope: Any, key: str) -> AsyncGenerator[bytes, None]:
-        conversation = self._store.conversation(key)
-        turn = await conversation.turns.in_progress()
-        if turn is not None and turn.held:
-            position = sse.requested_position(scope)
-            frames = aisdk(conversation, turn.id, after=position, heartbeat=timedelta(seconds=self._heartbeat))
-            async with aclosing(frames):
-                async for frame in frames:
-                    yield frame.encode()
 
 
 async def aisdk(
@@ -98,64 +63,83 @@ async def aisdk(
         SessionNotFound: There is no such session, or it has expired.
         InvalidCursor: `after` is not the id of a frame.
     """
-    context, threads = conversation._twin._context, conversation._threads
     writer = _Writer(turn_id, is_open=after is not None and after.endswith(_OPEN))
     writer.has_earlier_calls = continues or after is not None
-    start: int | str
     if after is None:
-        start = await threads.run(
-            lambda: context.on_primary().read_together(running.start_of, conversation.key, turn_id)
-        )
-        yield _frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
+        start, writer.known = await streams.read(conversation, _start, turn_id)
+        yield frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
     else:
         start = after.removesuffix(_OPEN)
         if writer.is_open:
-            yield _frame({"type": "reset-step"})
-    reader = Reader(context, conversation.key, start, follow=True)
-    seconds, until = min(heartbeat, retry).total_seconds(), None
-    async with aclosing(follow_async(threads, reader, seconds)) as events:
+            yield frame({"type": "reset-step"})
+    async with aclosing(streams.follow_turn(conversation, turn_id, start, retry, heartbeat)) as events:
         async for event in events:
             if event is None:
                 yield ":\n\n"
-            elif isinstance(event, TurnEnded) and event.turn_id == turn_id:
-                for chunk in await _approvals(conversation, turn_id):
-                    yield _frame(chunk)
-                usage = {"usage": event.turn.usage} if event.turn is not None else {}
+            elif isinstance(event, Turn):
+                if writer.draft:
+                    yield frame({"type": "reset-step"})
+                for suspension, calls in await streams.open_suspensions(conversation, turn_id):
+                    for call in calls:
+                        reason = {"reason": suspension.reason} if suspension.reason else {}
+                        request = {"type": "tool-approval-request", "approvalId": suspension.id, "toolCallId": call}
+                        yield frame(request | reason)
                 # Without a position: a client that is cut here gets the end again.
-                yield _frame({"type": "finish", "finishReason": "stop", "messageMetadata": usage})
+                usage = {"usage": event.usage}
+                yield frame({"type": "finish", "finishReason": "stop", "messageMetadata": usage})
                 break
             else:
-                if isinstance(event, TurnBegan):
-                    until = None if event.turn_id == turn_id else monotonic()
-                elif isinstance(event, TurnEnded) and event.turn is None:
-                    until = monotonic() + retry.total_seconds()
                 for position, chunk in writer.chunks(event):
-                    yield _frame(chunk, position)
-                if isinstance(event, Ended):
-                    until = monotonic()
-            if until is not None and monotonic() >= until:
-                yield _frame({"type": "error", "errorText": "the answer was not finished"})
-                break
+                    yield frame(chunk, position or None)
+        else:
+            yield frame({"type": "error", "errorText": "the answer was not finished"})
     yield "data: [DONE]\n\n"
 
 
-def _frame(chunk: Chunk, position: str = "") -> str:
-    id = f"id: {position}\n" if position else ""
-    return f"{id}data: {json.dumps(chunk)}\n\n"
+class AISDKStream(streams.TurnStream):
+    """An ASGI application that answers `GET /KEY/stream` with the answer in progress, for `useChat({resume: true})`.
+
+    Mount it at the `api` of the chat's transport. The answer is sent from its start, as the transport expects. With the
+    header `Last-Event-ID` or `?after=`, it is continued after a frame with this id instead: complete steps are not sent
+    again, and `reset-step` takes back an incomplete one.
+
+    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
+
+    Args:
+        store: The `AsyncStore` to read.
+        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
+            and returns True if the request may read this session.
+        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
+
+    Raises:
+        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
+        ValueError: `heartbeat` is not positive.
+    """
+
+    headers: ClassVar = [*sse.HEADERS, (b"x-vercel-ai-ui-message-stream", b"v1")]
+
+    stream = staticmethod(aisdk)
+
+
+def _start(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[str, int]:
+    """Return the cursor before the first message of a turn, and the session's `last_seq`."""
+    newest = reading.newest(connection, now, key, turn_id)
+    return newest._replace(seq=running.start_of(connection, now, key, turn_id)).text, newest.seq
 
 
 class _Writer:
     """Translates the events of a turn. `is_open` is True in a step, and `draft` is the text of its open text part.
 
-    The protocol's reader fails for the result of a call that its message does not have.
+    `stored` is the draft of the last piece, which may continue a draft that has been appended. Changes up to the seq
+    `known` are part of what was read. The protocol's reader fails for results of calls that its message does not have.
     """
 
     def __init__(self, turn_id: str, *, is_open: bool) -> None:
         self.turn_id = turn_id
         self.id = running.id_prefix(turn_id)
         self.is_open = is_open
-        self.draft = ""
-        self.parts = 0
+        self.draft = self.stored = ""
+        self.parts = self.known = 0
         self.calls: set[str] = set()
         self.has_earlier_calls = False
 
@@ -172,22 +156,21 @@ class _Writer:
             case Piece() if event.turn_id in (None, self.turn_id):
                 for chunk in self._piece(event):
                     yield _position(cursor.text, chunk), chunk
-            case Changed():
+            case Changed() if event.seq > self.known:
                 yield "", {"type": "data-changed", "data": {"kind": event.kind}, "transient": True}
 
     def _piece(self, piece: Piece) -> Iterator[Chunk]:
-        text = piece.text
-        if piece.n != len(self.draft) or not text:
+        self.stored = self.stored[: piece.n] + piece.text
+        if not self.stored.startswith(self.draft) or not self.stored:
             if self.draft:
                 yield {"type": "reset-step"}
             self.draft = ""
-        if not text:
-            return
-        if not self.draft:
-            yield from self._begin_step()
-            yield self._part("text-start")
-        self.draft += text
-        yield self._part("text-delta", delta=text)
+        if text := self.stored[len(self.draft) :]:
+            if not self.draft:
+                yield from self._begin_step()
+                yield self._part("text-start")
+            self.draft = self.stored
+            yield self._part("text-delta", delta=text)
 
     def _begin_step(self) -> Iterator[Chunk]:
         if not self.is_open:
@@ -211,7 +194,7 @@ class _Writer:
                 yield end, {"type": "finish-step"}
 
     def _is_ours(self, message: Message) -> bool:
-        match = _TURN_ID.match(message.id or "")
+        match = TURN_ID.match(message.id or "")
         return message.id is not None and (match is None or match[0] == self.id)
 
     def _step(self, message: Message) -> Iterator[Chunk]:
@@ -254,35 +237,9 @@ def _is_empty(message: Message) -> bool:
     return not (message.tool_calls or _parts(message))
 
 
-async def _approvals(conversation: AsyncConversation, turn_id: str) -> list[Chunk]:
-    """Return requests for the suspensions of a saved turn that have no answer."""
-    waiting = [each for each in await conversation.suspensions.list() if each.answered_at is None]
-    turn = await conversation.turns.find(turn_id) if waiting else None
-    messages = {} if turn is None else {each.seq: each for each in turn.messages}
-    requests: list[Chunk] = []
-    for each in waiting:
-        reason = {"reason": each.reason} if each.reason else {}
-        for seq, position in each.calls:
-            if seq in messages:
-                call = messages[seq].tool_calls[position].id
-                requests.append({"type": "tool-approval-request", "approvalId": each.id, "toolCallId": call, **reason})
-    return requests
-
-
 def _parts(message: Message) -> list[Chunk]:
     """Return the text, the reasoning, the files and the sources of a message as parts of a UI message."""
-    content = message.content
-    blocks: Iterable[Any] = [content] if isinstance(content, str) else parts_of(content) or content
-    parts: list[Chunk] = []
-    for block in blocks if isinstance(blocks, list) else [json.dumps(content)] if content else []:
-        kind = None if isinstance(block, str) else block.get("type")
-        if isinstance(block, str):
-            parts += [{"type": "text", "text": block}] if block else []
-        elif kind in _REASONING:
-            parts.append({"type": "reasoning", "text": str(block.get(_REASONING[kind]) or "")})
-        elif kind in _OWN_PARTS:
-            parts.append(block)
-    return parts
+    return [each for each in blocks_of(message) if each.get("type") in ("text", "reasoning", *_OWN_PARTS)]
 
 
 def _input(call: ToolCall) -> Chunk:
@@ -296,9 +253,8 @@ def _input(call: ToolCall) -> Chunk:
 
 
 def _results(message: Message) -> Iterator[Chunk]:
-    outputs: dict[str | None, Any] = {call.id: call.output for call in message.tool_calls if call.answered}
-    for call, output in (outputs or {message.tool_call_id: message.content}).items():
-        if message.extra.get("failed"):
+    for call, output in results_of(message).items():
+        if has_failed(message):
             text = output if isinstance(output, str) else json.dumps(output)
             yield {"type": "tool-output-error", "toolCallId": call, "errorText": text}
         else:
@@ -327,9 +283,9 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
         if message.role.canonical is MessageRole.TOOL:
             for result in _results(message):
                 if (part := calls.get(result["toolCallId"])) is not None:
-                    _finish(part, result)
+                    part |= result | {"type": part["type"], "state": result["type"].removeprefix("tool-")}
         elif message.role.canonical is MessageRole.ASSISTANT and not _is_empty(message):
-            match = _TURN_ID.match(id)
+            match = TURN_ID.match(id)
             id = match[0] if match else id
             if id not in answers:
                 answers[id] = {"id": id, "role": "assistant", "parts": []}
@@ -353,32 +309,7 @@ def aisdk_messages(session: Session, suspensions: Sequence[Suspension] = ()) -> 
     return shown
 
 
-def _finish(part: Chunk, result: Chunk) -> None:
-    if result["type"] == "tool-output-error":
-        part |= {"state": "output-error", "errorText": result["errorText"]}
-    else:
-        part |= {"state": "output-available", "output": result["output"]}
-
-
-class AISDKRequest(Value):
-    """What `useChat` sends to its `api`.
-
-    Attributes:
-        kind: "message" for a new message of the user, "regenerate" for a new answer to it, or "approval" for answers
-            of the user to requests for approval.
-        message: The last message of the user; its `id` is the id of the UI message.
-        turn_id: An id for the turn of a new message, so that a request that is sent twice is answered once.
-        approvals: The answers, as pairs of the suspension's id and the answer, which has `approved` and `reason`, for
-            `Conversation.suspensions.answer_by_id`.
-    """
-
-    kind: Literal["message", "regenerate", "approval"]
-    message: Message
-    turn_id: str
-    approvals: list[tuple[str, dict[str, Any]]] = Field(default_factory=list)
-
-
-def from_aisdk(body: Mapping[str, Any]) -> AISDKRequest:
+def from_aisdk(body: Mapping[str, Any]) -> ChatRequest:
     """Read the JSON that `useChat` sends to its `api`.
 
     Text and files of the last message of the user are read. Everything else, such as earlier messages, is stored
@@ -395,23 +326,19 @@ def from_aisdk(body: Mapping[str, Any]) -> AISDKRequest:
     """
     try:
         messages = body["messages"]
-        asked = [each for each in messages if each["role"] == "user"][-1]
-        parts = [each for each in asked["parts"] if each["type"] in ("text", "file")]
-        approvals: list[tuple[str, dict[str, Any]]] = []
+        message = streams.user_message(messages, "parts", ("file",))
+        approvals: list[tuple[str, Any]] = []
         if messages[-1]["role"] == "assistant":
             for part in messages[-1]["parts"]:
                 if part.get("state") == "approval-responded":
                     given = part["approval"]
                     approvals.append((given["id"], {"approved": given["approved"], "reason": given.get("reason")}))
-        texts = [part["text"] for part in parts if part["type"] == "text"]
-        content = "\n\n".join(texts) if len(texts) == len(parts) else parts
-        is_new = body.get("trigger") != "regenerate-message"
-        kind: Literal["message", "regenerate", "approval"] = "message" if is_new else "regenerate"
-        return AISDKRequest(
-            kind="approval" if approvals else kind,
-            message=Message.user(content, id=asked["id"]),
-            turn_id=f"answer-{asked['id']}",
-            approvals=approvals,
-        )
+        kind: Literal["message", "regenerate", "approval"] = "message"
+        turn_id = f"answer-{message.id}"
+        if approvals:
+            kind, turn_id = "approval", f"after-{approvals[-1][0]}"
+        elif body.get("trigger") == "regenerate-message":
+            kind, turn_id = "regenerate", f"again-{uuid4()}"
+        return ChatRequest(kind=kind, message=message, turn_id=turn_id, approvals=approvals)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not a request of useChat: {error!r}") from None

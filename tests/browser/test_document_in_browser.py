@@ -1,18 +1,22 @@
 """HTML documents of sessions in a browser: accessible, without scripts, readable on a phone."""
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from support.chromium import open_browser
 from support.factories import message
+from support.polling import until
 
 from lango_store import Message, MessageRole, Store, ToolCall
 from lango_store._values.document import document
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 NASTY = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">\u202eevil\x1b[2J\0"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 MARKDOWN = f"""# Plan
 
 Pull the `plug`. See [the manual](https://example.org/).
@@ -59,6 +63,7 @@ def html(store: Store) -> str:
             Message.assistant(MARKDOWN),
             Message.user([{"type": "tool_result", "tool_use_id": "t1", "content": "no station", "is_error": True}]),
             Message.user([{"type": "text", "text": "and this?"}, {"type": "image", "data": "AAAA" * 900}]),
+            Message.user([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}]),
         ]
     )
     conversation.compact(lambda _: [Message.assistant("We spoke.")])
@@ -88,7 +93,7 @@ def test_scripts_in_stored_messages_do_not_run(html: str, run_script: RunScript)
     )
     assert title != "run"
     assert "<script>" in title
-    assert (images, scripts) == (0, 1)  # the script of the test
+    assert (images, scripts) == (1, 1)  # the stored image, and the script of the test
 
 
 IN_A_FRAME = """
@@ -117,3 +122,16 @@ def test_document_shows_5000_messages(store: Store, run_script: RunScript) -> No
         )
     html = "".join(document(store.conversation("k").info(), store.conversation("k").iter_messages()))
     assert run_script(html, "return document.querySelectorAll('article').length") == "5000"
+
+
+def test_policy_lets_stored_images_be_shown(store: Store, tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+    page = tmp_path / "page.html"
+    page.write_text(store.open("k", messages=[Message.user([image])]).get().to_html(), encoding="utf-8")
+    with open_browser(tmp_path / "profile") as browser:
+        tab = browser.open_tab(page.as_uri())
+        until(lambda: tab.run("document.images[0]?.naturalWidth") == 1)
+        blocked = "new Promise(done => { const image = new Image(); image.onload = () => done(false); "
+        blocked += f"image.onerror = () => done(true); image.src = '{page.as_uri()}.png' }})"
+        page.with_name("page.html.png").write_bytes(b64decode(PIXEL))
+        assert tab.run(blocked) is True

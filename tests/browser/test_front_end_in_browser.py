@@ -1,5 +1,6 @@
 """The page about front ends: `useChat` of the published package in two tabs, with reloads, stops and approvals."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,3 +140,62 @@ def test_page_fits_the_window(browser: Browser, address: str, model: StreamingMo
     ask(tab, "Hello")
     until(lambda: log(tab) == ["user: Hello", ANSWER])
     assert tab.run("document.documentElement.scrollWidth <= window.innerWidth") is True
+
+
+AGENTS: Final = """
+const address = process.argv[2];
+const agent = (initialMessages) => new Agent({ url: `${address}/api/agent`, threadId: "chat-1", initialMessages });
+const stored = async () => (await fetch(`${address}/api/agent/chat-1/messages`)).json();
+const texts = (it) => it.messages.map((each) => `${each.role}: ${each.content ?? each.toolCalls[0].function.name}`);
+const results = {};
+
+const first = agent([]);
+first.addMessage({ id: "q1", role: "user", content: "Hello" });
+let second, joined;
+await first.runAgent({}, {
+  onTextMessageContentEvent: async () => {
+    if (second) return;
+    second = agent(await stored());
+    joined = second.connectAgent({}, { onTextMessageContentEvent: () => console.log("joined") });
+  },
+});
+await joined;
+results.first = texts(first);
+results.second = texts(second);
+
+const late = agent(await stored());
+await late.connectAgent();  // no run is in progress
+results.late = texts(late);
+await late.runAgent();
+results.again = texts(late);
+
+late.addMessage({ id: "q2", role: "user", content: "Pay" });
+await late.runAgent();
+results.asked = late.pendingInterrupts.map((each) => each.message);
+const answer = { status: "resolved", payload: { approved: true } };
+await late.runAgent({ resume: late.pendingInterrupts.map((each) => ({ interruptId: each.id, ...answer })) });
+results.approved = texts(late).slice(2);
+results.messages = late.messages;
+results.stored = await stored();
+console.log(JSON.stringify(results));
+"""
+
+
+def test_agents_join_ask_again_and_approve(model: StreamingModel, front_end: Path, tmp_path: Path) -> None:
+    source, *_ = blocks("docs/howto/front-ends.md", "js")
+    (front_end / "agent.mjs").write_text(source + AGENTS)
+    model.hold()
+    with (
+        live_view(f"sqlite:///{tmp_path}/agent.db", model, tmp_path, "front") as address,
+        subprocess.Popen(["node", "agent.mjs", address], cwd=front_end, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "joined\n"
+        model.release()
+        results = json.loads(process.stdout.read().splitlines()[-1])
+    answered = ["user: Hello", ANSWER]
+    assert [results[name] for name in ("first", "second", "late", "again")] == [answered] * 4
+    assert model.calls["Hello"] == 2
+    assert results["asked"] == ["Pay?"]
+    assert results["approved"] == ["user: Pay", "assistant: pay", "tool: paid", ANSWER]
+    assert results["messages"] == results["stored"]

@@ -121,6 +121,40 @@ def test_document_loads_no_resources() -> None:
     assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b|url\(|@import|\bsrc=", html)
 
 
+DATA = "iVBORw0KGgo="
+URI = f"data:image/png;base64,{DATA}"
+IMAGES: dict[str, dict[str, Any]] = {
+    "openai": {"type": "image_url", "image_url": {"url": URI}},
+    "responses": {"type": "input_image", "image_url": URI},
+    "anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}},
+    "gemini": {"inline_data": {"mime_type": "image/png", "data": DATA}},
+    "ai sdk": {"type": "file", "mediaType": "image/png", "url": URI},
+    "ag-ui": {"type": "image", "source": {"type": "data", "value": DATA, "mimeType": "image/png"}},
+}
+
+
+@pytest.mark.parametrize("block", IMAGES.values(), ids=IMAGES)
+def test_document_shows_stored_images(block: dict[str, Any]) -> None:
+    html = session(Message.user([{"type": "text", "text": "What is this?"}, block])).to_html()
+    assert f'<img src="{URI}" alt="PNG image">' in html
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.org/a.png",
+        "data:image/svg+xml;base64,PHN2Zz4=",
+        "data:text/html;base64,PGI+",
+        f'{URI}" onerror="run()',
+        f"{URI}\n",
+        "",
+        None,
+    ],
+)
+def test_document_shows_other_addresses_as_json(url: str | None) -> None:
+    assert "<img" not in session(Message.user([{"type": "image_url", "image_url": {"url": url}}])).to_html()
+
+
 def test_document_shows_roles_authors_times_and_tokens() -> None:
     found = read(
         message("hi", author="planner", tokens=1_234), Message.system("be kind"), Message(role="model", content="")
@@ -224,6 +258,11 @@ def test_document_renders_markdown_and_colors_code() -> None:
     ):
         assert part in html
     assert "style=" not in html
+
+
+def test_document_colors_the_first_code_of_a_message_only() -> None:
+    block = f"```python\nreturn {'1' * 1_500}\n```\n"
+    assert session(Message.assistant(block * 9)).to_html().count('<span class="k">return</span>') == 2
 
 
 def test_markdown_links_to_web_pages_and_mail_only() -> None:

@@ -18,6 +18,7 @@ EXTRAS, GROUPS = PROJECT["project"]["optional-dependencies"], PROJECT["dependenc
 CLI_COMMANDS = {name.removeprefix("lango-store "): command for name, command in command_pages.commands()}
 # Pages that may have code blocks of a language, because a test checks them there; None: any page.
 TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
+    "js": ("docs/howto/front-ends.md",),
     "jsx": ("docs/howto/front-ends.md",),
     "python": None,  # run by test_readme.py and tests/frameworks
     "sh": None,  # checked in this file

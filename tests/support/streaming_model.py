@@ -44,6 +44,12 @@ class StreamingModel:
         """Continue all calls."""
         self._loop.call_soon_threadsafe(self._released.set)
 
+    async def close(self) -> None:
+        """Stop listening, and wait for the running answers."""
+        self._server.close()
+        if running := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(running)
+
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         question = await reader.readline()
         self.calls[question.decode().strip().strip('"')] += 1
@@ -67,7 +73,7 @@ def streaming_model() -> Iterator[StreamingModel]:
         yield model
     finally:
         model.release()
-        loop.call_soon_threadsafe(model._server.close)
+        asyncio.run_coroutine_threadsafe(model.close(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

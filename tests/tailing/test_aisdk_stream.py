@@ -137,6 +137,74 @@ def test_reader_is_told_that_messages_have_changed(served: Callable[[Work], None
     served(work)
 
 
+def test_saved_turn_without_messages_ends_at_once(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k", messages=[message()])
+        async with conversation.turn("t"):
+            pass
+        assert types([frame async for frame in aisdk(conversation, "t")]) == ["start", "finish"]
+
+    served(work)
+
+
+def test_draft_that_was_not_appended_is_taken_back_at_the_end(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        frames = aisdk(conversation, "t")
+        received: list[str] = []
+        async with conversation.turn("t", flush=AT_ONCE) as turn:
+            await turn.write("half of ")
+            while not received or '"half of "' not in received[-1]:
+                received.append(await anext(frames))
+        received += [frame async for frame in frames]
+        assert types(received)[-2:] == ["reset-step", "finish"]
+
+    served(work)
+
+
+def test_reader_is_not_told_of_changes_before_it_came(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        async with conversation.turn("t") as turn:
+            answer = await turn.append(Message.assistant("One."))
+            await conversation.edits.update(answer.seq, Message.assistant("1."))
+        frames = [frame async for frame in aisdk(conversation, "t")]
+        assert "data-changed" not in types(frames)
+        assert '"1."' in "".join(frames)
+
+    served(work)
+
+
+def test_change_before_the_end_of_the_turn_is_sent(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        async with conversation.turn("t") as turn:
+            answer = await turn.append(Message.assistant("One."))
+            frames = aisdk(conversation, "t")
+            received = [await anext(frames)]
+            while '"finish-step"' not in received[-1]:
+                received.append(await anext(frames))
+            id = next(line for line in reversed("".join(received).split("\n")) if line.startswith("id: "))
+            await frames.aclose()
+            await conversation.edits.update(answer.seq, Message.assistant("1."))
+        rest = [frame async for frame in aisdk(conversation, "t", after=id.removeprefix("id: "))]
+        assert types(rest) == ["data-changed", "finish"]
+
+    served(work)
+
+
+def test_call_that_was_removed_needs_no_approval(served: Callable[[Work], None]) -> None:
+    async def work(store: AsyncStore, app: AISDKStream) -> None:
+        conversation = await store.open("k")
+        async with conversation.turn("t") as turn:
+            asking = await turn.append(Message.assistant(tool_calls=[ToolCall(id="c1", name="pay", arguments={})]))
+            await conversation.suspensions.create(calls=[(asking.seq, 0)], reason="Pay?")
+            await conversation.edits.redact(asking.seq)
+        assert "tool-approval-request" not in types([frame async for frame in aisdk(conversation, "t")])
+
+    served(work)
+
+
 def test_stored_messages_keep_their_ids(store: Store) -> None:
     conversation = store.open("k", messages=[Message.user("Weather?", id="q1"), Message.assistant("Where?", id="a1")])
     call = ToolCall(id="c1", name="weather", arguments='{"city": "Oslo"}')

@@ -25,7 +25,7 @@ def watcher_of(context: Context) -> Watcher:
 
 
 class Reader:
-    """A reader of a session, with its cursor. With `follow`, it joins the watcher when it has read what is stored."""
+    """A reader of a session, with its `cursor`. With `follow`, it joins the watcher when it has read what is stored."""
 
     def __init__(self, context: Context, key: str, after: int | str, *, follow: bool) -> None:
         if follow and context.in_callers_transaction:
@@ -35,7 +35,7 @@ class Reader:
         self._context = context.on_primary()
         self._watcher = watcher_of(context)
         self._key = checked_key(key)
-        self._cursor = Cursor.of(after)
+        self.cursor = Cursor.of(after)
         self._channel: Channel | None = None
         self._follows = follow
 
@@ -46,20 +46,20 @@ class Reader:
         """
         if self._channel is None:
             return None, None
-        return self._watcher.next(self._channel, self._cursor, loop)
+        return self._watcher.next(self._channel, self.cursor, loop)
 
     def read(self) -> EventBatch:
         """Read the next batch from the database; do not move the cursor, because the caller may be cancelled."""
         try:
-            return self._context.read_together(reading.read, self._key, self._cursor)
+            return self._context.read_together(reading.read, self._key, self.cursor)
         except (DatabaseBusy, DatabaseUnavailable):
             if self._channel is None:
                 raise
-            return EventBatch([], self._cursor)
+            return EventBatch([], self.cursor)
 
     def advance(self, batch: EventBatch) -> bool:
         """Move the cursor past a batch, and join the watcher after the last stored event; False if nothing follows."""
-        self._cursor = batch.end
+        self.cursor = batch.end
         if batch.is_over or not (batch.events or self._follows):
             return False
         if self._follows and (batch.state is not None or not batch.events):

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._features.turns_in_progress import drafts
+from lango_store._features.turns_in_progress import drafts, running
 from lango_store._operations.binds import (
     BEFORE_ANY_EXPIRY,
     CHANGE,
@@ -148,6 +148,20 @@ _last_turn: Final = Statement(
 )
 
 
+def newest(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> Cursor:
+    """Return the cursor after all messages of a live session; the end of a turn comes after it, even if it is saved.
+
+    Needs a snapshot.
+    """
+    number, row = sessions.row_with_incarnation(connection, now, key)
+    if turn := running.find(connection, key, turn_id):
+        turn_no = turn.turn_no - 1
+    else:
+        turns = _last_turn.run(connection, {"key": key, "seq": row["last_seq"]})
+        turn_no = turns[0][0] if turns else 0
+    return Cursor(row["last_seq"], incarnation=_incarnation(key, number), turn_no=turn_no)
+
+
 def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> EventBatch:
     """Read the next events of a session, at most a page. Needs a snapshot.
 
@@ -156,7 +170,7 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Eve
     rows = _state.run(connection, {"key": key, "now": dialect_of(connection).time(now)})
     state = tuple(rows[0]) if rows else None
     live, number, last_seq, last_turn, *lease, _, _ = state or (False, 0, 0, 0, None, None, None, None, None)
-    incarnation = f"{whole_number(key, 'incarnation', number) & 0xFFFFFFFF:08x}"
+    incarnation = _incarnation(key, number)
     if after.incarnation is None:
         if not live:
             sessions.row_of(connection, now, key)
@@ -172,10 +186,14 @@ def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> Eve
         return EventBatch(events, end)
     end = _follow_turn(key, events, end, *lease)
     turn_id, draft = _draft(connection, key, lease[0])
-    if (draft_end := _after_draft(end, draft)) != end:
-        known = end.length if _after_draft(end, draft[: end.length]) == end else 0
+    if (draft_end := after_draft(end, draft)) != end:
+        known = end.length if after_draft(end, draft[: end.length]) == end else 0
         events.append(Piece(cursor=draft_end.text, turn_id=turn_id, n=known, text=draft[known:]))
     return EventBatch(events, draft_end, state if end.seq == last_seq else None)
+
+
+def _incarnation(key: str, number: int) -> str:
+    return f"{whole_number(key, 'incarnation', number) & 0xFFFFFFFF:08x}"
 
 
 def _log(connection: sa.Connection, key: str, after: Cursor, newest: Cursor) -> tuple[list[Event], Cursor]:
@@ -253,5 +271,6 @@ def _draft(connection: sa.Connection, key: str, token: int | None) -> tuple[str 
     return None, ""
 
 
-def _after_draft(cursor: Cursor, draft: str) -> Cursor:
+def after_draft(cursor: Cursor, draft: str) -> Cursor:
+    """Return a cursor of a reader that has this draft."""
     return cursor._replace(length=len(draft), checksum=zlib.crc32(draft.encode("utf-8", "surrogatepass")))

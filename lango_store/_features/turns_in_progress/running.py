@@ -61,7 +61,7 @@ def begin(
         while True:
             is_taken = leases.take(connection, now, key, turn_id, lease)
             # Read after the update has locked the row: the turn may have been saved while the update waited.
-            if not is_new and (stored := _find(connection, key, turn_id)):
+            if not is_new and (stored := find(connection, key, turn_id)):
                 if is_taken:
                     leases.release(connection, key, lease.token)
                 return _replayed(connection, now, key, stored), []
@@ -75,7 +75,8 @@ def begin(
 _turn: Final = Statement(lambda _: sa.select(*TURN_COLUMNS).where(of_session(TURN), TURN.c.id == text("turn_id")))
 
 
-def _find(connection: AnyConnection, key: str, turn_id: str) -> Turn | None:
+def find(connection: AnyConnection, key: str, turn_id: str) -> Turn | None:
+    """Return a saved turn without its messages."""
     rows = _turn.run(connection, {"key": key, "turn_id": turn_id})
     return decode_turn(key, rows[0]) if rows else None
 
@@ -112,7 +113,7 @@ def _appended_before(connection: AnyConnection, key: str, turn_id: str) -> list[
 def start_of(connection: AnyConnection, now: Moment, key: str, turn_id: str) -> int:
     """Return the seq before the first message of a saved turn or of a turn in progress. Needs a snapshot."""
     last_seq = sessions.row_of(connection, now, key)["last_seq"]
-    if turn := _find(connection, key, turn_id):
+    if turn := find(connection, key, turn_id):
         return turn.first_seq - 1
     appended = _appended_before(connection, key, turn_id)
     return appended[0].seq - 1 if appended else int(last_seq)
@@ -153,7 +154,7 @@ def finish(
             tries = sessions.MAX_TRIES
             while not (rows := _end.run(connection, bound)):
                 tries -= 1
-                if turn := _find(connection, key, turn_id):
+                if turn := find(connection, key, turn_id):
                     is_ours = leases.release(connection, key, lease.token)
                     if is_ours or set(seqs) <= {*range(turn.first_seq, turn.last_seq + 1)}:
                         drafts.delete_of_turn(connection, key, turn_id)

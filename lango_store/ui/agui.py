@@ -1,0 +1,335 @@
+"""The events and the messages of AG-UI, version 1.0.
+
+A turn is a run. Each message of the log is a message with an id that a draft has already: in a turn, the answers of the
+model are numbered. What a client has to take back is replaced by a snapshot of all messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+
+from lango_store._dialect import Moment
+from lango_store._features.tail import reading
+from lango_store._features.tail.reading import Cursor
+from lango_store._features.turns_in_progress import running
+from lango_store._operations.log import messages as log
+from lango_store._values.events import Appended, Changed, Event, Piece
+from lango_store._values.model import Message, MessageRole, Suspension, Turn
+from lango_store._values.session import Session
+from lango_store._values.tool_blocks import has_failed
+from lango_store._values.usage import numbers_by_path, tokens
+from lango_store.aio import AsyncConversation
+from lango_store.errors import InvalidCursor, quoted
+from lango_store.ui import streams
+from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
+
+Fields = dict[str, Any]
+
+_TEXT: Final = "TEXT_MESSAGE_CHUNK"
+_MEDIA: Final = ("image", "audio", "video", "document")
+_APPROVAL: Final = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
+# The protocol's reader keeps the order of messages that it has, and keeps reasoning if a snapshot has none. After these
+# two snapshots, it has only a message that the next snapshot removes.
+_CLEARED: Final = "".join(
+    frame({"type": "MESSAGES_SNAPSHOT", "messages": [{"id": "-", "role": role, "content": ""}]}, "")
+    for role in ("reasoning", "assistant")
+)
+
+
+async def agui(
+    conversation: AsyncConversation,
+    turn_id: str,
+    *,
+    after: str | None = None,
+    retry: timedelta = timedelta(seconds=10),
+    heartbeat: timedelta = timedelta(seconds=15),
+) -> AsyncGenerator[str, None]:
+    """Yield a turn as the run of an agent, until the turn ends, as server-sent events.
+
+    The id of the run is the id of the turn, and the id of the thread is the key of the session.
+
+    Args:
+        conversation: The conversation.
+        turn_id: The id of a turn that has begun or was saved.
+        after: The id of the last frame that the client has received. Defaults to None: the stream begins with a
+            snapshot of the messages.
+        retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
+            an error. Defaults to 10 seconds.
+        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
+
+    Yields:
+        Frames of server-sent events.
+
+    Raises:
+        SessionNotFound: There is no such session, or it has expired.
+        InvalidCursor: `after` is not the id of a frame.
+    """
+    run = {"threadId": conversation.key, "runId": turn_id}
+    opening = frame({"type": "RUN_STARTED"} | run)
+    writer = None if after is None else _Writer(turn_id, *_parse(after))
+    while True:
+        if writer is None:
+            session, at = await streams.read(conversation, _load, turn_id)
+            writer = _Writer(turn_id, at)
+            yield opening + _CLEARED + writer.snapshot(session)
+            opening = ""
+        try:
+            async with aclosing(streams.follow_turn(conversation, turn_id, writer.at.text, retry, heartbeat)) as events:
+                async for event in events:
+                    for each in writer.frames(event):
+                        yield opening + each
+                        opening = ""
+                    if isinstance(event, Turn):
+                        asked = await streams.open_suspensions(conversation, turn_id)
+                        yield opening + frame({"type": "RUN_FINISHED"} | run | _outcome(asked, event.usage))
+                        return
+            yield opening + frame({"type": "RUN_ERROR", "message": "the answer was not finished"})
+            return
+        except _Outdated:
+            writer = None
+
+
+class AGUIStream(streams.TurnStream):
+    """An ASGI application that answers `GET /KEY/stream` with the run in progress, for the `connect` of an agent.
+
+    The run is sent from its start, with a snapshot of the messages. With the header `Last-Event-ID` or `?after=`, it is
+    continued after an event with this id instead.
+
+    The status is 204 if no turn is in progress. Other statuses are those of `lango_store.sse.EventStream`.
+
+    Args:
+        store: The `AsyncStore` to read.
+        authorize: A function, or a coroutine function, that takes the ASGI scope of the request and the session key,
+            and returns True if the request may read this session.
+        heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
+
+    Raises:
+        TypeError: `store` is not an `AsyncStore`, or `authorize` is not callable.
+        ValueError: `heartbeat` is not positive.
+    """
+
+    stream = staticmethod(agui)
+
+
+class _Outdated(Exception):
+    """The client needs a snapshot."""
+
+
+def _load(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> tuple[Session, Cursor]:
+    return log.load(connection, now, key), reading.newest(connection, now, key, turn_id)
+
+
+def _parse(position: str) -> tuple[Cursor, int]:
+    match = re.fullmatch(r"(.+)_(\d{1,19})", position, re.ASCII)
+    if match is None:
+        raise InvalidCursor(f"after={quoted(position)} is not a position: give the id of a frame")
+    return Cursor.of(match[1]), int(match[2])
+
+
+def _outcome(asked: list[tuple[Suspension, list[str]]], usage: Mapping[str, Any]) -> Fields:
+    """Return how a run has ended: with interrupts for suspensions, and with its usage."""
+    counts = dict(zip(("inputTokens", "outputTokens"), tokens(numbers_by_path(usage)), strict=False))
+    fields: Fields = {"metadata": {"usage": usage}, "usage": [{name: each for name, each in counts.items() if each}]}
+    interrupts = []
+    for suspension, calls in asked:
+        interrupt = {"id": suspension.id, "reason": "tool_call", "toolCallId": calls[0], "responseSchema": _APPROVAL}
+        message = {"message": suspension.reason} if suspension.reason else {}
+        expiry = {"expiresAt": suspension.due_at.isoformat()} if suspension.due_at else {}
+        interrupts.append(interrupt | message | expiry)
+    return fields | ({"outcome": {"type": "interrupt", "interrupts": interrupts}} if interrupts else {})
+
+
+class _Writer:
+    """Translates the events of a turn. The client is at the cursor `at`, which includes the draft that it has.
+
+    `answers` counts the answers of each turn.
+    """
+
+    def __init__(self, turn_id: str, at: Cursor, answers: int = 0) -> None:
+        self.turn_id = turn_id
+        self.at = at
+        self._prefix = running.id_prefix(turn_id)
+        self._answers = Counter({self._prefix: answers})
+
+    def snapshot(self, session: Session) -> str:
+        """Return all messages of a session as an event."""
+        messages = _messages(session.messages, self._answers)
+        return frame({"type": "MESSAGES_SNAPSHOT", "messages": messages}, self._position)
+
+    def frames(self, event: Event | Turn | None) -> Iterator[str]:
+        """Yield the events for an event of the session; raise `_Outdated` if the client needs a snapshot."""
+        draft = self.at.length
+        match event:
+            case None:
+                yield ":\n\n"
+            case Appended():
+                for message in event.messages:
+                    events = self._message(message)
+                    last = len(events) - 1
+                    for number, each in enumerate(events):
+                        # A client that is cut in the middle of a message begins again.
+                        yield frame(each, self._position if number == last else None if number else "")
+            case Piece() if event.turn_id in (None, self.turn_id):
+                if event.n != draft:
+                    raise _Outdated
+                if event.text:
+                    self.at = Cursor.of(event.cursor)
+                    chunk = {"type": _TEXT, "messageId": self._draft_id(), "role": "assistant", "delta": event.text}
+                    yield frame(chunk, self._position)
+            case Changed():
+                raise _Outdated
+            case Turn() if draft:
+                raise _Outdated
+
+    @property
+    def _position(self) -> str:
+        return f"{self.at.text}_{self._answers[self._prefix]}"
+
+    def _draft_id(self) -> str:
+        return f"{self._prefix}-{self._answers[self._prefix]}"
+
+    def _message(self, message: Message) -> list[Fields]:
+        id, draft = self._draft_id(), self.at.length
+        shown = _shown(message, self._answers)
+        if any(isinstance(each.get("content"), list) for each in shown):  # only snapshots have parts
+            raise _Outdated
+        events = [event for each in shown for event in _events(each)]
+        if draft and any(each["role"] != "tool" for each in shown):
+            text = shown[0].get("content", "")
+            if shown[0]["id"] != id or reading.after_draft(self.at, text[:draft]) != self.at:
+                raise _Outdated
+            events[:1] = [events[0] | {"delta": text[draft:]}] if text[draft:] else []
+            self.at = self.at._replace(length=0, checksum=0)
+        self.at = self.at._replace(seq=message.seq)
+        return events
+
+
+def _events(shown: Fields) -> Iterator[Fields]:
+    """Yield the events that add a message."""
+    id = {"messageId": shown["id"]}
+    match shown["role"]:
+        case "tool":
+            yield {"type": "TOOL_CALL_RESULT"} | id | {name: each for name, each in shown.items() if name != "id"}
+        case "reasoning":
+            yield {"type": "REASONING_MESSAGE_CHUNK", "delta": shown["content"]} | id
+        case role:
+            if "content" in shown:
+                yield {"type": _TEXT, "role": role, "delta": shown["content"]} | id
+            for call in shown.get("toolCalls", ()):
+                chunk = {"toolCallId": call["id"], "parentMessageId": shown["id"], "type": "TOOL_CALL_CHUNK"}
+                yield chunk | {"toolCallName": call["function"]["name"], "delta": call["function"]["arguments"]}
+
+
+def agui_messages(session: Session) -> list[Fields]:
+    """Return the messages of a session as messages of AG-UI, for the `initialMessages` of an agent.
+
+    The id is the id of the stored message, but the answers of a turn are numbered, so that each has the same id in the
+    stream of the turn. Messages without an id get one from their `seq`. The result of a tool follows its call.
+
+    Args:
+        session: The session, as `AsyncStore.get` returns it.
+
+    Returns:
+        Messages as dicts of JSON.
+    """
+    return _messages(session.messages, Counter())
+
+
+def _messages(messages: list[Message], answers: Counter[str]) -> list[Fields]:
+    groups: list[list[Fields]] = []  # each message with the results of its calls
+    owners: dict[str, list[Fields]] = {}
+    for message in messages:
+        for each in _shown(message, answers):
+            if each["role"] == "tool" and groups:
+                owners.get(each["toolCallId"], groups[-1]).append(each)
+            else:
+                groups.append([each])
+            for call in each.get("toolCalls", ()):
+                owners.setdefault(call["id"], groups[-1])
+    return [each for group in groups for each in group]
+
+
+def _shown(message: Message, answers: Counter[str]) -> list[Fields]:
+    """Return the messages of AG-UI that show a message; `answers` counts the answers of each turn."""
+    id, role = message.id or f"seq-{message.seq}", message.role.canonical
+    if role is MessageRole.RECORD:
+        return []
+    if role is MessageRole.TOOL:
+        failed = {"metadata": {"failed": True}} if has_failed(message) else {}
+        results = enumerate(results_of(message).items())
+        return [_result(f"{id}-{n}" if n else id, call, output) | failed for n, (call, output) in results]
+    blocks = [*blocks_of(message)]
+    texts = [block["text"] for block in blocks if block.get("type") == "text"]
+    text = "\n\n".join(texts)
+    if role is not MessageRole.ASSISTANT:
+        parts = [each for each in blocks if _is_part(each)]
+        is_plain = len(texts) == len(parts) or role is not MessageRole.USER
+        return [{"id": id, "role": str(role), "content": text if is_plain else parts}]
+    if match := TURN_ID.match(id):
+        id = f"{match[0]}-{answers[match[0]]}"
+        answers[match[0]] += 1
+    thoughts = [block["text"] for block in blocks if block.get("type") == "reasoning"]
+    shown: list[Fields] = [
+        {"id": f"{id}-reasoning-{n}", "role": "reasoning", "content": thought} for n, thought in enumerate(thoughts)
+    ]
+    if text or message.tool_calls:
+        named = [(call.id, {"name": call.name, "arguments": _text(call.arguments)}) for call in message.tool_calls]
+        calls = [{"id": call, "type": "function", "function": function} for call, function in named]
+        answer = {"id": id, "role": "assistant"} | ({"content": text} if text else {})
+        shown.append(answer | ({"toolCalls": calls} if calls else {}))
+    return shown + [_result(f"{id}-{call.id}", call.id, call.output) for call in message.tool_calls if call.answered]
+
+
+def _is_part(block: Fields) -> bool:
+    """Return True for a block that is a part of AG-UI; other image blocks of providers have the same type."""
+    source = block.get("source")
+    is_file = block.get("type") in _MEDIA and isinstance(source, dict) and isinstance(source.get("value"), str)
+    return is_file or block.get("type") == "text"
+
+
+def _result(id: str, call: str | None, output: Any) -> Fields:
+    return {"id": id, "role": "tool", "toolCallId": call or "", "content": _text(output)}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def from_agui(body: Mapping[str, Any]) -> ChatRequest:
+    """Read the JSON that an agent of AG-UI sends (`RunAgentInput`).
+
+    Text, images and other files of the last message of the user are read, and the answers to interrupts. Everything
+    else, such as earlier messages, is stored already, and a client could forge it. A cancelled interrupt, or one
+    without a payload, gets the answer `{"approved": False}`.
+
+    Args:
+        body: The decoded body of the request.
+
+    Returns:
+        The request. Its `turn_id` is the id of the run.
+
+    Raises:
+        ValueError: The body is not a request of AG-UI.
+    """
+    try:
+        approvals = []
+        for each in body.get("resume") or ():
+            payload = each.get("payload") if each["status"] == "resolved" else None
+            approvals.append((each["interruptId"], {"approved": False} if payload is None else payload))
+        message = streams.user_message(body["messages"], "content", _MEDIA)
+        kind: Literal["approval", "message"] = "approval" if approvals else "message"
+        return ChatRequest(kind=kind, message=message, turn_id=body["runId"], approvals=approvals)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is not a request of AG-UI: {error!r}") from None
