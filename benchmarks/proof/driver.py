@@ -1,0 +1,257 @@
+"""The driver: runs trials, in which two workers write and a reader reads, and faults happen as a seed decides."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.proof import worker
+from benchmarks.proof.adapter import LEASE
+from benchmarks.proof.checker import Violation, check
+from benchmarks.proof.proxy import Proxy
+from benchmarks.proof.stores import STORES
+from benchmarks.proof.worker import Record, note
+from benchmarks.turns import fast_folder
+from support.postgres_server import PostgresServer
+
+_CONTEXT = get_context("forkserver")
+_PATIENCE = 0.4
+"""How long an operation may wait for a stopped process until that one continues, in seconds."""
+_LONGEST = 60.0
+FAULTS = {"sqlite": ("stop", "stop", "kill", "kill", "disk", "clock"), "postgresql": ("stop", "stop", "kill", "cut", "clock")}
+STEPS = 24
+"""Faults happen in the first that many calls of the SQLite driver, or packets, of an append."""
+
+
+class Hand:
+    """A worker process, which is started again when it was killed."""
+
+    def __init__(self, who: str, bench: Bench, proxy: Proxy | None) -> None:
+        self.who, self._bench, self._proxy = who, bench, proxy
+        self._fault, self._op = "", (0, "")
+        self._start()
+
+    def _start(self) -> None:
+        url = self._bench.url
+        if self._proxy is not None:
+            parsed = sa.make_url(url).difference_update_query(["host"]).set(host="127.0.0.1", port=self._proxy.port)
+            url = parsed.render_as_string(hide_password=False)
+        self._pipe, theirs = _CONTEXT.Pipe()
+        arguments = (self._bench.name, url, self._bench.mutant, self.who, theirs)
+        self._process = _CONTEXT.Process(target=worker.run, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+        self._receive(_LONGEST)
+
+    def begin(self, do: str, *data: Any, fault: str = "", at: int = 0) -> None:
+        """Begin an operation on the session of the trial."""
+        self._bench.op += 1
+        self._op, self._fault = (self._bench.op, do), fault
+        if fault:
+            self._note("fault", [fault, at])
+        if self._proxy is not None:
+            self._proxy.arm(fault if fault in ("kill", "stop", "cut") else "", at, self._process.pid or 0)
+        path = self._bench.folder / f"{self.who}.jsonl"
+        self._pipe.send((path, *self._op, [self._bench.key, *data], fault, at))
+
+    def wait(self, seconds: float = _LONGEST) -> tuple[str, Any]:
+        """Return how the operation ended: "ok", "error", "killed", or that it is "stopped", or "late"."""
+        state, result = self._receive(seconds)
+        if state in ("killed", "stopped"):
+            self._note(state)
+        if state == "killed" or (self._fault == "cut" and state != "late"):
+            self._pipe.close()
+            self._start()
+        return state, result
+
+    def run(self, do: str, *data: Any, fault: str = "", at: int = 0, seconds: float = _LONGEST) -> tuple[str, Any]:
+        """Begin an operation, and wait for it."""
+        self.begin(do, *data, fault=fault, at=at)
+        return self.wait(seconds)
+
+    def go_on(self) -> None:
+        """Continue after a stop."""
+        pid = self._process.pid or 0
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+            time.sleep(0.001)
+        self._note("continued")
+        os.kill(pid, signal.SIGCONT)
+        if self._proxy is not None:
+            self._proxy.go_on()
+
+    def end(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.join()
+
+    def _receive(self, seconds: float) -> tuple[str, Any]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self._proxy is not None and self._proxy.stopped.is_set():
+                self._proxy.stopped.clear()
+                return "stopped", None
+            if self._pipe.poll(0.001):
+                try:
+                    return self._pipe.recv()  # type: ignore[no-any-return]
+                except (EOFError, ConnectionResetError):
+                    return "killed", None
+        if seconds == _LONGEST:
+            raise TimeoutError(f"{self.who}: {self._op} has taken a minute, seed {self._bench.seed}")
+        return "late", None
+
+    def _note(self, state: str, data: Any = None) -> None:
+        note(self._bench.folder / "driver.jsonl", self.who, *self._op, state, data)
+
+
+class Bench:
+    """A store on a database, with three processes that use it: `a` and `b` write, `r` reads."""
+
+    def __init__(self, name: str, url: str, folder: Path, mutant: str | None = None) -> None:
+        self.name, self.url, self.mutant, self._folder = name, url, mutant, folder
+        self.database = sa.make_url(url).get_backend_name()
+        self.can = STORES[name].load().can
+        self.op = self.seed = 0
+        server = f"{sa.make_url(url).query.get('host')}/.s.PGSQL.5432"
+        proxies = [Proxy(server), Proxy(server)] if self.database == "postgresql" else [None, None]
+        self.r = Hand("r", self, None)  # first, because it creates the tables
+        self.a, self.b = (Hand(who, self, proxy) for who, proxy in zip("ab", proxies, strict=True))
+        for hand in (self.a, self.b, self.r):
+            self._begin(-1)
+            hand.run("open")
+            hand.run("read")
+
+    def _begin(self, seed: int) -> None:
+        self.seed, self.op, self._texts, self._cursor = seed, 0, itertools.count(1), None
+        self.key = f"s{seed}x{next(_numbers)}"
+        self.folder = self._folder / self.key
+        self.folder.mkdir()
+        self._random = random.Random(seed)
+
+    def trial(self, seed: int) -> tuple[dict[str, Violation | None], list[Record]]:
+        """Run a trial; return what each property of the store came to, and the history."""
+        self._begin(seed)
+        self.r.run("open")
+        kinds = [self._appends] * 3 + [self._turn] * ("turn" in self.can) + [self._answers] * ("answer" in self.can)
+        self._random.choice(kinds)()
+        self._read()
+        lines = [line for log in self.folder.iterdir() for line in log.read_text().splitlines()]
+        history = sorted(Record(*json.loads(line)) for line in lines)
+        return check(history, self.can), history
+
+    def end(self) -> None:
+        """Kill the processes."""
+        for hand in (self.a, self.b, self.r):
+            hand.end()
+
+    def _fault(self, steps: int = STEPS) -> dict[str, Any]:
+        return {"fault": self._random.choice(("", *FAULTS[self.database])), "at": self._random.randint(1, steps)}
+
+    def _new(self) -> list[str]:
+        size = self._random.choice((1, 1, 3)) if "batch" in self.can else 1
+        return [f"m{next(self._texts)}" for _ in range(size)]
+
+    def _read(self) -> None:
+        self.r.run("read")
+        if "follow" in self.can:
+            _, (_, self._cursor) = self.r.run("follow", self._cursor)
+
+    def _appends(self) -> None:
+        """Append with a fault, while another process appends too; send again what was not acknowledged."""
+        for _ in range(self._random.randint(1, 3)):
+            texts = self._new()
+            state, _ = self.a.run("append", texts, **self._fault())
+            others = [self._new() for _ in range(self._random.randint(0, 2))]
+            if "ids" in self.can and self._random.random() < 0.3:
+                others.append(texts)
+            if state == "stopped":
+                self._meanwhile([("append", each) for each in others])
+                state, _ = self.a.wait()
+            else:
+                for each in others:
+                    self.b.run("append", each)
+            self._read()
+            if state != "ok" and "ids" in self.can:
+                self.b.run("append", texts)
+                self._read()
+
+    def _meanwhile(self, operations: list[Any]) -> None:
+        """Run operations of the other process while the first one is stopped; it continues if one waits for it."""
+        state = "ok"
+        for do, *data in operations:
+            if do == "pause":
+                time.sleep(LEASE * 1.2)
+                continue
+            state, _ = self.b.run(do, *data, seconds=_PATIENCE)
+            if state == "late":
+                break
+        else:
+            self._read()
+        self.a.go_on()
+        if state == "late":
+            self.b.wait()
+
+    def _turn(self) -> None:
+        """Run a turn with a fault, send its request again, and let another process finish it."""
+        again = [("turn", "t1")] if "request" in self.can and self._random.random() < 0.7 else []
+        pause = [("pause",), ("finish",)] * (self._random.random() < 0.5)
+        state, _ = self.a.run("turn", "t1", **self._fault(3 * STEPS))
+        if state == "stopped":
+            self._meanwhile(again + pause)
+            state, _ = self.a.wait()
+        else:
+            for each in again:
+                self.b.run(*each)
+        self._read()
+        if state == "error" and "request" in self.can:
+            self.b.run("turn", "t1")
+        elif state == "killed":
+            time.sleep(LEASE * 1.2)
+        for _ in range(5):
+            if self.r.run("finish") == ("ok", False):
+                break
+            time.sleep(LEASE / 2)
+        if again:
+            self.b.run(*again[0])
+
+    def _answers(self) -> None:
+        """Answer a suspension twice."""
+        self.r.run("ask")
+        state, _ = self.a.run("answer", "yes", **self._fault())
+        if state == "stopped":
+            self._meanwhile([("answer", "no")])
+            self.a.wait()
+        self.b.run("answer", "no")
+
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def database(kind: str) -> Iterator[tuple[str, Path]]:
+    """Make a database for one store; yield its URL, and a folder for the logs."""
+    with tempfile.TemporaryDirectory(prefix="lango-proof-", dir=fast_folder()) as folder:
+        for name in ("logs", "data"):
+            (Path(folder) / name).mkdir()
+        server = PostgresServer() if kind == "postgresql" else None
+        try:
+            yield server.url() if server else f"sqlite:///{folder}/data/store.db", Path(folder) / "logs"
+        finally:
+            if server:
+                server.stop()
+
+
+def preload(names: list[str]) -> None:
+    """Import the stores once, so that their processes start fast."""
+    _CONTEXT.set_forkserver_preload(["benchmarks.proof.clock", *(STORES[name].path for name in names)])

@@ -1,0 +1,58 @@
+"""langgraph: a graph with one model node and `MessagesState`, whose threads a saver stores."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import sqlalchemy as sa
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from benchmarks.proof.adapter import Adapter, Effects
+
+
+class Threads(Adapter):
+    """Threads of a graph. `update_state` appends, and `invoke` with None resumes an interrupted run."""
+
+    can = frozenset({"batch", "ids", "turn"})
+    _effects: Effects
+
+    def _compile(self, saver: Any) -> None:
+        def model(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [AIMessage(self._effects.model(str(state["messages"][-1].content)))]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("model", model)
+        graph.add_edge(START, "model")
+        graph.add_edge("model", END)
+        self._graph = graph.compile(checkpointer=saver)
+
+    def append(self, key: str, texts: list[str]) -> None:
+        messages = [HumanMessage(text, id=text) for text in texts]
+        self._graph.update_state(_thread(key), {"messages": messages}, as_node="model")
+
+    def read(self, key: str) -> list[str]:
+        return [message.content for message in self._graph.get_state(_thread(key)).values.get("messages", [])]
+
+    def turn(self, key: str, request: str, effects: Effects) -> None:
+        self._effects = effects
+        self._graph.invoke({"messages": [HumanMessage(request, id=request)]}, _thread(key), durability="sync")
+
+    def finish(self, key: str, effects: Effects) -> bool:
+        self._effects = effects
+        if self._graph.get_state(_thread(key)).next:
+            self._graph.invoke(None, _thread(key), durability="sync")
+        return False
+
+
+def _thread(key: str) -> Any:
+    return {"configurable": {"thread_id": key}}
+
+
+class SqliteThreads(Threads):
+    """`SqliteSaver` on one connection, as in its documentation."""
+
+    def __init__(self, url: str) -> None:
+        self._compile(SqliteSaver(sqlite3.connect(str(sa.make_url(url).database), check_same_thread=False)))
