@@ -86,27 +86,41 @@ def run(bench: Bench, seconds: float, seed: int, *, ends_early: bool = False) ->
     return Result(bench.name, bench.database, seed, number - seed + 1, found)
 
 
+_FAULTS = {
+    "stop": "stopped {}",
+    "kill": "killed {}",
+    "cut": "the connection is cut {}",
+    "disk": "the disk refuses writes",
+    "clock": "the clock is 1 hour behind",
+}
+
+
 def lines(history: Sequence[Record]) -> list[str]:
     """Return a history as text: an operation that nothing interrupted takes one line."""
     shown: list[str] = []
-    records = [each for each in history if each.state != "fault"]
     faults = {each.op: each.data for each in history if each.state == "fault"}
     last = 0
-    for each in records:
-        data = " ".join(map(str, each.data[0] if each.data and isinstance(each.data[0], list) else each.data or []))
+    for each in history:
+        fault, at = faults.get(each.op, ("", 1))
+        place = {0: "in the model", -1: "in the tool"}.get(at, f"at step {at}")
+        data = each.data if isinstance(each.data, list) else []
+        data = " ".join(map(str, data[0] if data and isinstance(data[0], list) else data))
         if each.state == "call":
-            fault = f"  ({faults[each.op][0]} at {faults[each.op][1]})" if each.op in faults else ""
-            shown.append(f"{each.who}  {each.do} {data}{fault}")
+            shown.append(f"{each.who}  {each.do} {data}".rstrip())
         elif each.state in ("ok", "error"):
-            result = {"read": data, "follow": data}.get(each.do, "ok") if each.state == "ok" else str(each.data)
-            if last == each.op and len(f"{shown[-1]} -> {result}") <= 80:
-                shown[-1] += f" -> {result}"
+            result = (data or "nothing" if each.do in ("read", "follow") else "ok") if each.state == "ok" else str(each.data)
+            if fault in ("clock", "disk") or (fault == "cut" and each.state == "error"):
+                result = f"{result} ({_FAULTS[fault].format(place)})"
+            if last == each.op and len(f"{shown[-1]}: {result}") <= 80:
+                shown[-1] += f": {result}"
             else:
-                shown.append(f"{each.who}    {each.do} -> {result}"[:80])
-        else:
-            shown.append(f"{each.who}    {each.state} {data}")
-        last = each.op
-    return [each.rstrip() for each in shown]
+                shown.append(f"{each.who}    {each.do}: {result}"[:80])
+        elif each.state in ("stopped", "killed"):
+            shown.append(f"{each.who}    {_FAULTS[fault].format(place)}")
+        elif each.state != "fault":
+            shown.append(f"{each.who}    {each.state} {data}".rstrip())
+        last = each.op if each.state != "fault" else last
+    return shown
 
 
 def report(results: list[Result], *, is_markdown: bool) -> None:
@@ -123,7 +137,7 @@ def report(results: list[Result], *, is_markdown: bool) -> None:
     for each in results:
         for name, found in each.found.items():
             if found is not None:
-                console.print(f"\n{each.store}, {each.database}: {name}: {found.violation.text}")
+                console.print(f"\n{each.store}, {each.database}: {name}: {found.violation.text}", markup=False)
                 console.print(f"in {found.times} of {each.trials} trials; again: {_command(each, found)}")
                 for line in lines(found.history):
                     console.print(f"    {line}", markup=False)

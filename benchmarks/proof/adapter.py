@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-LEASE = 1.5
+LEASE = 1.0
 """How long a turn may stay without a sign of its process until another one continues it, in seconds."""
 
 

@@ -22,7 +22,7 @@ from benchmarks.proof.adapter import LEASE
 from benchmarks.proof.checker import Violation, check
 from benchmarks.proof.proxy import Proxy
 from benchmarks.proof.stores import STORES
-from benchmarks.proof.worker import Record, note
+from benchmarks.proof.worker import IN_EFFECTS, Record, note
 from benchmarks.turns import fast_folder
 from support.postgres_server import PostgresServer
 
@@ -62,7 +62,7 @@ class Hand:
         if fault:
             self._note("fault", [fault, at])
         if self._proxy is not None:
-            self._proxy.arm(fault if fault in ("kill", "stop", "cut") else "", at, self._process.pid or 0)
+            self._proxy.arm(fault if fault in ("kill", "stop", "cut") else "", at, self._process.pid or 0)  # at 0: never
         path = self._bench.folder / f"{self.who}.jsonl"
         self._pipe.send((path, *self._op, [self._bench.key, *data], fault, at))
 
@@ -71,8 +71,10 @@ class Hand:
         state, result = self._receive(seconds)
         if state in ("killed", "stopped"):
             self._note(state)
-        if state == "killed" or (self._fault == "cut" and state != "late"):
-            self._pipe.close()
+        if self._proxy is not None and state not in ("stopped", "late"):
+            self._proxy.arm("", 0, 0)
+        if state == "killed" or (self._fault == "cut" and state == "error"):
+            self._pipe.close()  # ends the process; an application would open a new connection
             self._start()
         return state, result
 
@@ -143,7 +145,7 @@ class Bench:
         """Run a trial; return what each property of the store came to, and the history."""
         self._begin(seed)
         self.r.run("open")
-        kinds = [self._appends] * 3 + [self._turn] * ("turn" in self.can) + [self._answers] * ("answer" in self.can)
+        kinds = [self._appends] * 2 + [self._turn] * 2 * ("turn" in self.can) + [self._answers] * ("answer" in self.can)
         self._random.choice(kinds)()
         self._read()
         lines = [line for log in self.folder.iterdir() for line in log.read_text().splitlines()]
@@ -156,7 +158,8 @@ class Bench:
             hand.end()
 
     def _fault(self, steps: int = STEPS) -> dict[str, Any]:
-        return {"fault": self._random.choice(("", *FAULTS[self.database])), "at": self._random.randint(1, steps)}
+        at = self._random.randint(1, self._random.choice((4, steps)))  # an append may be a single packet
+        return {"fault": self._random.choice(("", *FAULTS[self.database])), "at": at}
 
     def _new(self) -> list[str]:
         size = self._random.choice((1, 1, 3)) if "batch" in self.can else 1
@@ -206,7 +209,10 @@ class Bench:
         """Run a turn with a fault, send its request again, and let another process finish it."""
         again = [("turn", "t1")] if "request" in self.can and self._random.random() < 0.7 else []
         pause = [("pause",), ("finish",)] * (self._random.random() < 0.5)
-        state, _ = self.a.run("turn", "t1", **self._fault(3 * STEPS))
+        fault = self._fault(3 * STEPS)
+        if self._random.random() < 0.5:
+            fault |= {"fault": self._random.choice(("stop", "kill")), "at": self._random.choice([*IN_EFFECTS.values()])}
+        state, _ = self.a.run("turn", "t1", **fault)
         if state == "stopped":
             self._meanwhile(again + pause)
             state, _ = self.a.wait()
@@ -218,10 +224,10 @@ class Bench:
             self.b.run("turn", "t1")
         elif state == "killed":
             time.sleep(LEASE * 1.2)
-        for _ in range(5):
+        for _ in range(3):
             if self.r.run("finish") == ("ok", False):
                 break
-            time.sleep(LEASE / 2)
+            time.sleep(LEASE * 1.2)
         if again:
             self.b.run(*again[0])
 

@@ -62,6 +62,4 @@ class Proxy:
     def _count(self) -> str:
         with self._lock:
             self._left -= 1
-            if self._left == 0:
-                return self._kind
-            return ""
+            return self._kind if self._left == 0 else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import signal
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 from benchmarks.proof.stores import STORES
 
 _DRIVER = (sqlite3.Connection, sqlite3.Cursor)
+IN_EFFECTS = {"model": 0, "tool": -1}
+"""In place of the number of a step: the fault happens in the model or in the tool."""
 _SMALLEST = 16_384  # bytes: the log of a trial is always shorter
 
 
@@ -41,15 +44,53 @@ def note(path: Path, *record: Any) -> None:
     os.close(log)
 
 
+class Steps:
+    """Kills or stops the process in the model, in the tool, or at a call of the SQLite driver."""
+
+    def __init__(self, pipe: Connection, url: str) -> None:
+        self._pipe, self._kind, self._at = pipe, "", 0
+        self._counts = url.startswith("sqlite")  # for PostgreSQL, the proxy counts
+        if self._counts:
+            threading.setprofile(self.count)  # the threads that the store starts
+
+    def arm(self, kind: str, at: int) -> None:
+        """Let a fault happen at one of the next calls; without a kind, at none."""
+        self._kind, self._at = (kind, at) if kind in ("kill", "stop") else ("", 0)
+        if self._counts:
+            sys.setprofile(self.count if self._kind else None)
+
+    def count(self, _: FrameType, event: str, function: Any) -> None:
+        """Count a call of the SQLite driver."""
+        if self._at > 0 and event[:2] == "c_" and isinstance(getattr(function, "__self__", None), _DRIVER):
+            self._at -= 1
+            if self._at == 0:
+                self.happen()
+
+    def reach(self, kind: str) -> None:
+        """Reach the model or the tool."""
+        if self._kind and self._at == IN_EFFECTS[kind]:
+            self.happen()
+
+    def happen(self) -> None:
+        """Kill or stop the process."""
+        kind, self._kind = self._kind, ""
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif kind == "stop":
+            self._pipe.send(("stopped", None))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class Effects:
     """The model and the tool of a turn."""
 
-    def __init__(self, log: Callable[..., None], who: str) -> None:
-        self._log, self._who = log, who
+    def __init__(self, log: Callable[..., None], who: str, steps: Steps) -> None:
+        self._log, self._who, self._steps = log, who, steps
 
     def _run(self, kind: str, request: str) -> str:
         result = f"{kind} of {self._who} to {request}"
         self._log(kind, [request, result])
+        self._steps.reach(kind)
         return result
 
     def model(self, request: str) -> str:
@@ -60,28 +101,6 @@ class Effects:
 
     def stored(self, kind: str, request: str) -> None:
         self._log(f"{kind} stored", [request])
-
-
-class Steps:
-    """Counts the calls of the SQLite driver, and kills or stops the process at one of them."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._kind, self._left = pipe, "", 0
-        threading.setprofile(self.count)  # the threads that the store starts
-
-    def arm(self, kind: str, at: int) -> None:
-        self._kind, self._left = kind, at
-        sys.setprofile(self.count if kind else None)
-
-    def count(self, _: FrameType, event: str, function: Any) -> None:
-        if self._kind and event[:2] == "c_" and isinstance(getattr(function, "__self__", None), _DRIVER):
-            self._left -= 1
-            if self._left == 0 and self._kind == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            elif self._left == 0 and self._kind == "stop":
-                self._kind = ""
-                self._pipe.send(("stopped", None))
-                os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _limit_files(url: str, share: float) -> None:
@@ -96,11 +115,13 @@ def run(name: str, url: str, mutant: str | None, who: str, pipe: Connection) -> 
     """Run the operations that arrive, until the pipe is closed."""
     from benchmarks.proof import clock  # not in the driver
 
+    logging.disable()
+
     if mutant:
         from benchmarks.proof import mutants
 
         mutants.MUTANTS[mutant]()
-    steps = Steps(pipe) if url.startswith("sqlite") else None
+    steps = Steps(pipe, url)
     store = STORES[name].load()(url)
     pipe.send(("ok", None))
     while True:
@@ -112,20 +133,18 @@ def run(name: str, url: str, mutant: str | None, who: str, pipe: Connection) -> 
         def log(state: str, data: Any = None, path: Path = path, op: int = op, do: str = do) -> None:
             note(path, who, op, do, state, data)
 
-        arguments = [*data, Effects(log, who)] if do in ("turn", "finish") else data
+        arguments = [*data, Effects(log, who, steps)] if do in ("turn", "finish") else data
         log("call", data[1:])
         clock.skew = -3600.0 if kind == "clock" else 0.0
         if kind == "disk":
             _limit_files(url, at / 20)
-        if steps is not None:
-            steps.arm(kind if kind in ("kill", "stop") else "", at)
+        steps.arm(kind, at)
         try:
             result = getattr(store, do)(*arguments)
             state = "ok"
         except Exception as error:
             state, result = "error", f"{type(error).__name__}: {error}".splitlines()[0][:100]
-        if steps is not None:
-            steps.arm("", 0)
+        steps.arm("", 0)
         if kind == "disk":
             _limit_files(url, 0)
         clock.skew = 0.0
