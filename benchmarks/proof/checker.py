@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from benchmarks.proof.adapter import LEASE
@@ -43,12 +44,6 @@ class History:
     @property
     def final(self) -> list[str]:
         return self.reads()[-1][1]
-
-
-class Violation(NamedTuple):
-    """What was wrong."""
-
-    text: str
 
 
 def kept(history: History) -> Iterator[str]:
@@ -104,7 +99,7 @@ def _paid_once(kind: str) -> Callable[[History], Iterator[str]]:
     def paid(history: History) -> Iterator[str]:
         """Check that a second call follows only if the first was interrupted before its result was stored."""
         calls = [each for each in history.records if each.state == kind]
-        for first, second in zip(calls, calls[1:], strict=False):
+        for first, second in pairwise(calls):
             own = [each for each in history.records if each.op == first.op and first.time < each.time < second.time]
             states = {each.state for each in own}
             if f"{kind} stored" in states or ("ok" in states and first.do == "turn"):
@@ -116,9 +111,9 @@ def _paid_once(kind: str) -> Callable[[History], Iterator[str]]:
 
 
 def finished(history: History) -> Iterator[str]:
-    """Check that each turn whose model was called has one answer in the end."""
+    """Check that each turn whose model or tool was called has one answer in the end."""
     final = history.final
-    for request in {each.data[0] for each in history.records if each.state == "model"}:
+    for request in {each.data[0] for each in history.records if each.state in ("model", "tool")}:
         answers = [text for text in final if text.startswith("model of ") and text.endswith(f" to {request}")]
         if len(answers) != 1:
             yield f"turn {request} was begun, and has {len(answers)} answers in the end"
@@ -155,12 +150,11 @@ PROPERTIES: dict[str, tuple[str, Callable[[History], Iterator[str]]]] = {
 """Each property, what a store must support for it, and its check."""
 
 
-def check(records: Sequence[Record], can: frozenset[str]) -> dict[str, Violation | None]:
+def check(records: Sequence[Record], can: frozenset[str]) -> dict[str, str | None]:
     """Return the first violation of each property that the store supports, or None if there is none."""
     history = History(records)
-    found: dict[str, Violation | None] = {}
+    found: dict[str, str | None] = {}
     for name, (needed, find) in PROPERTIES.items():
         if not needed or needed in can:
-            text = next(find(history), None)
-            found[name] = None if text is None else Violation(text)
+            found[name] = next(find(history), None)
     return found

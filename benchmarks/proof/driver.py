@@ -19,18 +19,20 @@ import sqlalchemy as sa
 
 from benchmarks.proof import worker
 from benchmarks.proof.adapter import LEASE
-from benchmarks.proof.checker import Violation, check
+from benchmarks.proof.checker import check
 from benchmarks.proof.proxy import Proxy
 from benchmarks.proof.stores import STORES
 from benchmarks.proof.worker import IN_EFFECTS, Record, note
-from benchmarks.turns import fast_folder
-from support.postgres_server import PostgresServer
+from benchmarks.turns import PostgresServer, fast_folder
 
 _CONTEXT = get_context("forkserver")
 _PATIENCE = 0.4
 """How long an operation may wait for a stopped process until that one continues, in seconds."""
 _LONGEST = 60.0
-FAULTS = {"sqlite": ("stop", "stop", "kill", "kill", "disk", "clock"), "postgresql": ("stop", "stop", "kill", "cut", "clock")}
+FAULTS = {
+    "sqlite": ("stop", "stop", "kill", "kill", "disk", "clock"),
+    "postgresql": ("stop", "stop", "kill", "cut", "clock"),
+}
 STEPS = 24
 """Faults happen in the first that many calls of the SQLite driver, or packets, of an append."""
 
@@ -62,7 +64,9 @@ class Hand:
         if fault:
             self._note("fault", [fault, at])
         if self._proxy is not None:
-            self._proxy.arm(fault if fault in ("kill", "stop", "cut") else "", at, self._process.pid or 0)  # at 0: never
+            self._proxy.arm(
+                fault if fault in ("kill", "stop", "cut") else "", at, self._process.pid or 0
+            )  # at 0: never
         path = self._bench.folder / f"{self.who}.jsonl"
         self._pipe.send((path, *self._op, [self._bench.key, *data], fault, at))
 
@@ -141,7 +145,7 @@ class Bench:
         self.folder.mkdir()
         self._random = random.Random(seed)
 
-    def trial(self, seed: int) -> tuple[dict[str, Violation | None], list[Record]]:
+    def trial(self, seed: int) -> tuple[dict[str, str | None], list[Record]]:
         """Run a trial; return what each property of the store came to, and the history."""
         self._begin(seed)
         self.r.run("open")
@@ -208,10 +212,10 @@ class Bench:
     def _turn(self) -> None:
         """Run a turn with a fault, send its request again, and let another process finish it."""
         again = [("turn", "t1")] if "request" in self.can and self._random.random() < 0.7 else []
-        pause = [("pause",), ("finish",)] * (self._random.random() < 0.5)
         fault = self._fault(3 * STEPS)
         if self._random.random() < 0.5:
             fault |= {"fault": self._random.choice(("stop", "kill")), "at": self._random.choice([*IN_EFFECTS.values()])}
+        pause = [("pause",), ("finish",)] * ("request" in self.can and (fault["at"] < 1 or self._random.random() < 0.5))
         state, _ = self.a.run("turn", "t1", **fault)
         if state == "stopped":
             self._meanwhile(again + pause)

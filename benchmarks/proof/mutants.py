@@ -14,6 +14,7 @@ from lango_store import Conversation, LangoStoreError, Message
 from lango_store._dialect.sqlite import SQLite
 from lango_store._features.tool_calls import calls, suspensions
 from lango_store._features.turns_in_progress import claims, running, working
+from lango_store._operations.binds import IS_STORED_TURN, LIVE
 from lango_store._operations.log import append_statements, leases, owed
 
 MUTANTS: dict[str, Callable[[], None]] = {}
@@ -118,7 +119,9 @@ def _batch_reversed() -> None:
 
 @_mutant
 def _text_altered() -> None:
-    _appending(lambda self, new: _append(self, [each.model_copy(update={"content": f"{each.content} "}) for each in new]))
+    _appending(
+        lambda self, new: _append(self, [each.model_copy(update={"content": f"{each.content} "}) for each in new])
+    )
 
 
 @_mutant
@@ -154,29 +157,29 @@ def _take(*conditions: Any) -> None:
         end = append_statements.lease_end(dialect)
         return {"lease_token": leases._TOKEN, "lease_turn": leases._TURN, "lease_until": end} | owed.BEGUN
 
-    leases._take = leases._update(values, leases.LIVE, *conditions)  # type: ignore[misc]
+    leases._take = leases._update(values, LIVE, *conditions)  # type: ignore[misc]
 
 
 @_mutant
 def _no_lease() -> None:
-    _take(~leases.IS_STORED_TURN)
+    _take(~IS_STORED_TURN)
 
 
 @_mutant
 def _lease_without_token() -> None:
     append_statements._HAS_LEASE = ()  # type: ignore[misc,assignment]
-    leases._extend = leases._update(lambda dialect: {"lease_until": leases.lease_end(dialect)}, leases.LIVE)  # type: ignore[misc]
+    leases._extend = leases._update(lambda dialect: {"lease_until": append_statements.lease_end(dialect)}, LIVE)  # type: ignore[misc]
 
 
 @_mutant
 def _stored_turn_runs_again() -> None:
     _take(leases._IS_FREE)
-    running._find = lambda *_: None  # type: ignore[assignment]
+    running._find = lambda *_: None
 
 
 @_mutant
 def _interrupted_turn_forgotten() -> None:
-    claims.is_any_due = lambda *_: False  # type: ignore[assignment]
+    claims.is_any_due = lambda *_: False
 
 
 @_mutant
@@ -190,12 +193,12 @@ def _interrupted_turn_dropped() -> None:
 
 @_mutant
 def _earlier_attempt_forgotten() -> None:
-    running._appended_before = lambda *_: []  # type: ignore[assignment]
+    running._appended_before = lambda *_: []
 
 
 @_mutant
 def _call_result_forgotten() -> None:
-    calls._result = lambda *_: None  # type: ignore[assignment]
+    calls._result = lambda *_: None
 
 
 @_mutant

@@ -39,7 +39,9 @@ class Lango(Adapter):
             _run(turn, effects)
 
         self._work(handle, once=True, lease=_LEASE, backoff=timedelta(seconds=0.1), key_prefix=key)
-        return bool(self.store.owed(key_prefix=key).items or any(each.key == key for each in self.store.turns.in_progress()))
+        return bool(
+            self.store.owed(key_prefix=key).items or any(each.key == key for each in self.store.turns.in_progress())
+        )
 
     def _work(self, handle: Any, **options: Any) -> None:
         self.store.work(handle, **options)

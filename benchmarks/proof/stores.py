@@ -40,11 +40,11 @@ OURS = ("lango_store", "lango_store-async")
 STORES = {
     "lango_store": Named("ours", "Lango", "lango-store"),
     "lango_store-async": Named("ours", "AsyncLango", "lango-store"),
-    "agents-SQLiteSession": Named("peers.openai_agents", "FileSession", "openai-agents", ("sqlite",)),
-    "agents-SQLAlchemySession": Named("peers.openai_agents", "EngineSession", "openai-agents"),
-    "adk-DatabaseSessionService": Named("peers.google_adk", "Service", "google-adk"),
-    "langgraph-SqliteSaver": Named("peers.langgraph", "SqliteThreads", "langgraph-checkpoint-sqlite", ("sqlite",)),
-    "langgraph-PostgresSaver": Named(
+    "agents-sqlite": Named("peers.openai_agents", "FileSession", "openai-agents", ("sqlite",)),
+    "agents-sqlalchemy": Named("peers.openai_agents", "EngineSession", "openai-agents"),
+    "adk": Named("peers.google_adk", "Service", "google-adk"),
+    "langgraph-sqlite": Named("peers.langgraph", "SqliteThreads", "langgraph-checkpoint-sqlite", ("sqlite",)),
+    "langgraph-postgres": Named(
         "peers.langgraph_postgres", "PostgresThreads", "langgraph-checkpoint-postgres", ("postgresql",)
     ),
     "langchain-postgres": Named("peers.langchain_postgres", "History", "langchain-postgres", ("postgresql",)),

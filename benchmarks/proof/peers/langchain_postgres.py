@@ -24,7 +24,9 @@ class History(Adapter):
         PostgresChatMessageHistory.create_tables(self._connection, "chat_history")
 
     def _history(self, key: str) -> Any:
-        return PostgresChatMessageHistory("chat_history", str(uuid5(NAMESPACE_URL, key)), sync_connection=self._connection)
+        return PostgresChatMessageHistory(
+            "chat_history", str(uuid5(NAMESPACE_URL, key)), sync_connection=self._connection
+        )
 
     def append(self, key: str, texts: list[str]) -> None:
         self._history(key).add_messages([HumanMessage(text) for text in texts])

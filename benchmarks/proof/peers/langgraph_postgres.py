@@ -15,6 +15,6 @@ class PostgresThreads(Threads):
 
     def __init__(self, url: str) -> None:
         text = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        saver = PostgresSaver(Connection.connect(text, autocommit=True, prepare_threshold=0, row_factory=dict_row))  # type: ignore[arg-type]
+        saver = PostgresSaver(Connection.connect(text, autocommit=True, prepare_threshold=0, row_factory=dict_row))
         saver.setup()
         self._compile(saver)
