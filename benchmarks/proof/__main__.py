@@ -1,6 +1,4 @@
-"""`python -m benchmarks.proof`: run stores under faults, and print the properties that did not hold."""
-
-from __future__ import annotations
+"""`python -m benchmarks.proof`: run stores under faults, and print as Markdown which properties did not hold."""
 
 import argparse
 import os
@@ -9,22 +7,19 @@ import sqlite3
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from importlib.metadata import version
 from typing import NamedTuple
-
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.proof import driver
 from benchmarks.proof.checker import PROPERTIES
-from benchmarks.proof.driver import Bench
 from benchmarks.proof.mutants import MUTANTS
-from benchmarks.proof.stores import BOTH, OURS, STORES
+from benchmarks.proof.stores import STORES, TITLES
 from benchmarks.proof.worker import Record
 
 
 class Found(NamedTuple):
-    """What was wrong, the shortest history that shows it, and how many trials showed it."""
+    """What was wrong, the shortest history that shows it, its seed, and how many trials showed it."""
 
     text: str
     history: list[Record]
@@ -33,69 +28,80 @@ class Found(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The trials of a store on a database."""
+    """The trials of a store on a database; None is a property without a violation."""
 
     store: str
     database: str
-    seed: int
     trials: int
     found: dict[str, Found | None]
+
+    @property
+    def title(self) -> str:
+        return f"{self.store} on {TITLES[self.database]}"
 
 
 def main() -> None:
     """Run the stores, and print the table; exit with 1 after a violation."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.proof", description=__doc__)
-    parser.add_argument("--store", nargs="+", choices=[*STORES], default=[*OURS], help="these stores")
-    parser.add_argument("--on", nargs="+", choices=BOTH, default=[*BOTH], dest="databases", help="these databases")
+    ours = ["lango_store", "lango_store-async"]
+    parser.add_argument("--store", nargs="+", choices=[*STORES], default=ours, help="these stores")
+    parser.add_argument("--on", nargs="+", choices=[*TITLES], default=[*TITLES], dest="databases")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each store and database; 0: one trial")
     parser.add_argument("--seed", type=int, default=1, help="of the first trial; each next one has the next number")
     parser.add_argument("--trial", type=int, metavar="SEED", help="the same as --seed SEED --seconds 0")
     parser.add_argument("--mutant", choices=[*MUTANTS], help="a fault of lango_store; ends at the first violation")
-    parser.add_argument("--markdown", action="store_true", help="print the table and the histories in Markdown")
     options = parser.parse_args()
     if options.trial is not None:
         options.seed, options.seconds = options.trial, 0.0
-    missing = [name for name in options.store if STORES[name].version() is None]
-    if missing:
-        parser.error(f"not installed: pip install {' '.join(STORES[name].package for name in missing)}")
-    driver.preload(options.store)
-    results = []
-    for name in options.store:
-        for database in options.databases:
-            if database in STORES[name].databases:
-                with driver.database(database) as (url, folder):
-                    bench = Bench(name, url, folder, options.mutant)
-                    results.append(run(bench, options.seconds, options.seed, ends_early=options.mutant is not None))
-                    bench.end()
-    (report_in_markdown if options.markdown else report)(results)
+    driver.preload([STORES[name].module for name in options.store])
+    chosen = [(name, each) for name in options.store for each in options.databases if each in STORES[name].databases]
+    results = [run(*each, options.seconds, options.seed, options.mutant) for each in chosen]
+    report(results)
     sys.exit(any(each for result in results for each in result.found.values()))
 
 
-def run(bench: Bench, seconds: float, seed: int, *, ends_early: bool = False) -> Result:
-    """Run trials for some seconds, or until the first violation."""
-    end = time.monotonic() + seconds
+def run(store: str, database: str, seconds: float, seed: int, mutant: str | None) -> Result:
+    """Run trials for some seconds or, with a mutant, until the first violation."""
     found: dict[str, Found | None] = {}
-    for number in range(seed, sys.maxsize):
-        judged, history = bench.trial(number)
-        for name, text in judged.items():
-            known = found.setdefault(name, None)
-            if text is not None:
-                times = 1 if known is None else known.times + 1
-                if known is None or len(history) < len(known.history):
-                    known = Found(text, history, number, times)
-                found[name] = known._replace(times=times)
-        if time.monotonic() >= end or (ends_early and any(found.values())):
-            break
-    return Result(bench.name, bench.database, seed, number - seed + 1, found)
+    with driver.bench(store, database, mutant) as bench:
+        end = time.monotonic() + seconds
+        for number in range(seed, sys.maxsize):
+            judged, history = bench.trial(number)
+            for name, text in judged.items():
+                known = found.setdefault(name, None)
+                if text is not None:
+                    times = 1 if known is None else known.times + 1
+                    if known is None or len(history) < len(known.history):
+                        known = Found(text, history, number, times)
+                    found[name] = known._replace(times=times)
+            if time.monotonic() >= end or (mutant and any(found.values())):
+                break
+    return Result(store, database, number - seed + 1, found)
 
 
-_FAULTS = {
-    "stop": "stopped {}",
-    "kill": "killed {}",
-    "cut": "the connection is cut {}",
-    "disk": "the disk refuses writes",
-    "clock": "the clock is 1 hour behind",
-}
+def report(results: list[Result]) -> None:
+    """Print a table, and for each violation its history and the command that repeats it."""
+    versions = sorted({f"{STORES[each.store].package} {version(STORES[each.store].package)}" for each in results})
+    machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
+    print(textwrap.fill(f"{', '.join(versions)}; {machine}, SQLite {sqlite3.sqlite_version}.", 120))
+    print(f"\n| store | trials | {' | '.join(PROPERTIES)} |\n|{'---|' * (len(PROPERTIES) + 2)}")
+    for each in results:
+        link = f"](#{each.title.lower().replace(' ', '-')})"
+        cells = [f"[seed {found.seed}{link}" if found else "none" for found in each.found.values()]
+        by_name = dict(zip(each.found, cells, strict=True))
+        print(f"| {each.title} | {each.trials} | {' | '.join(by_name.get(name, '–') for name in PROPERTIES)} |")
+    for each in results:
+        violated = {name: found for name, found in each.found.items() if found}
+        for number, seed in enumerate(dict.fromkeys(found.seed for found in violated.values())):
+            own = {name: found for name, found in violated.items() if found.seed == seed}
+            texts = [f"{name}: {found.text}, in {found.times} of {each.trials} trials" for name, found in own.items()]
+            print(f"\n### {each.title}\n" * (not number), textwrap.fill(f"{'; '.join(texts)}.", 120), sep="\n")
+            history = "\n".join(lines(next(iter(own.values())).history))
+            command = f"python -m benchmarks.proof --store {each.store} --on {each.database} --trial {seed}"
+            print(f"\n```text\n{history}\n```\n\n```sh\n{command}\n```")
+
+
+_FAULTS = {"cut": "the connection was cut", "disk": "the disk is full", "clock": "the clock is 1 hour behind"}
 
 
 def lines(history: Sequence[Record]) -> list[str]:
@@ -103,100 +109,24 @@ def lines(history: Sequence[Record]) -> list[str]:
     shown: list[str] = []
     faults = {each.op: each.data for each in history if each.state == "fault"}
     last = 0
-    for each in history:
+    for each in (each for each in history if each.state != "fault"):
         fault, at = faults.get(each.op, ("", 1))
-        place = {0: "in the model", -1: "in the tool"}.get(at, f"at step {at}")
         values = each.data if isinstance(each.data, list) else []
         data = " ".join(map(str, values[0] if values and isinstance(values[0], list) else values))
-        if each.state == "call":
-            shown.append(f"{each.who}  {each.do} {data}".rstrip())
-        elif each.state in ("ok", "error"):
-            result = (
-                (data or "nothing" if each.do in ("read", "follow") else "ok") if each.state == "ok" else str(each.data)
-            )
-            if fault in ("clock", "disk") or (fault == "cut" and each.state == "error"):
-                result = f"{result} ({_FAULTS[fault].format(place)})"
+        if each.state in ("ok", "error"):
+            result = str(each.data) if each.state == "error" else data or ("nothing" if each.do == "read" else "ok")
+            result += f" ({_FAULTS[fault]})" if fault in ("clock", "disk") or fault + each.state == "cuterror" else ""
             if last == each.op and len(f"{shown[-1]}: {result}") <= 80:
                 shown[-1] += f": {result}"
             else:
                 shown.append(f"{each.who}    {each.do}: {result}"[:80])
         elif each.state in ("stopped", "killed"):
-            shown.append(f"{each.who}    {_FAULTS[fault].format(place)}")
-        elif each.state != "fault":
-            shown.append(f"{each.who}    {each.state} {data}".rstrip())
-        last = each.op if each.state != "fault" else last
+            place = {0: "in the model", -1: "in the tool"}.get(at, f"at step {at}")
+            shown.append(f"{each.who}    {each.state} {place}")
+        else:
+            shown.append(f"{each.who}  {each.do if each.state == 'call' else f'  {each.state}'} {data}".rstrip())
+        last = each.op
     return shown
-
-
-def report(results: list[Result]) -> None:
-    """Print a table, and each violation with its history and the command that repeats it."""
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
-    console.print(_circumstances(results))
-    table = Table("store", "database", "trials", *PROPERTIES)
-    for each in results:
-        table.add_row(each.store, each.database, str(each.trials), *(_cell(each, name) for name in PROPERTIES))
-    console.print(table)
-    for each in results:
-        for found, names in _by_seed(each):
-            console.print(f"\n{each.store}, {each.database}: {_summary(each, found, names)}")
-            console.print("\n".join(f"    {line}" for line in [*lines(found.history), _command(each, found)]))
-
-
-def report_in_markdown(results: list[Result]) -> None:
-    """Print the same as part of a page."""
-    shown = [name for name in PROPERTIES if any(name in each.found for each in results if each.store not in OURS)]
-    print(textwrap.fill(f"{_circumstances(results)}.", 120), end="\n\n")
-    print(f"| store | database | trials | {' | '.join(shown)} |\n|{'---|' * (len(shown) + 3)}")
-    for each in results:
-        cells = [_cell(each, name) for name in shown]
-        cells = [f"[{cell}](#{_heading(each).lower().replace(' ', '-')})" if "seed" in cell else cell for cell in cells]
-        print(f"| {each.store} | {TITLES[each.database]} | {each.trials} | {' | '.join(cells)} |")
-    for each in results:
-        for number, (found, names) in enumerate(_by_seed(each)):
-            if number == 0:
-                print(f"\n### {_heading(each)}")
-            print(f"\n{textwrap.fill(_summary(each, found, names), 120)}\n\n```text")
-            print("\n".join([*lines(found.history), "```", "", "```sh", _command(each, found), "```"]))
-
-
-TITLES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
-
-
-def _heading(result: Result) -> str:
-    return f"{result.store} on {TITLES[result.database]}"
-
-
-def _circumstances(results: list[Result]) -> str:
-    versions = sorted({f"{STORES[each.store].package} {STORES[each.store].version()}" for each in results})
-    machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
-    return f"{', '.join(versions)}; {machine}; SQLite {sqlite3.sqlite_version}"
-
-
-def _by_seed(result: Result) -> Iterator[tuple[Found, list[str]]]:
-    violated = {name: found for name, found in result.found.items() if found is not None}
-    for seed in dict.fromkeys(found.seed for found in violated.values()):
-        names = [name for name, found in violated.items() if found.seed == seed]
-        yield violated[names[0]], names
-
-
-def _summary(result: Result, found: Found, names: list[str]) -> str:
-    texts = [
-        f"{name}: {each.text}, in {each.times} of {result.trials} trials"
-        for name in names
-        if (each := result.found[name])
-    ]
-    return f"{'; '.join(texts)}."
-
-
-def _cell(result: Result, name: str) -> str:
-    if name not in result.found:
-        return "–"
-    found = result.found[name]
-    return "none" if found is None else f"seed {found.seed}"
-
-
-def _command(result: Result, found: Found) -> str:
-    return f"python -m benchmarks.proof --store {result.store} --on {result.database} --trial {found.seed}"
 
 
 if __name__ == "__main__":

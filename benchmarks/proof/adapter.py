@@ -1,7 +1,5 @@
 """The interface of a store under test."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Protocol
 
 LEASE = 1.0
@@ -21,7 +19,7 @@ class Effects(Protocol):
         """Note that the store has acknowledged the result of the "model" or the "tool"."""
 
 
-class Adapter:
+class Adapter(Protocol):
     """A store, as one process uses it. Texts of messages are unique in a session, and are also their ids.
 
     `can` names what the store documents: "batch" (several messages in one call), "ids" (a message with a
@@ -40,28 +38,21 @@ class Adapter:
 
     def append(self, key: str, texts: list[str]) -> None:
         """Append messages in one call."""
-        raise NotImplementedError
 
     def read(self, key: str) -> list[str]:
         """Return the texts of all messages of users and models, in order."""
-        raise NotImplementedError
 
     def turn(self, key: str, request: str, effects: Effects) -> None:
         """Run a turn: store the request and the answer of the model."""
-        raise NotImplementedError
 
     def finish(self, key: str, effects: Effects) -> bool:
         """Finish the turns that other processes have left; return True if some remain."""
-        raise NotImplementedError
 
     def ask(self, key: str) -> None:
         """Suspend the session until there is an answer."""
-        raise NotImplementedError
 
     def answer(self, key: str, text: str) -> None:
         """Answer the suspension; raise if it has an answer."""
-        raise NotImplementedError
 
     def follow(self, key: str, cursor: Any) -> tuple[list[str], Any]:
         """Return the texts that were appended after a cursor (None: all), and the next cursor."""
-        raise NotImplementedError

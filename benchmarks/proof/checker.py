@@ -1,7 +1,5 @@
 """The checker: decides from the logs whether a history has the properties."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ class Operation(NamedTuple):
         """Return True if the store has acknowledged the operation."""
         return self.end is not None and self.end.state == "ok"
 
-    def began_after(self, other: Operation) -> bool:
+    def began_after(self, other: "Operation") -> bool:
         """Return True if the other operation was acknowledged before this one began."""
         return other.end is not None and other.is_ok and other.end.time < self.call.time
 

@@ -1,7 +1,5 @@
 """A clock of this process that can be set back. Import this module before the store."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import time

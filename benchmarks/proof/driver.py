@@ -7,12 +7,12 @@ import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ from benchmarks.proof.checker import check
 from benchmarks.proof.proxy import Proxy
 from benchmarks.proof.stores import STORES
 from benchmarks.proof.worker import IN_EFFECTS, Record, note
-from benchmarks.turns import PostgresServer, fast_folder
+from benchmarks.turns import databases, fast_folder
 
 _CONTEXT = get_context("forkserver")
 _PATIENCE = 0.4
@@ -46,10 +46,7 @@ class Hand:
         self._start()
 
     def _start(self) -> None:
-        url = self._bench.url
-        if self._proxy is not None:
-            parsed = sa.make_url(url).difference_update_query(["host"]).set(host="127.0.0.1", port=self._proxy.port)
-            url = parsed.render_as_string(hide_password=False)
+        url = self._bench.url if self._proxy is None else self._proxy.url(self._bench.url)
         self._pipe, theirs = _CONTEXT.Pipe()
         arguments = (self._bench.name, url, self._bench.mutant, self.who, theirs)
         self._process = _CONTEXT.Process(target=worker.run, args=arguments, daemon=True)
@@ -57,22 +54,21 @@ class Hand:
         theirs.close()
         self._receive(_LONGEST)
 
-    def begin(self, do: str, *data: Any, fault: str = "", at: int = 0) -> None:
-        """Begin an operation on the session of the trial."""
+    def run(self, do: str, *data: Any, fault: str = "", at: int = 0, seconds: float = _LONGEST) -> str:
+        """Run an operation on the session of the trial, and return its state, as `wait` does."""
         self._bench.op += 1
         self._op, self._fault = (self._bench.op, do), fault
         if fault:
             self._note("fault", [fault, at])
-        if self._proxy is not None:
-            self._proxy.arm(
-                fault if fault in ("kill", "stop", "cut") else "", at, self._process.pid or 0
-            )  # at 0: never
+        if self._proxy is not None and fault in ("kill", "stop", "cut"):
+            self._proxy.arm(fault, at, self._process.pid or 0)
         path = self._bench.folder / f"{self.who}.jsonl"
         self._pipe.send((path, *self._op, [self._bench.key, *data], fault, at))
+        return self.wait(seconds)
 
-    def wait(self, seconds: float = _LONGEST) -> tuple[str, Any]:
+    def wait(self, seconds: float = _LONGEST) -> str:
         """Return how the operation ended: "ok", "error", "killed", or that it is "stopped", or "late"."""
-        state, result = self._receive(seconds)
+        state, self.result = self._receive(seconds)
         if state in ("killed", "stopped"):
             self._note(state)
         if self._proxy is not None and state not in ("stopped", "late"):
@@ -80,12 +76,7 @@ class Hand:
         if state == "killed" or (self._fault == "cut" and state == "error"):
             self._pipe.close()  # ends the process; an application would open a new connection
             self._start()
-        return state, result
-
-    def run(self, do: str, *data: Any, fault: str = "", at: int = 0, seconds: float = _LONGEST) -> tuple[str, Any]:
-        """Begin an operation, and wait for it."""
-        self.begin(do, *data, fault=fault, at=at)
-        return self.wait(seconds)
+        return state
 
     def go_on(self) -> None:
         """Continue after a stop."""
@@ -97,7 +88,7 @@ class Hand:
         if self._proxy is not None:
             self._proxy.go_on()
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process."""
         self._process.kill()
         self._process.join()
@@ -129,10 +120,8 @@ class Bench:
         self.database = sa.make_url(url).get_backend_name()
         self.can = STORES[name].load().can
         self.op = self.seed = 0
-        server = f"{sa.make_url(url).query.get('host')}/.s.PGSQL.5432"
-        proxies = [Proxy(server), Proxy(server)] if self.database == "postgresql" else [None, None]
         self.r = Hand("r", self, None)  # first, because it creates the tables
-        self.a, self.b = (Hand(who, self, proxy) for who, proxy in zip("ab", proxies, strict=True))
+        self.a, self.b = (Hand(who, self, Proxy(url) if self.database == "postgresql" else None) for who in "ab")
         for hand in (self.a, self.b, self.r):
             self._begin(-1)
             hand.run("open")
@@ -156,11 +145,6 @@ class Bench:
         history = sorted(Record(*json.loads(line)) for line in lines)
         return check(history, self.can), history
 
-    def end(self) -> None:
-        """Kill the processes."""
-        for hand in (self.a, self.b, self.r):
-            hand.end()
-
     def _fault(self, steps: int = STEPS) -> dict[str, Any]:
         at = self._random.randint(1, self._random.choice((4, steps)))  # an append may be a single packet
         return {"fault": self._random.choice(("", *FAULTS[self.database])), "at": at}
@@ -172,19 +156,20 @@ class Bench:
     def _read(self) -> None:
         self.r.run("read")
         if "follow" in self.can:
-            _, (_, self._cursor) = self.r.run("follow", self._cursor)
+            self.r.run("follow", self._cursor)
+            self._cursor = self.r.result[1]
 
     def _appends(self) -> None:
         """Append with a fault, while another process appends too; send again what was not acknowledged."""
         for _ in range(self._random.randint(1, 3)):
             texts = self._new()
-            state, _ = self.a.run("append", texts, **self._fault())
+            state = self.a.run("append", texts, **self._fault())
             others = [self._new() for _ in range(self._random.randint(0, 2))]
             if "ids" in self.can and self._random.random() < 0.3:
                 others.append(texts)
             if state == "stopped":
                 self._meanwhile([("append", each) for each in others])
-                state, _ = self.a.wait()
+                state = self.a.wait()
             else:
                 for each in others:
                     self.b.run("append", each)
@@ -200,7 +185,7 @@ class Bench:
             if do == "pause":
                 time.sleep(LEASE * 1.2)
                 continue
-            state, _ = self.b.run(do, *data, seconds=_PATIENCE)
+            state = self.b.run(do, *data, seconds=_PATIENCE)
             if state == "late":
                 break
         else:
@@ -216,10 +201,10 @@ class Bench:
         if self._random.random() < 0.5:
             fault |= {"fault": self._random.choice(("stop", "kill")), "at": self._random.choice([*IN_EFFECTS.values()])}
         pause = [("pause",), ("finish",)] * ("request" in self.can and (fault["at"] < 1 or self._random.random() < 0.5))
-        state, _ = self.a.run("turn", "t1", **fault)
+        state = self.a.run("turn", "t1", **fault)
         if state == "stopped":
             self._meanwhile(again + pause)
-            state, _ = self.a.wait()
+            state = self.a.wait()
         else:
             for each in again:
                 self.b.run(*each)
@@ -229,7 +214,7 @@ class Bench:
         elif state == "killed":
             time.sleep(LEASE * 1.2)
         for _ in range(3):
-            if self.r.run("finish") == ("ok", False):
+            if self.r.run("finish") == "ok" and not self.r.result:
                 break
             time.sleep(LEASE * 1.2)
         if again:
@@ -238,7 +223,7 @@ class Bench:
     def _answers(self) -> None:
         """Answer a suspension twice."""
         self.r.run("ask")
-        state, _ = self.a.run("answer", "yes", **self._fault())
+        state = self.a.run("answer", "yes", **self._fault())
         if state == "stopped":
             self._meanwhile([("answer", "no")])
             self.a.wait()
@@ -249,19 +234,15 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def database(kind: str) -> Iterator[tuple[str, Path]]:
-    """Make a database for one store; yield its URL, and a folder for the logs."""
-    with tempfile.TemporaryDirectory(prefix="lango-proof-", dir=fast_folder()) as folder:
-        for name in ("logs", "data"):
-            (Path(folder) / name).mkdir()
-        server = PostgresServer() if kind == "postgresql" else None
-        try:
-            yield server.url() if server else f"sqlite:///{folder}/data/store.db", Path(folder) / "logs"
-        finally:
-            if server:
-                server.stop()
+def bench(name: str, database: str, mutant: str | None = None) -> Iterator[Bench]:
+    """Make a database for one store, with a folder for the logs, and start the processes."""
+    with databases([database], [database]) as urls, TemporaryDirectory(dir=fast_folder()) as folder:
+        made = Bench(name, next(iter(urls.values())), Path(folder), mutant)
+        yield made
+        for hand in (made.a, made.b, made.r):
+            hand.kill()
 
 
-def preload(names: list[str]) -> None:
+def preload(modules: list[str]) -> None:
     """Import the stores once, so that their processes start fast."""
-    _CONTEXT.set_forkserver_preload(["benchmarks.proof.clock", *(STORES[name].path for name in names)])
+    _CONTEXT.set_forkserver_preload(["benchmarks.proof.clock", *modules])

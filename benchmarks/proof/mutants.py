@@ -1,11 +1,8 @@
 """Faults of lango_store, planted into a worker process: the checker has to find each of them."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,190 +14,101 @@ from lango_store._features.turns_in_progress import claims, running, working
 from lango_store._operations.binds import IS_STORED_TURN, LIVE
 from lango_store._operations.log import append_statements, leases, owed
 
-MUTANTS: dict[str, Callable[[], None]] = {}
-ON_POSTGRESQL = ("resend-without-id",)
-"""The mutants that only a cut connection shows. The others run on SQLite."""
-
 _append, _read, _tail = Conversation.append_messages, Conversation.all_messages, Conversation.tail
+_insert = append_statements.insert_messages
+_numbers = itertools.count()
+_known: dict[str, list[Message]] = {}
 
 
-def _mutant(plant: Callable[[], None]) -> None:
-    MUTANTS[plant.__name__.strip("_").replace("_", "-")] = plant
+def _plant(target: Any, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(target, name, value)
 
 
-def _appending(append: Callable[[Conversation, list[Message]], Any]) -> None:
-    def mutated(self: Conversation, messages: list[Message], **_: Any) -> Any:
-        return append(self, messages)
-
-    Conversation.append_messages = mutated  # type: ignore[assignment,method-assign]
+def _appending(append: Any) -> None:
+    _plant(Conversation, append_messages=lambda self, messages: append(self, [*messages]))
 
 
-def _without_ids(messages: list[Message]) -> list[Message]:
-    return [message.model_copy(update={"id": None}) for message in messages]
+def _changed(messages: list[Message], **values: Any) -> list[Message]:
+    return [message.model_copy(update=values) for message in messages]
 
 
-@_mutant
-def _lost_append() -> None:
-    numbers = itertools.count()
-    _appending(lambda self, new: new if next(numbers) % 5 == 4 else _append(self, new))
+def _append_ignoring_errors(self: Conversation, new: list[Message]) -> None:
+    with suppress(LangoStoreError):
+        _append(self, new)
 
 
-@_mutant
-def _last_writer_wins() -> None:
-    def append(self: Conversation, new: list[Message]) -> None:
-        last = self.info().last_seq
-        _append(self, new, replace_after=last)
-
-    _appending(append)
+def _append_and_resend_without_id(self: Conversation, new: list[Message]) -> None:
+    try:
+        _append(self, new)
+    except LangoStoreError:
+        _append(self, _changed(new, id=None))
 
 
-@_mutant
-def _seq_before_lock() -> None:
-    insert = append_statements.insert_messages
+class _InsertInSecondTransaction:
+    def __init__(self, *names: str) -> None:
+        self._statement = _insert(*names)
 
-    class Insert:
-        def __init__(self, *names: str) -> None:
-            self._statement = insert(*names)
-
-        def run_many(self, connection: Any, rows: Any) -> None:
-            for text in ("COMMIT", "BEGIN IMMEDIATE"):
-                connection.connection.cursor().execute(text)
-            self._statement.run_many(connection, rows)
-
-    append_statements.insert_messages = Insert  # type: ignore[assignment]
+    def run_many(self, connection: Any, rows: Any) -> None:
+        for text in ("COMMIT", "BEGIN IMMEDIATE"):
+            connection.connection.cursor().execute(text)
+        self._statement.run_many(connection, rows)
 
 
-@_mutant
-def _commit_with_the_next_write() -> None:
-    def start(self: SQLite, driver: Any, *, writes: bool) -> bool:
-        if writes:
-            driver.commit()
-            driver.execute("BEGIN IMMEDIATE")
-        return writes
-
-    SQLite.start = start  # type: ignore[method-assign]
-    SQLite.finish = lambda self, driver, started, *, failed: driver.rollback() if failed else None  # type: ignore[method-assign]
+def _start_with_late_commit(_: SQLite, driver: Any, *, writes: bool) -> bool:
+    if writes:
+        driver.commit()
+        driver.execute("BEGIN IMMEDIATE")
+    return writes
 
 
-@_mutant
-def _errors_ignored() -> None:
-    def append(self: Conversation, new: list[Message]) -> None:
-        with suppress(LangoStoreError):
-            _append(self, new)
-
-    _appending(append)
+def _last_of_each_event(self: Conversation, **options: Any) -> Any:
+    for event in _tail(self, **options):
+        yield event.model_copy(update={"messages": event.messages[-1:]}) if event.event == "appended" else event
 
 
-@_mutant
-def _id_not_unique() -> None:
-    _appending(lambda self, new: _append(self, _without_ids(new)))
-
-
-@_mutant
-def _resend_without_id() -> None:
-    def append(self: Conversation, new: list[Message]) -> None:
-        try:
-            _append(self, new)
-        except LangoStoreError:
-            _append(self, _without_ids(new))
-
-    _appending(append)
-
-
-@_mutant
-def _batch_in_two_transactions() -> None:
-    _appending(lambda self, new: [_append(self, [each]) for each in new])
-
-
-@_mutant
-def _batch_reversed() -> None:
-    _appending(lambda self, new: _append(self, new[::-1]))
-
-
-@_mutant
-def _text_altered() -> None:
-    _appending(
-        lambda self, new: _append(self, [each.model_copy(update={"content": f"{each.content} "}) for each in new])
-    )
-
-
-@_mutant
-def _order_by_clock() -> None:
-    def read(self: Conversation) -> list[Message]:
-        return sorted(_read(self), key=lambda message: message.created_at or datetime.min)
-
-    Conversation.all_messages = read  # type: ignore[assignment,method-assign]
-
-
-@_mutant
-def _stale_read() -> None:
-    known: dict[str, list[Message]] = {}
-
-    def read(self: Conversation) -> list[Message]:
-        before = known.pop(self.key, None)
-        return known.setdefault(self.key, _read(self)) if before is None else before
-
-    Conversation.all_messages = read  # type: ignore[assignment,method-assign]
-
-
-@_mutant
-def _tail_skips() -> None:
-    def tail(self: Conversation, **options: Any) -> Iterator[Any]:
-        for event in _tail(self, **options):
-            yield event.model_copy(update={"messages": event.messages[-1:]}) if event.event == "appended" else event
-
-    Conversation.tail = tail  # type: ignore[assignment,method-assign]
+def _read_again(self: Conversation) -> list[Message]:
+    return _known.pop(self.key, None) or _known.setdefault(self.key, _read(self))
 
 
 def _take(*conditions: Any) -> None:
-    def values(dialect: Any) -> dict[str, Any]:
-        end = append_statements.lease_end(dialect)
-        return {"lease_token": leases._TOKEN, "lease_turn": leases._TURN, "lease_until": end} | owed.BEGUN
-
-    leases._take = leases._update(values, LIVE, *conditions)  # type: ignore[misc]
+    turn = {"lease_token": leases._TOKEN, "lease_turn": leases._TURN} | owed.BEGUN
+    end = append_statements.lease_end
+    _plant(leases, _take=leases._update(lambda dialect: turn | {"lease_until": end(dialect)}, LIVE, *conditions))
 
 
-@_mutant
-def _no_lease() -> None:
-    _take(~IS_STORED_TURN)
-
-
-@_mutant
-def _lease_without_token() -> None:
-    append_statements._HAS_LEASE = ()  # type: ignore[misc,assignment]
-    leases._extend = leases._update(lambda dialect: {"lease_until": append_statements.lease_end(dialect)}, LIVE)  # type: ignore[misc]
-
-
-@_mutant
-def _stored_turn_runs_again() -> None:
+def _run_stored_turns_again() -> None:
     _take(leases._IS_FREE)
-    running._find = lambda *_: None
+    _plant(running, _find=lambda *_: None)
 
 
-@_mutant
-def _interrupted_turn_forgotten() -> None:
-    claims.is_any_due = lambda *_: False
+def _begin_dropping(self: working.Worker, turn: Any) -> bool:
+    self._context.transact(leases.settle, turn.key, turn.lease.token)
+    return False
 
 
-@_mutant
-def _interrupted_turn_dropped() -> None:
-    def begin(self: working.Worker, turn: Any) -> bool:
-        self._context.transact(leases.settle, turn.key, turn.lease.token)
-        return False
-
-    working.Worker.begin = begin  # type: ignore[method-assign]
-
-
-@_mutant
-def _earlier_attempt_forgotten() -> None:
-    running._appended_before = lambda *_: []
-
-
-@_mutant
-def _call_result_forgotten() -> None:
-    calls._result = lambda *_: None
-
-
-@_mutant
-def _answer_overwritten() -> None:
-    suspensions._IS_OPEN = sa.true()  # type: ignore[misc]
+MUTANTS: dict[str, Callable[[], None]] = {
+    "lost-append": lambda: _appending(lambda self, new: new if next(_numbers) % 5 == 4 else _append(self, new)),
+    "last-writer-wins": lambda: _appending(lambda self, new: _append(self, new, replace_after=self.info().last_seq)),
+    "seq-before-lock": lambda: _plant(append_statements, insert_messages=_InsertInSecondTransaction),
+    "late-commit": lambda: _plant(SQLite, start=_start_with_late_commit, finish=lambda *_, failed: failed),
+    "errors-ignored": lambda: _appending(_append_ignoring_errors),
+    "id-not-unique": lambda: _appending(lambda self, new: _append(self, _changed(new, id=None))),
+    "resend-without-id": lambda: _appending(_append_and_resend_without_id),  # found on PostgreSQL only
+    "batch-in-two": lambda: _appending(lambda self, new: [_append(self, [each]) for each in new]),
+    "batch-reversed": lambda: _appending(lambda self, new: _append(self, new[::-1])),
+    "text-altered": lambda: _appending(lambda self, new: _append(self, _changed(new, content="m"))),
+    "order-by-clock": lambda: _plant(
+        Conversation, all_messages=lambda self: sorted(_read(self), key=lambda each: str(each.created_at))
+    ),
+    "stale-read": lambda: _plant(Conversation, all_messages=_read_again),
+    "tail-skips": lambda: _plant(Conversation, tail=_last_of_each_event),
+    "no-lease": lambda: _take(~IS_STORED_TURN),
+    "lease-without-token": lambda: _plant(append_statements, _HAS_LEASE=()),
+    "stored-turn-runs-again": _run_stored_turns_again,
+    "turn-forgotten": lambda: _plant(claims, is_any_due=lambda *_: False),
+    "turn-dropped": lambda: _plant(working.Worker, begin=_begin_dropping),
+    "attempt-forgotten": lambda: _plant(running, _appended_before=lambda *_: []),
+    "call-forgotten": lambda: _plant(calls, _result=lambda *_: None),
+    "answer-overwritten": lambda: _plant(suspensions, _IS_OPEN=sa.true()),
+}

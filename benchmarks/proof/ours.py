@@ -1,11 +1,9 @@
 """lango_store, with its synchronous and its asynchronous interface."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
-from benchmarks import turns as turns  # makes the tests' helpers importable
+import benchmarks.turns  # noqa: F401  makes the helpers of the tests importable
 from benchmarks.proof.adapter import LEASE, Adapter, Effects
 from lango_store import AsyncStore, Conversation, Message, RunningTurn, Store, ToolCall
 

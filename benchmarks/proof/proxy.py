@@ -1,12 +1,12 @@
 """A relay between one worker and the PostgreSQL server, which makes the worker fail at a packet."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import threading
 from contextlib import suppress
+
+import sqlalchemy as sa
 
 
 class Proxy:
@@ -15,14 +15,19 @@ class Proxy:
     "kill" kills the worker, "stop" stops it, and "cut" closes its connection.
     """
 
-    def __init__(self, server: str) -> None:
-        self._server = server
+    def __init__(self, url: str) -> None:
+        self._server = f"{sa.make_url(url).query['host']}/.s.PGSQL.5432"
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
+        self._port: int = self._listening.getsockname()[1]
         self._lock = threading.Lock()
         self._kind, self._left, self._pid = "", 0, 0
         self.stopped, self._continued = threading.Event(), threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, url: str) -> str:
+        """Return the URL of a database through this relay."""
+        parsed = sa.make_url(url).difference_update_query(["host"]).set(host="127.0.0.1", port=self._port)
+        return parsed.render_as_string(hide_password=False)
 
     def arm(self, kind: str, at: int, pid: int) -> None:
         """Let a fault happen at a packet; without a kind, at none."""

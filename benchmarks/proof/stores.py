@@ -1,51 +1,33 @@
-"""The stores that can be tested, and their packages."""
+"""The stores that can be tested: the module and the name of an adapter, its package and its databases."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 from benchmarks.proof.adapter import Adapter
 
-BOTH = ("sqlite", "postgresql")
+TITLES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
-@dataclass(frozen=True)
-class Named:
-    """A store: the module and the name of its adapter, its package and its databases."""
+class Named(NamedTuple):
+    """A store. `load` imports its adapter."""
 
     module: str
     name: str
     package: str
-    databases: tuple[str, ...] = BOTH
-
-    @property
-    def path(self) -> str:
-        return f"benchmarks.proof.{self.module}"
+    databases: tuple[str, ...] = ("sqlite", "postgresql")
 
     def load(self) -> type[Adapter]:
-        """Import the adapter."""
-        return getattr(import_module(self.path), self.name)  # type: ignore[no-any-return]
-
-    def version(self) -> str | None:
-        """Return the installed version; None if the package is not installed."""
-        try:
-            return version(self.package)
-        except PackageNotFoundError:
-            return None
+        return getattr(import_module(self.module), self.name)  # type: ignore[no-any-return]
 
 
-OURS = ("lango_store", "lango_store-async")
+_OURS, _PEERS = "benchmarks.proof.ours", "benchmarks.proof.peers"
 STORES = {
-    "lango_store": Named("ours", "Lango", "lango-store"),
-    "lango_store-async": Named("ours", "AsyncLango", "lango-store"),
-    "agents-sqlite": Named("peers.openai_agents", "FileSession", "openai-agents", ("sqlite",)),
-    "agents-sqlalchemy": Named("peers.openai_agents", "EngineSession", "openai-agents"),
-    "adk": Named("peers.google_adk", "Service", "google-adk"),
-    "langgraph-sqlite": Named("peers.langgraph", "SqliteThreads", "langgraph-checkpoint-sqlite", ("sqlite",)),
-    "langgraph-postgres": Named(
-        "peers.langgraph_postgres", "PostgresThreads", "langgraph-checkpoint-postgres", ("postgresql",)
-    ),
-    "langchain-postgres": Named("peers.langchain_postgres", "History", "langchain-postgres", ("postgresql",)),
+    "lango_store": Named(_OURS, "Lango", "lango-store"),
+    "lango_store-async": Named(_OURS, "AsyncLango", "lango-store"),
+    "agents-sqlite": Named(f"{_PEERS}.openai_agents", "FileSession", "openai-agents", ("sqlite",)),
+    "agents-sqlalchemy": Named(f"{_PEERS}.openai_agents", "EngineSession", "openai-agents"),
+    "adk": Named(f"{_PEERS}.google_adk", "Service", "google-adk"),
+    "langgraph-sqlite": Named(f"{_PEERS}.langgraph", "InSqlite", "langgraph-checkpoint-sqlite", ("sqlite",)),
+    "langgraph-postgres": Named(f"{_PEERS}.langgraph", "InPostgres", "langgraph-checkpoint-postgres", ("postgresql",)),
+    "langchain-postgres": Named(f"{_PEERS}.langchain_postgres", "History", "langchain-postgres", ("postgresql",)),
 }

@@ -1,7 +1,5 @@
 """A worker process: it uses a store, and logs each call and each acknowledgement outside of the store."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """google-adk: `DatabaseSessionService`, which appends one event per call, to the session as it was read before."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """langchain-postgres: `PostgresChatMessageHistory`. It does not look at the ids of messages."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 

@@ -1,14 +1,15 @@
 """langgraph: a graph with one model node and `MessagesState`, whose threads a saver stores."""
 
-from __future__ import annotations
-
 import sqlite3
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from psycopg.rows import dict_row
 
 from benchmarks.proof.adapter import Adapter, Effects
 
@@ -51,8 +52,18 @@ def _thread(key: str) -> Any:
     return {"configurable": {"thread_id": key}}
 
 
-class SqliteThreads(Threads):
+class InSqlite(Threads):
     """`SqliteSaver` on one connection, as in its documentation."""
 
     def __init__(self, url: str) -> None:
         self._compile(SqliteSaver(sqlite3.connect(str(sa.make_url(url).database), check_same_thread=False)))
+
+
+class InPostgres(Threads):
+    """`PostgresSaver` on one connection, with the options that its documentation requires."""
+
+    def __init__(self, url: str) -> None:
+        text = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        saver = PostgresSaver(psycopg.connect(text, autocommit=True, prepare_threshold=0, row_factory=dict_row))
+        saver.setup()
+        self._compile(saver)

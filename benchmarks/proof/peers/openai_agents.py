@@ -1,7 +1,5 @@
 """openai-agents: `SQLiteSession` and `SQLAlchemySession`. Items of a session have no ids of their own."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
