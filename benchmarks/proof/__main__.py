@@ -81,7 +81,8 @@ def run(store: str, database: str, seconds: float, seed: int, mutant: str | None
 
 def report(results: list[Result]) -> None:
     """Print a table, and for each violation its history and the command that repeats it."""
-    versions = sorted({f"{STORES[each.store].package} {version(STORES[each.store].package)}" for each in results})
+    packages = sorted({name for each in results for name in STORES[each.store].packages.split()})
+    versions = [f"{name} {version(name)}" for name in packages]
     machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
     print(textwrap.fill(f"{', '.join(versions)}; {machine}, SQLite {sqlite3.sqlite_version}.", 120))
     print(f"\n| store | trials | {' | '.join(PROPERTIES)} |\n|{'---|' * (len(PROPERTIES) + 2)}")

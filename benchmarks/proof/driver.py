@@ -34,7 +34,7 @@ FAULTS = {
     "postgresql": ("stop", "stop", "kill", "cut", "clock"),
 }
 STEPS = 24
-"""Faults happen in the first that many calls of the SQLite driver, or packets, of an append."""
+"""Faults happen in the first that many steps of an append: calls of the SQLite driver, or packets."""
 
 
 class Hand:

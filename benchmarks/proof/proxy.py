@@ -1,26 +1,32 @@
-"""A relay between one worker and the PostgreSQL server, which makes the worker fail at a packet."""
+"""A relay between one worker and the PostgreSQL server, which makes the worker fail at a step."""
 
 import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 
 import sqlalchemy as sa
 
+_READY = b"Z\0\0\0\5"
+"""The end of an answer, before its last byte."""
+
 
 class Proxy:
-    """Forwards packets in both directions, and counts them. The packet at which a fault happens is not forwarded.
+    """Forwards packets in both directions. The packet at which a fault happens is not forwarded.
 
-    "kill" kills the worker, "stop" stops it, and "cut" closes its connection.
+    Odd steps are messages of the client that execute or commit something, even steps are answers of the server. They
+    are counted separately, because their order varies if the client does not wait for each answer. "kill" kills the
+    worker, "stop" stops it, and "cut" closes its connection.
     """
 
     def __init__(self, url: str) -> None:
         self._server = f"{sa.make_url(url).query['host']}/.s.PGSQL.5432"
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._port: int = self._listening.getsockname()[1]
-        self._lock = threading.Lock()
-        self._kind, self._left, self._pid = "", 0, 0
+        self._kind, self._pid = "", 0
+        self._left = [0, 0]
         self.stopped, self._continued = threading.Event(), threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -30,11 +36,11 @@ class Proxy:
         return parsed.render_as_string(hide_password=False)
 
     def arm(self, kind: str, at: int, pid: int) -> None:
-        """Let a fault happen at a packet; without a kind, at none."""
+        """Let a fault happen at a step; at none without a kind, or for steps below 1."""
         self.stopped.clear()
         self._continued.clear()
-        with self._lock:
-            self._kind, self._left, self._pid = kind, at, pid
+        self._left = [(at + 1) // 2 * (at % 2), at // 2 * (1 - at % 2)]
+        self._kind, self._pid = kind, pid
 
     def go_on(self) -> None:
         """Forward the packet at which the worker was stopped."""
@@ -45,26 +51,44 @@ class Proxy:
             client, _ = self._listening.accept()
             server = socket.socket(socket.AF_UNIX)
             server.connect(self._server)
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+            for side, (source, target) in enumerate(((client, server), (server, client))):
+                threading.Thread(target=self._pump, args=(side, source, target), daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, side: int, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while data := source.recv(65_536):
-                if (kind := self._count()) == "stop":
-                    os.kill(self._pid, signal.SIGSTOP)
-                    self.stopped.set()
-                    self._continued.wait()
-                elif kind:
-                    if kind == "kill":
-                        os.kill(self._pid, signal.SIGKILL)
-                    break
-                target.sendall(data)
+            for packet in (_answers if side else _messages)(source):
+                if packet[-6:-1] == _READY if side else packet[:1] in (b"Q", b"E", b"S"):
+                    self._left[side] -= 1
+                    if self._left[side] == 0 and self._happens() in ("kill", "cut"):
+                        break
+                target.sendall(packet)
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def _count(self) -> str:
-        with self._lock:
-            self._left -= 1
-            return self._kind if self._left == 0 else ""
+    def _happens(self) -> str:
+        if self._kind == "stop":
+            os.kill(self._pid, signal.SIGSTOP)
+            self.stopped.set()
+            self._continued.wait()
+        elif self._kind == "kill":
+            os.kill(self._pid, signal.SIGKILL)
+        return self._kind
+
+
+def _answers(source: socket.socket) -> Iterator[bytes]:
+    while data := source.recv(65_536):
+        yield data
+
+
+def _messages(source: socket.socket) -> Iterator[bytes]:
+    buffer = b""
+    for data in _answers(source):
+        buffer += data
+        while len(buffer) >= 5:
+            start = int(buffer[0] != 0)  # the first messages of a connection have no type
+            size = start + int.from_bytes(buffer[start : start + 4], "big")
+            if len(buffer) < size:
+                break
+            yield buffer[:size]
+            buffer = buffer[size:]

@@ -1,4 +1,4 @@
-"""The stores that can be tested: the module and the name of an adapter, its package and its databases."""
+"""The stores that can be tested: the module and the name of an adapter, its packages and its databases."""
 
 from importlib import import_module
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Named(NamedTuple):
 
     module: str
     name: str
-    package: str
+    packages: str
     databases: tuple[str, ...] = ("sqlite", "postgresql")
 
     def load(self) -> type[Adapter]:
@@ -21,13 +21,13 @@ class Named(NamedTuple):
 
 
 _OURS, _PEERS = "benchmarks.proof.ours", "benchmarks.proof.peers"
+_SAVERS = "langgraph langgraph-checkpoint-sqlite langgraph-checkpoint-postgres"
 STORES = {
     "lango_store": Named(_OURS, "Lango", "lango-store"),
     "lango_store-async": Named(_OURS, "AsyncLango", "lango-store"),
     "agents-sqlite": Named(f"{_PEERS}.openai_agents", "FileSession", "openai-agents", ("sqlite",)),
     "agents-sqlalchemy": Named(f"{_PEERS}.openai_agents", "EngineSession", "openai-agents"),
     "adk": Named(f"{_PEERS}.google_adk", "Service", "google-adk"),
-    "langgraph-sqlite": Named(f"{_PEERS}.langgraph", "InSqlite", "langgraph-checkpoint-sqlite", ("sqlite",)),
-    "langgraph-postgres": Named(f"{_PEERS}.langgraph", "InPostgres", "langgraph-checkpoint-postgres", ("postgresql",)),
-    "langchain-postgres": Named(f"{_PEERS}.langchain_postgres", "History", "langchain-postgres", ("postgresql",)),
+    "langgraph": Named(f"{_PEERS}.langgraph", "Threads", _SAVERS),
+    "langchain": Named(f"{_PEERS}.langchain_postgres", "History", "langchain-postgres", ("postgresql",)),
 }

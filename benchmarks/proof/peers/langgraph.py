@@ -1,4 +1,4 @@
-"""langgraph: a graph with one model node and `MessagesState`, whose threads a saver stores."""
+"""langgraph: a graph with one node and `MessagesState`, whose threads `SqliteSaver` or `PostgresSaver` stores."""
 
 import sqlite3
 from typing import Any
@@ -20,7 +20,15 @@ class Threads(Adapter):
     can = frozenset({"batch", "ids", "turn"})
     _effects: Effects
 
-    def _compile(self, saver: Any) -> None:
+    def __init__(self, url: str) -> None:
+        if url.startswith("sqlite"):
+            connection = sqlite3.connect(str(sa.make_url(url).database), check_same_thread=False)
+            saver: Any = SqliteSaver(connection)
+        else:  # with the options that the documentation of `PostgresSaver` requires
+            text = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+            saver = PostgresSaver(psycopg.connect(text, autocommit=True, prepare_threshold=0, row_factory=dict_row))
+            saver.setup()
+
         def model(state: MessagesState) -> dict[str, Any]:
             return {"messages": [AIMessage(self._effects.model(str(state["messages"][-1].content)))]}
 
@@ -50,20 +58,3 @@ class Threads(Adapter):
 
 def _thread(key: str) -> Any:
     return {"configurable": {"thread_id": key}}
-
-
-class InSqlite(Threads):
-    """`SqliteSaver` on one connection, as in its documentation."""
-
-    def __init__(self, url: str) -> None:
-        self._compile(SqliteSaver(sqlite3.connect(str(sa.make_url(url).database), check_same_thread=False)))
-
-
-class InPostgres(Threads):
-    """`PostgresSaver` on one connection, with the options that its documentation requires."""
-
-    def __init__(self, url: str) -> None:
-        text = sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        saver = PostgresSaver(psycopg.connect(text, autocommit=True, prepare_threshold=0, row_factory=dict_row))
-        saver.setup()
-        self._compile(saver)
