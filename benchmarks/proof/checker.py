@@ -98,14 +98,22 @@ def _paid_once(kind: str) -> Callable[[History], Iterator[str]]:
         """Check that a second call follows only if the first was interrupted before its result was stored."""
         calls = [each for each in history.records if each.state == kind]
         for first, second in pairwise(calls):
-            own = [each for each in history.records if each.op == first.op and first.time < each.time < second.time]
-            states = {each.state for each in own}
+            own = [each for each in history.records if each.op == first.op and each.time < second.time]
+            states = {each.state for each in own if each.time > first.time}
+            other = [each for each in history.records if each.op == second.op and each.time <= second.time]
+            if _was_silent(other):  # it cannot know that another process has its turn
+                continue
             if f"{kind} stored" in states or ("ok" in states and first.do == "turn"):
                 yield f"the {kind} was called for {second.data[0]} again after its result was stored"
-            elif not states & {"killed", "error"} and second.time - first.time < LEASE * 0.9e9:
+            elif not states & {"killed", "error"} and not _was_silent([*own, second]):
                 yield f"the {kind} was called for {second.data[0]} twice at the same time"
 
     return paid
+
+
+def _was_silent(records: Sequence[Record]) -> bool:
+    """Return True if nothing was heard of a process for a lease."""
+    return any(later.time - earlier.time > LEASE * 0.9e9 for earlier, later in pairwise(records))
 
 
 def finished(history: History) -> Iterator[str]:

@@ -118,6 +118,15 @@ def test_checker_accepts_a_second_call_after_the_lease_of_the_first_has_ended() 
     assert judged(*first, *second, *final(3, "t1", "model of b to t1"), seconds=LEASE) == {}
 
 
+def test_checker_accepts_a_call_of_a_process_that_was_stopped_longer_than_its_lease() -> None:
+    stopped = [Record(n, "a", 1, "turn", state, ["t1"]) for n, state in enumerate(("call", "stopped"))]
+    now = int(2 * LEASE * SECOND)
+    calls: list[Line] = [(2, "turn", "call", ["t1"]), paid(2, "model"), (1, "turn", "continued", None)]
+    lines = [*calls, paid(1, "model", "b"), *final(3, "t1", "model of a to t1")]
+    records = [*stopped, *(Record(now + n, "a", *line) for n, line in enumerate(lines))]
+    assert [name for name, text in check(records, ALL).items() if text is not None] == []
+
+
 def test_checker_finds_a_turn_without_an_answer() -> None:
     lines: list[Line] = [(1, "turn", "call", ["t1"]), paid(1, "tool"), (1, "turn", "killed", None)]
     assert judged(*lines, *final(2, "t1")) == {
