@@ -19,7 +19,7 @@ from benchmarks.proof.worker import Record
 
 
 class Found(NamedTuple):
-    """What was wrong, the shortest history that shows it, its seed, and how many trials showed it."""
+    """A violation: its description, the shortest history that shows it, its seed, and the number of trials."""
 
     text: str
     history: list[Record]

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Protocol
 
 LEASE = 1.0
-"""How long a turn may stay without a sign of its process until another one continues it, in seconds."""
+"""The duration of the lease of a turn, in seconds."""
 
 
 class Effects(Protocol):

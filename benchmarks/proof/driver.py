@@ -27,7 +27,7 @@ from benchmarks.turns import databases, fast_folder
 
 _CONTEXT = get_context("forkserver")
 _PATIENCE = 0.4
-"""How long an operation may wait for a stopped process until that one continues, in seconds."""
+"""The seconds after which an operation that waits for a stopped process lets it continue."""
 _LONGEST = 60.0
 FAULTS = {
     "sqlite": ("stop", "stop", "kill", "kill", "disk", "clock"),

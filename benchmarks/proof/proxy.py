@@ -36,7 +36,7 @@ class Proxy:
         return parsed.render_as_string(hide_password=False)
 
     def arm(self, kind: str, at: int, pid: int) -> None:
-        """Let a fault happen at a step; at none without a kind, or for steps below 1."""
+        """Choose the step at which a fault happens; without a kind, or for steps below 1, none does."""
         self.stopped.clear()
         self._continued.clear()
         self._left = [(at + 1) // 2 * (at % 2), at // 2 * (1 - at % 2)]

@@ -52,7 +52,7 @@ class Steps:
             threading.setprofile(self.count)  # the threads that the store starts
 
     def arm(self, kind: str, at: int) -> None:
-        """Let a fault happen at one of the next calls; without a kind, at none."""
+        """Choose the call at which a fault happens; without a kind, none does."""
         self._kind, self._at = (kind, at) if kind in ("kill", "stop") else ("", 0)
         if self._counts:
             sys.setprofile(self.count if self._kind else None)

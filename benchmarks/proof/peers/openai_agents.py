@@ -1,4 +1,4 @@
-"""openai-agents: `SQLiteSession` and `SQLAlchemySession`. Items of a session have no ids of their own."""
+"""openai-agents: `SQLiteSession` and `SQLAlchemySession`. It stores items of a session without ids."""
 
 import asyncio
 from typing import Any
