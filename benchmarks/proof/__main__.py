@@ -84,7 +84,7 @@ def report(results: list[Result]) -> None:
     packages = sorted({name for each in results for name in STORES[each.store].packages.split()})
     versions = [f"{name} {version(name)}" for name in packages]
     machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
-    print(textwrap.fill(f"{', '.join(versions)}; {machine}, SQLite {sqlite3.sqlite_version}.", 120))
+    print(textwrap.fill(f"{', '.join(versions)}; {machine}, SQLite {sqlite3.sqlite_version}.", 120, break_on_hyphens=False))
     print(f"\n| store | trials | {' | '.join(PROPERTIES)} |\n|{'---|' * (len(PROPERTIES) + 2)}")
     for each in results:
         link = f"](#{each.title.lower().replace(' ', '-')})"
@@ -116,7 +116,8 @@ def lines(history: Sequence[Record]) -> list[str]:
         data = " ".join(map(str, values[0] if values and isinstance(values[0], list) else values))
         if each.state in ("ok", "error"):
             result = str(each.data) if each.state == "error" else data or ("nothing" if each.do == "read" else "ok")
-            result += f" ({_FAULTS[fault]})" if fault in ("clock", "disk") or fault + each.state == "cuterror" else ""
+            shows = fault == "clock" or (fault in _FAULTS and each.state == "error")
+            result += f" ({_FAULTS[fault]})" if shows else ""
             if last == each.op and len(f"{shown[-1]}: {result}") <= 80:
                 shown[-1] += f": {result}"
             else:
