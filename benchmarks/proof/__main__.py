@@ -84,7 +84,11 @@ def report(results: list[Result]) -> None:
     packages = sorted({name for each in results for name in STORES[each.store].packages.split()})
     versions = [f"{name} {version(name)}" for name in packages]
     machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
-    print(textwrap.fill(f"{', '.join(versions)}; {machine}, SQLite {sqlite3.sqlite_version}.", 120, break_on_hyphens=False))
+    print(
+        textwrap.fill(
+            f"{', '.join(versions)}; {machine}, SQLite {sqlite3.sqlite_version}.", 120, break_on_hyphens=False
+        )
+    )
     print(f"\n| store | trials | {' | '.join(PROPERTIES)} |\n|{'---|' * (len(PROPERTIES) + 2)}")
     for each in results:
         link = f"](#{each.title.lower().replace(' ', '-')})"
