@@ -14,7 +14,7 @@ FRAMEWORKS ?= .venv-frameworks
 # Containers often forbid Python to keep what it compiled: each worker and each child would compile everything again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest browser bench clean
+.PHONY: demo test quick slow all long lint docs check lowest frameworks frameworks-lowest browser bench proof clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lango-store demo
@@ -81,6 +81,10 @@ browser: $(VENV)/.browser
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks
+
+# The properties under faults, for ten minutes; a table at the end.
+proof: $(VENV)/.test
+	$(BIN)/python -m benchmarks.proof --seconds 150
 
 clean:
 	rm -rf $(VENV) .venv-lowest $(FRAMEWORKS) .venv-frameworks-lowest build dist

@@ -15,7 +15,7 @@ from typing import Any
 from lango_store import schema
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from support.places import fast_folder
+from support.places import fast_folder as fast_folder
 from support.postgres_server import PostgresServer
 
 

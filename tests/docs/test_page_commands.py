@@ -38,6 +38,7 @@ TESTED_BLOCKS: Final[dict[str, tuple[str, ...] | None]] = {
         "docs/index.md",
         "docs/frameworks/",
         "docs/why/design.md",
+        "docs/why/proof.md",
         "docs/howto/subagents.md",
         "docs/howto/usage.md",
         "docs/howto/fine-tuning.md",
@@ -99,7 +100,8 @@ def check(command: str) -> None:
         assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in words)
     elif (program, *words[:1]) == ("python", "-m") and words[1].startswith("benchmarks"):
         module = words[1].partition(".")[2] or "__main__"
-        source = (ROOT / "benchmarks" / f"{module}.py").read_text()
+        path = ROOT / "benchmarks" / module
+        source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
         assert all(f'"{word}"' in source for word in words[2:] if word.startswith("--"))
     else:
         line = " ".join((program, *words))
@@ -133,7 +135,7 @@ def test_commands_and_options_named_in_prose_exist() -> None:
 
 def test_make_targets_on_the_pages_exist() -> None:
     pages = PAGES["README.md"] + PAGES["CONTRIBUTING.md"]
-    for target in ("demo", "test", "long", "check", "lowest", "docs", "frameworks", "bench"):
+    for target in ("demo", "test", "long", "check", "lowest", "docs", "frameworks", "bench", "proof"):
         assert f"make {target}" in pages
         done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=10)
         assert done.returncode == 0, done.stderr
