@@ -153,13 +153,13 @@ def newest(connection: sa.Connection, now: Moment, key: str, turn_id: str) -> Cu
 
     Needs a snapshot.
     """
-    number, row = sessions.row_with_incarnation(connection, now, key)
+    number, info = sessions.info_with_incarnation(connection, now, key)
     if turn := running.find(connection, key, turn_id):
         turn_no = turn.turn_no - 1
     else:
-        turns = _last_turn.run(connection, {"key": key, "seq": row["last_seq"]})
+        turns = _last_turn.run(connection, {"key": key, "seq": info.last_seq})
         turn_no = turns[0][0] if turns else 0
-    return Cursor(row["last_seq"], incarnation=_incarnation(key, number), turn_no=turn_no)
+    return Cursor(info.last_seq, incarnation=_incarnation(key, number), turn_no=turn_no)
 
 
 def read(connection: sa.Connection, now: Moment, key: str, after: Cursor) -> EventBatch:
