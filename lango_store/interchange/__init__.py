@@ -15,6 +15,7 @@ from lango_store._operations.session import levels, lists
 from lango_store._operations.session.lists import Filter
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
+from lango_store.interchange.adoption.adopting import Adopted, adopt
 from lango_store.interchange.backups import Backups
 from lango_store.interchange.files import PACKED, unfinished
 from lango_store.interchange.fine_tuning import NAME as OPENAI
@@ -25,9 +26,11 @@ from lango_store.store import Store
 
 __all__ = [
     "FORMATS",
+    "Adopted",
     "Exported",
     "FileReport",
     "Redact",
+    "adopt",
     "export",
     "files_of",
     "import_path",

@@ -1,0 +1,300 @@
+"""Adoption of the sessions of a source: each in transactions of a few hundred rows, continued where it stopped.
+
+The metadata of an adopted session says how many rows of the source it has, and identifies the last one. They are
+written together with the rows, so an adoption that was killed, or a source that grew, is continued after these rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+from pydantic import Field
+
+from lango_store._features.named_values.groups import Values
+from lango_store._operations.binds import TURN, of_session
+from lango_store._operations.rows import encode_session
+from lango_store._operations.session import sessions
+from lango_store._operations.session.sessions import NewSession
+from lango_store._values.model import UNSET, SessionInfo
+from lango_store._values.value import Value
+from lango_store.errors import (
+    Conflict,
+    DamagedMessage,
+    InvalidKey,
+    InvalidMessage,
+    InvalidValue,
+    SessionExpired,
+    SessionNotFound,
+    UniqueViolation,
+    quoted,
+)
+from lango_store.interchange import importing
+from lango_store.interchange.adoption import openai_agents
+from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source
+from lango_store.interchange.draft import Part, SessionDraft
+from lango_store.interchange.fidelity import check_message, mapping
+from lango_store.interchange.pieces import Pause
+from lango_store.store import Store
+
+SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents,)}
+"""The frameworks whose databases can be adopted, in the order in which they are tried."""
+
+MARK: Final = "adopted"
+"""The name in the metadata of a session, and the scope of shared values, that says what was adopted."""
+
+
+class Adopted(Value):
+    """The result of adopting a session or, with a `scope`, shared values. In a dry run, the result of a real one.
+
+    Attributes:
+        key: The key of the session, or the scope of shared values.
+        source: The framework.
+        state: `imported`: the session is new. `continued`: new rows were added to a session that was adopted before.
+            `already there`: the source has nothing new. `collided`: the session or the values exist, but were not
+            adopted from this source, or the source has changed or removed rows since. They were not changed. `failed`:
+            see `skipped`.
+        messages: The number of messages that were added.
+        skipped: What could not be read or stored, with the reasons.
+        notes: What became of data that has no column.
+        dry_run: True for a dry run, which writes nothing.
+    """
+
+    key: str
+    source: str
+    state: Literal["imported", "continued", "already there", "collided", "failed"] = "already there"
+    messages: int = 0
+    skipped: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    dry_run: bool = False
+
+
+def adopt(
+    store: Store,
+    url: str,
+    source: str | None = None,
+    *,
+    dry_run: bool = False,
+    on_session: Callable[[Adopted], None] | None = None,
+    on_rows: Callable[[int], None] = lambda _: None,
+) -> list[Adopted]:
+    """Adopt the sessions in the database of an agent framework.
+
+    The database is opened read-only. It may also be the database of the store. An adoption can be repeated, also after
+    it was killed: no message is adopted twice, and a source that has grown is continued.
+
+    Args:
+        store: The store to write to.
+        url: The URL of the database to read, `sqlite:///…` or `postgresql://…`.
+        source: The framework, a key of `adopting.SOURCES`. By default, it is detected by the tables.
+        dry_run: Return the reports of a real adoption, without writing anything.
+        on_session: Called with the report of each session.
+        on_rows: Called with the number of rows after each transaction.
+
+    Returns:
+        A report for each session, and for each scope of shared values.
+
+    Raises:
+        ValueError: `source` is unknown, no framework or several have tables in the database, or the framework's package
+            is needed but not installed.
+        InvalidFile: The SQLite file is damaged or missing. Sessions that were adopted before are kept.
+        DatabaseBusy: The database is busy. What was committed before is kept; run the adoption again.
+        DatabaseUnavailable: A database cannot be reached. What was committed before is kept.
+    """
+    if source is not None and source not in SOURCES:
+        raise ValueError(f"{quoted(source)} cannot be adopted: give one of {', '.join(SOURCES)}")
+    reports: list[Adopted] = []
+
+    def add(report: Adopted) -> None:
+        reports.append(report)
+        if on_session is not None:
+            on_session(report)
+
+    with open_source(url) as database:
+        names = [name for name, each in SOURCES.items() if source in (None, name) and each.recognizes(database)]
+        if len(names) != 1:
+            raise ValueError(
+                f"the database has tables of {' and '.join(names) or 'no such framework'}: give the source"
+            )
+        chosen = SOURCES[names[0]]
+        for found in chosen.sessions(database):
+            add(_Adoption(store, found, chosen.NAME, dry_run=dry_run).run(on_rows))
+        for scope, values in chosen.shared(database):
+            add(_adopt_shared(store, scope, values, chosen.NAME, dry_run=dry_run))
+    return reports
+
+
+class _Adoption:
+    """The adoption of one session. `_mark` says what the store has of it; it is None before the first transaction."""
+
+    def __init__(self, store: Store, found: Found, name: str, *, dry_run: bool) -> None:
+        self._store, self._context, self._found = store, store._context, found
+        self._report = Adopted(key=found.key, source=name, notes=found.notes, dry_run=dry_run)
+        self._mark: dict[str, Any] | None = None
+        self._turns: set[str] = set()
+
+    def run(self, on_rows: Callable[[int], None]) -> Adopted:
+        """Write what the store does not have yet, and return the report."""
+        report, pause = self._report, Pause(self._context)
+        try:
+            with self._context.snapshot() as connection:
+                self._read_mark(connection)
+            for batch, is_last in _batches(self._unread()):
+                self._write(batch, is_last=is_last)
+                on_rows(sum(each.rows for each in batch))
+                pause.after_batch()
+        except (Conflict, UniqueViolation, SessionExpired) as error:
+            report.state = "collided"
+            report.skipped.append(str(error))
+        except (InvalidKey, InvalidValue, DamagedMessage) as error:
+            report.state = "failed"
+            report.skipped.append(str(error))
+        return report.model_copy(update={"notes": self._found.notes})
+
+    def _read_mark(self, connection: sa.Connection) -> None:
+        try:
+            info = sessions.info(connection, self._context.moment(connection), self._found.key)
+        except SessionNotFound:
+            return
+        self._mark = mapping(mapping(info.metadata).get(MARK))
+        if self._mark.get("source") != self._report.source:
+            raise self._conflict("exists and was not adopted from this source")
+        self._turns = set(connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, info.key))))
+
+    def _unread(self) -> Iterator[Piece]:
+        """Yield the pieces that the store does not have."""
+        mark: dict[str, Any] = self._mark or {"rows": 0}
+        pieces = self._found.read(mark["rows"])
+        if mark["rows"] and next(pieces, Piece(Part([]))).mark != mark["last"]:
+            raise self._conflict("was adopted, but the source has changed or removed rows since")
+        return pieces
+
+    def _conflict(self, fact: str) -> Conflict:
+        message = f"session {quoted(self._found.key)} {fact}: it was not changed"
+        return Conflict(self._found.key, expected=0, last_seq=0, message=message)
+
+    def _write(self, batch: list[Piece], *, is_last: bool) -> None:
+        report, is_new, rows = self._report, self._mark is None, sum(each.rows for each in batch)
+        parts, skipped = (
+            [self._unstored(each.part) for each in batch],
+            [reason for each in batch for reason in each.skipped],
+        )
+        mark = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY} | (self._mark or {})
+        mark |= {
+            "rows": mark["rows"] + rows,
+            "last": next((each.mark for each in reversed(batch) if each.mark), mark["last"]),
+        }
+        try:
+            self._commit(parts, mark, is_last=is_last)
+        except InvalidMessage:
+            parts = [_storable(part, skipped) for part in parts]
+            self._commit(parts, mark, is_last=is_last)
+        self._mark = mark
+        report.skipped.extend(skipped)
+        report.messages += sum(len(part.messages) for part in parts)
+        if is_new or (rows and report.state != "imported"):
+            report.state = "imported" if is_new else "continued"
+
+    def _unstored(self, part: Part) -> Part:
+        """Return a part whose turn is stored already as messages outside a turn."""
+        return Part(part.messages) if part.id in self._turns else part
+
+    def _commit(self, parts: list[Part], mark: dict[str, Any], *, is_last: bool) -> None:
+        """Write parts and the mark. Changes `mark["values"]` if values were written."""
+        found, draft = self._found, SessionDraft(self._found.key, parts)
+        if self._report.dry_run:
+            importing.check(draft, self._context.clock_time())
+            return
+        with self._context.transaction() as connection:
+            now = self._context.now(connection)
+            info = self._lock(connection, now)
+            if is_last and found.values is not None:
+                values = self._store.using(connection).conversation(found.key).values
+                mark["values"] = _set_values(values, found.values, mark["values"]) or mark["values"]
+            if not parts and info is not None and mark == self._mark:
+                return
+            updated_at = found.updated_at or now
+            metadata = mapping(info and info.metadata) | {MARK: mark}
+            columns = encode_session({"metadata": metadata, "forked_from": found.forked_from})
+            columns["updated_at"] = updated_at if info is None else max(updated_at, info.updated_at)
+            columns["created_at"] = info.created_at if info else found.created_at or now
+            importing.extend(connection, now, draft, encode=self._context.batch, **columns)
+
+    def _lock(self, connection: sa.Connection, now: datetime) -> SessionInfo | None:
+        """Lock the session, or create it and return None."""
+        key = self._found.key
+        if self._mark is None:
+            new = NewSession(key, self._context.ttl(key, UNSET), self._found.fields)
+            if sessions.insert(connection, now, new) is None:
+                raise self._conflict("was created by another process")
+            return None
+        sessions.lock(connection, now, key)
+        info = sessions.info(connection, now, key)
+        if mapping(info.metadata).get(MARK) != self._mark:
+            raise self._conflict("was adopted further by another process")
+        return info
+
+
+def _batches(pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], bool]]:
+    """Yield as many pieces as one transaction should write, and whether they are the last ones."""
+    batch: list[Piece] = []
+    for piece in pieces:
+        if sum(each.rows for each in batch) >= PAGE or sum(each.size for each in batch) >= CHARACTERS:
+            yield batch, False
+            batch = []
+        batch.append(piece)
+    yield batch, True
+
+
+def _storable(part: Part, skipped: list[str]) -> Part:
+    """Return a part without the messages that cannot be stored."""
+    messages = []
+    for message in part.messages:
+        try:
+            check_message(message)
+        except InvalidMessage as error:
+            skipped.append(f"{message.id}: {error}: left out")
+        else:
+            messages.append(message)
+    return replace(part, messages=messages)
+
+
+_EMPTY: Final = mark_of()
+
+
+def _set_values(values: Values, new: Mapping[str, Any], adopted: str) -> str | None:
+    """Replace values that have not changed since they were adopted. Return the mark of the new values.
+
+    Returns None if the source has no new values. Raises `Conflict` if the store has other values.
+    """
+    mark = mark_of(*sorted(new.items()))
+    if mark == adopted:
+        return None
+    current = values.get()
+    if mark_of(*sorted(current.items())) not in (mark, adopted):
+        raise Conflict(values.key or "", expected=0, last_seq=0, message="its values have changed in the store")
+    values.set(dict(new))
+    if removed := [name for name in current if name not in new]:
+        values.drop(removed)
+    return mark
+
+
+def _adopt_shared(store: Store, scope: str, values: dict[str, Any], name: str, *, dry_run: bool) -> Adopted:
+    """Adopt the values of a scope. What was adopted is noted in the scope `MARK`."""
+    report = Adopted(key=scope, source=name, dry_run=dry_run)
+
+    def write(tx: Store) -> str | None:
+        marks = tx.shared_values(MARK)
+        mark = _set_values(tx.shared_values(scope), values, marks.get(prefix=scope).get(scope, _EMPTY))
+        if mark is not None:
+            marks.set({scope: mark})
+        return mark
+
+    try:
+        if not dry_run and store.transact(write) is not None:
+            report.state = "imported"
+    except (Conflict, InvalidValue) as error:
+        report.state = "collided" if isinstance(error, Conflict) else "failed"
+        report.skipped.append(f"{error}: they were not changed")
+    return report
