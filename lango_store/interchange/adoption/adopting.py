@@ -164,7 +164,7 @@ class _Adoption:
 
     def _unread(self) -> Iterator[Piece]:
         """Yield the pieces that the store does not have."""
-        mark: dict[str, Any] = self._mark or {"rows": 0}
+        mark: dict[str, Any] = {"rows": 0} | (self._mark or {})
         pieces = self._found.read(mark["rows"])
         if mark["rows"] and next(pieces, Piece(Part([]))).mark != mark["last"]:
             raise self._conflict("was adopted, but the source has changed or removed rows since")
@@ -215,8 +215,8 @@ class _Adoption:
             if not parts and info is not None and mark == self._mark:
                 return
             updated_at = found.updated_at or now
-            metadata = mapping(info and info.metadata) | {MARK: mark}
-            columns = encode_session({"metadata": metadata, "forked_from": found.forked_from})
+            columns = encode_session({"forked_from": found.forked_from})
+            columns["metadata"] = mapping(info and info.metadata) | {MARK: mark}
             columns["updated_at"] = updated_at if info is None else max(updated_at, info.updated_at)
             columns["created_at"] = info.created_at if info else found.created_at or now
             importing.extend(connection, now, draft, encode=self._context.batch, **columns)
