@@ -31,14 +31,14 @@ from lango_store.errors import (
     quoted,
 )
 from lango_store.interchange import importing
-from lango_store.interchange.adoption import openai_agents
+from lango_store.interchange.adoption import google_adk, openai_agents
 from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source
 from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import check_message, mapping
 from lango_store.interchange.pieces import Pause
 from lango_store.store import Store
 
-SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents,)}
+SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk)}
 """The frameworks whose databases can be adopted, in the order in which they are tried."""
 
 MARK: Final = "adopted"
@@ -114,9 +114,8 @@ def adopt(
     with open_source(url) as database:
         names = [name for name, each in SOURCES.items() if source in (None, name) and each.recognizes(database)]
         if len(names) != 1:
-            raise ValueError(
-                f"the database has tables of {' and '.join(names) or 'no such framework'}: give the source"
-            )
+            tables = " and ".join(names) or f"none of {', '.join(SOURCES if source is None else [source])}"
+            raise ValueError(f"the database has the tables of {tables}: check the URL, or choose the source")
         chosen = SOURCES[names[0]]
         for found in chosen.sessions(database):
             add(_Adoption(store, found, chosen.NAME, dry_run=dry_run).run(on_rows))
@@ -130,7 +129,7 @@ class _Adoption:
 
     def __init__(self, store: Store, found: Found, name: str, *, dry_run: bool) -> None:
         self._store, self._context, self._found = store, store._context, found
-        self._report = Adopted(key=found.key, source=name, notes=found.notes, dry_run=dry_run)
+        self._report = Adopted(key=found.key, source=name, skipped=[*found.faults], dry_run=dry_run)
         self._mark: dict[str, Any] | None = None
         self._turns: set[str] = set()
 
@@ -175,16 +174,14 @@ class _Adoption:
         return Conflict(self._found.key, expected=0, last_seq=0, message=message)
 
     def _write(self, batch: list[Piece], *, is_last: bool) -> None:
-        report, is_new, rows = self._report, self._mark is None, sum(each.rows for each in batch)
-        parts, skipped = (
-            [self._unstored(each.part) for each in batch],
-            [reason for each in batch for reason in each.skipped],
-        )
-        mark = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY} | (self._mark or {})
-        mark |= {
-            "rows": mark["rows"] + rows,
-            "last": next((each.mark for each in reversed(batch) if each.mark), mark["last"]),
-        }
+        report, is_new = self._report, self._mark is None
+        parts = [part for each in batch if (part := self._unstored(each.part)).messages or part.kind]
+        skipped = [reason for each in batch for reason in each.skipped]
+        mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY} | (self._mark or {})
+        mark["rows"] += sum(each.rows for each in batch)
+        mark["last"] = next((each.mark for each in reversed(batch) if each.mark), mark["last"])
+        if is_new and self._found.columns:
+            mark["columns"] = self._found.columns
         try:
             self._commit(parts, mark, is_last=is_last)
         except InvalidMessage:
@@ -193,7 +190,7 @@ class _Adoption:
         self._mark = mark
         report.skipped.extend(skipped)
         report.messages += sum(len(part.messages) for part in parts)
-        if is_new or (rows and report.state != "imported"):
+        if is_new or (parts and report.state != "imported"):
             report.state = "imported" if is_new else "continued"
 
     def _unstored(self, part: Part) -> Part:
@@ -209,9 +206,9 @@ class _Adoption:
         with self._context.transaction() as connection:
             now = self._context.now(connection)
             info = self._lock(connection, now)
+            tx = self._store.using(connection)
             if is_last and found.values is not None:
-                values = self._store.using(connection).conversation(found.key).values
-                mark["values"] = _set_values(values, found.values, mark["values"]) or mark["values"]
+                self._set_values(tx.conversation(found.key).values, mark)
             if not parts and info is not None and mark == self._mark:
                 return
             updated_at = found.updated_at or now
@@ -220,6 +217,14 @@ class _Adoption:
             columns["updated_at"] = updated_at if info is None else max(updated_at, info.updated_at)
             columns["created_at"] = info.created_at if info else found.created_at or now
             importing.extend(connection, now, draft, encode=self._context.batch, **columns)
+            if found.finish is not None:
+                found.finish(tx)
+
+    def _set_values(self, values: Values, mark: dict[str, Any]) -> None:
+        try:
+            mark["values"] = _replace_values(values, self._found.values or {}, mark["values"])
+        except Conflict:
+            self._report.skipped.append("its values have changed in the store and in the source: they were not changed")
 
     def _lock(self, connection: sa.Connection, now: datetime) -> SessionInfo | None:
         """Lock the session, or create it and return None."""
@@ -239,11 +244,13 @@ class _Adoption:
 def _batches(pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], bool]]:
     """Yield as many pieces as one transaction should write, and whether they are the last ones."""
     batch: list[Piece] = []
+    rows = size = 0
     for piece in pieces:
-        if sum(each.rows for each in batch) >= PAGE or sum(each.size for each in batch) >= CHARACTERS:
+        if rows >= PAGE or size >= CHARACTERS:
             yield batch, False
-            batch = []
+            batch, rows, size = [], 0, 0
         batch.append(piece)
+        rows, size = rows + piece.rows, size + piece.size
     yield batch, True
 
 
@@ -263,17 +270,18 @@ def _storable(part: Part, skipped: list[str]) -> Part:
 _EMPTY: Final = mark_of()
 
 
-def _set_values(values: Values, new: Mapping[str, Any], adopted: str) -> str | None:
-    """Replace values that have not changed since they were adopted. Return the mark of the new values.
+def _replace_values(values: Values, new: Mapping[str, Any], adopted: str) -> str:
+    """Replace values that have not changed since they were adopted. Return the mark of the adopted values.
 
-    Returns None if the source has no new values. Raises `Conflict` if the store has other values.
+    Raises `Conflict` if both the source and the store have new values.
     """
     mark = mark_of(*sorted(new.items()))
-    if mark == adopted:
-        return None
-    current = values.get()
-    if mark_of(*sorted(current.items())) not in (mark, adopted):
-        raise Conflict(values.key or "", expected=0, last_seq=0, message="its values have changed in the store")
+    current = {} if mark == adopted else values.get()
+    if mark == adopted or mark_of(*sorted(current.items())) == mark:
+        return mark
+    if mark_of(*sorted(current.items())) != adopted:
+        fact = f"the values of {quoted(values.key)} have changed in the store and in the source"
+        raise Conflict(values.key or "", expected=0, last_seq=0, message=fact)
     values.set(dict(new))
     if removed := [name for name in current if name not in new]:
         values.drop(removed)
@@ -284,15 +292,15 @@ def _adopt_shared(store: Store, scope: str, values: dict[str, Any], name: str, *
     """Adopt the values of a scope. What was adopted is noted in the scope `MARK`."""
     report = Adopted(key=scope, source=name, dry_run=dry_run)
 
-    def write(tx: Store) -> str | None:
+    def write(tx: Store) -> bool:
         marks = tx.shared_values(MARK)
-        mark = _set_values(tx.shared_values(scope), values, marks.get(prefix=scope).get(scope, _EMPTY))
-        if mark is not None:
+        adopted = str(marks.get(prefix=scope).get(scope, _EMPTY))
+        if (mark := _replace_values(tx.shared_values(scope), values, adopted)) != adopted:
             marks.set({scope: mark})
-        return mark
+        return mark != adopted
 
     try:
-        if not dry_run and store.transact(write) is not None:
+        if not dry_run and store.transact(write):
             report.state = "imported"
     except (Conflict, InvalidValue) as error:
         report.state = "collided" if isinstance(error, Conflict) else "failed"

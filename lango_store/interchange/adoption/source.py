@@ -19,6 +19,7 @@ from lango_store.errors import DatabaseUnavailable, InvalidFile, quoted
 from lango_store.interchange.draft import Part
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import database_fault
+from lango_store.store import Store
 
 Row = dict[str, Any]
 PAGE: Final = 500
@@ -46,7 +47,8 @@ class Found:
 
     `read(after)` yields the pieces that follow the first `after` rows. If `after` is not 0, the first piece has only
     the last of these rows. `columns` are columns that the framework does not know, `values` the session's values, and
-    `notes` say what became of data without a column.
+    `notes` say what became of data without a column. `faults` say what cannot be read. Once reading has set `finish`,
+    each transaction calls it.
     """
 
     key: str
@@ -58,6 +60,8 @@ class Found:
     columns: dict[str, Any] = field(default_factory=dict)
     values: Mapping[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    finish: Callable[[Store], None] | None = None
 
 
 class Table(NamedTuple):
@@ -152,7 +156,7 @@ def adapter(name: str, extra: str) -> Any:
         raise ValueError(f"{quoted(extra)} is not installed: pip install 'lango-store[{extra}]'") from error
 
 
-def mark_of(*values: Any) -> str:
+def mark_of(*values: object) -> str:
     """Return a short digest of the values of a row."""
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
