@@ -31,14 +31,14 @@ from lango_store.errors import (
     quoted,
 )
 from lango_store.interchange import importing
-from lango_store.interchange.adoption import google_adk, openai_agents
+from lango_store.interchange.adoption import google_adk, langchain, openai_agents
 from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source
 from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import check_message, mapping
 from lango_store.interchange.pieces import Pause
 from lango_store.store import Store
 
-SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk)}
+SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk, langchain)}
 """The frameworks whose databases can be adopted, in the order in which they are tried."""
 
 MARK: Final = "adopted"

@@ -1,7 +1,7 @@
 """Sessions of Google ADK: `DatabaseSessionService`, with its current schema or its first, and `SqliteSessionService`.
 
-Each event becomes a message, as `LangoSessionService` stores it, so google-adk must be installed. The state of a session
-becomes its values, and the state of an app or a user becomes shared values.
+Each event becomes a message, as `LangoSessionService` stores it, so google-adk must be installed. The state of a
+session becomes its values, and the state of an app or a user becomes shared values.
 """
 
 import json

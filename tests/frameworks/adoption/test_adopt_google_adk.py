@@ -123,7 +123,7 @@ def asynchronous(url: str) -> str:
 
 def make_first_schema(url: str) -> None:
     """Create the tables of the schema with pickled actions, which ADK then uses."""
-    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    engine = sa.create_engine(url)
     v0.Base.metadata.create_all(engine)
     engine.dispose()
 
