@@ -1,4 +1,4 @@
-"""Histories of LangChain in a `Store`: `LangoChatMessageHistory("user-123", store)`."""
+"""`LangoChatMessageHistory`, a chat message history of LangChain."""
 
 from collections.abc import Sequence
 from typing import Any
