@@ -1,4 +1,4 @@
-"""Rows of ADK's own session services as parts of a session: those of its current schemas and of its first one.
+"""Rows of ADK's own session services, which an adoption converts: those of the current schemas and of the first one.
 
 The first schema of `DatabaseSessionService` pickled the actions of an event. They are read with ADK's own restricted
 unpickler, which loads no other classes than those of actions.
@@ -10,70 +10,47 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from google.adk.events import Event, EventActions
-from pydantic import ValidationError
 
-from lango_store import InvalidMessage
 from lango_store.integrations.fields import turn_metadata
 from lango_store.integrations.google_adk.events import new_event, values_by_prefix
-from lango_store.integrations.google_adk.service import Ids, rewind
+from lango_store.integrations.google_adk.service import Ids as Ids
+from lango_store.integrations.google_adk.service import rewind as rewind
 from lango_store.interchange.draft import Part
 
-try:
-    from google.adk.sessions import _restricted_pickle
-except ImportError:  # the module is private
-    _restricted_pickle = None
-
-__all__ = ["FAULTS", "Ids", "event_of_row", "part_of", "rewind", "values_by_prefix"]
-
-FAULTS: Final = (
-    ValidationError,
-    InvalidMessage,
-    ValueError,
-    TypeError,
-    AttributeError,
-    pickle.UnpicklingError,
-    EOFError,
-)
-"""The errors of a row that cannot be read or stored."""
-
-_JSON: Final = (
-    "content",
-    "grounding_metadata",
-    "custom_metadata",
-    "usage_metadata",
-    "citation_metadata",
-    "input_transcription",
-    "output_transcription",
-)
-_PLAIN: Final = (
-    "id", "invocation_id", "author", "branch", "partial", "turn_complete", "error_code", "error_message", "interrupted",
-)  # fmt: skip
+COLUMNS: Final = (*Event.model_fields, "event_data", "long_running_tool_ids_json")
+"""The columns of an event, of all schemas."""
 
 
-def event_of_row(row: Mapping[str, Any], timestamp: float | None) -> Event:
-    """Return the event of a row, as ADK's service reads it. `timestamp` is the time in the row's column."""
-    if "event_data" not in row:
-        return _first_schema(row, timestamp)
-    data = row["event_data"]
-    if isinstance(data, str):
-        event = Event.model_validate_json(data)
-        return event if event.id == row["id"] else event.model_copy(update={"id": row["id"]})
+def values_of(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return a state, whose keys have no prefix, as values of the scope with this prefix, or of a session."""
+    return values_by_prefix({prefix + key: value for key, value in state.items()}).get(prefix, {})
+
+
+def event_of(row: Mapping[str, Any], timestamp: float | None) -> Event:
+    """Return the event of a row, as ADK's service reads it. Raises ValueError if that is impossible."""
     own = {"id": row["id"], "invocation_id": row["invocation_id"]}
-    return Event.model_validate({"timestamp": timestamp, **(data or {}), **own})
+    if "event_data" in row:
+        data = json.loads(row["event_data"]) if isinstance(row["event_data"], str) else row["event_data"] or {}
+        return Event.model_validate_json(json.dumps({"timestamp": timestamp} | data | own))
+    fields = {name: row[name] for name in Event.model_fields if name in row}
+    for name, value in fields.items():
+        if name.endswith(("content", "metadata", "transcription")) and isinstance(value, str):
+            fields[name] = json.loads(value)
+    ids = {"long_running_tool_ids": set(json.loads(row["long_running_tool_ids_json"] or "[]"))}
+    return Event.model_validate(fields | ids | {"timestamp": timestamp, "actions": _actions(row["actions"])})
 
 
-def _first_schema(row: Mapping[str, Any], timestamp: float | None) -> Event:
-    values = {name: row.get(name) for name in _JSON}
-    values = {name: json.loads(value) if isinstance(value, str) else value for name, value in values.items()}
-    if row["actions"] is None:
-        actions = EventActions()
-    elif _restricted_pickle is None:
-        raise ValueError("its actions are pickled, and this release of google-adk cannot read them safely: upgrade it")
-    else:
-        actions = EventActions.model_validate(_restricted_pickle.loads(bytes(row["actions"])).model_dump())
-    ids = set(json.loads(row.get("long_running_tool_ids_json") or "[]"))
-    own = {name: row.get(name) for name in _PLAIN} | {"timestamp": timestamp, "long_running_tool_ids": ids}
-    return Event.model_validate({**values, **own, "actions": actions})
+def _actions(pickled: bytes | None) -> EventActions:
+    if pickled is None:
+        return EventActions()
+    try:
+        from google.adk.sessions import _restricted_pickle
+
+        return EventActions.model_validate(_restricted_pickle.loads(bytes(pickled)).model_dump())
+    except ImportError:  # the module is private
+        raise ValueError("its actions are pickled, and this google-adk cannot read them safely: upgrade it") from None
+    except pickle.UnpicklingError as error:
+        raise ValueError(str(error)) from error
 
 
 def part_of(event: Event) -> Part:

@@ -12,24 +12,15 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
+from lango_store import errors
 from lango_store._features.named_values.groups import Values
 from lango_store._operations.binds import TURN, of_session
-from lango_store._operations.rows import encode_session
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import NewSession
+from lango_store._rows.encoding import encode_text
 from lango_store._values.model import UNSET, SessionInfo
 from lango_store._values.value import Value
-from lango_store.errors import (
-    Conflict,
-    DamagedMessage,
-    InvalidKey,
-    InvalidMessage,
-    InvalidValue,
-    SessionExpired,
-    SessionNotFound,
-    UniqueViolation,
-    quoted,
-)
+from lango_store.errors import quoted
 from lango_store.interchange import importing
 from lango_store.interchange.adoption import google_adk, langchain, openai_agents
 from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source
@@ -124,67 +115,67 @@ def adopt(
     return reports
 
 
+_EMPTY: Final = mark_of()
+_COLLISIONS: Final = (errors.Conflict, errors.UniqueViolation, errors.SessionExpired)
+_FAILURES: Final = (errors.InvalidKey, errors.InvalidValue, errors.DamagedMessage)
+
+
 class _Adoption:
     """The adoption of one session. `_mark` says what the store has of it; it is None before the first transaction."""
 
     def __init__(self, store: Store, found: Found, name: str, *, dry_run: bool) -> None:
         self._store, self._context, self._found = store, store._context, found
-        self._report = Adopted(key=found.key, source=name, skipped=[*found.faults], dry_run=dry_run)
+        self._report = Adopted(key=found.key, source=name, dry_run=dry_run)
         self._mark: dict[str, Any] | None = None
-        self._turns: set[str] = set()
+        self._turns: set[str | None] = set()
 
     def run(self, on_rows: Callable[[int], None]) -> Adopted:
         """Write what the store does not have yet, and return the report."""
-        report, pause = self._report, Pause(self._context)
+        report, found, pause = self._report, self._found, Pause(self._context)
         try:
             with self._context.snapshot() as connection:
-                self._read_mark(connection)
-            for batch, is_last in _batches(self._unread()):
+                if info := self._info(connection, self._context.now(connection)):
+                    self._mark = mapping(info.metadata)[MARK]
+                    self._turns |= {*connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, found.key)))}
+            stored: dict[str, Any] = {"rows": 0} | (self._mark or {})
+            pieces = found.read(stored["rows"])
+            if stored["rows"] and next(pieces, Piece(Part([]))).mark != stored["last"]:
+                raise self._conflict("was adopted, but the source has changed or removed rows since")
+            for batch, is_last in _batches(pieces):
                 self._write(batch, is_last=is_last)
                 on_rows(sum(each.rows for each in batch))
                 pause.after_batch()
-        except (Conflict, UniqueViolation, SessionExpired) as error:
-            report.state = "collided"
+        except (*_COLLISIONS, *_FAILURES) as error:
+            report.state = "collided" if isinstance(error, _COLLISIONS) else "failed"
             report.skipped.append(str(error))
-        except (InvalidKey, InvalidValue, DamagedMessage) as error:
-            report.state = "failed"
-            report.skipped.append(str(error))
-        return report.model_copy(update={"notes": self._found.notes})
+        return report.model_copy(update={"skipped": found.skipped + report.skipped, "notes": found.notes})
 
-    def _read_mark(self, connection: sa.Connection) -> None:
-        try:
-            info = sessions.info(connection, self._context.moment(connection), self._found.key)
-        except SessionNotFound:
-            return
-        self._mark = mapping(mapping(info.metadata).get(MARK))
-        if self._mark.get("source") != self._report.source:
-            raise self._conflict("exists and was not adopted from this source")
-        self._turns = set(connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, info.key))))
-
-    def _unread(self) -> Iterator[Piece]:
-        """Yield the pieces that the store does not have."""
-        mark: dict[str, Any] = {"rows": 0} | (self._mark or {})
-        pieces = self._found.read(mark["rows"])
-        if mark["rows"] and next(pieces, Piece(Part([]))).mark != mark["last"]:
-            raise self._conflict("was adopted, but the source has changed or removed rows since")
-        return pieces
-
-    def _conflict(self, fact: str) -> Conflict:
+    def _conflict(self, fact: str) -> errors.Conflict:
         message = f"session {quoted(self._found.key)} {fact}: it was not changed"
-        return Conflict(self._found.key, expected=0, last_seq=0, message=message)
+        return errors.Conflict(self._found.key, expected=0, last_seq=0, message=message)
+
+    def _info(self, connection: sa.Connection, now: datetime) -> SessionInfo | None:
+        """Return the session as adopted before, None if there is none."""
+        try:
+            info = sessions.info(connection, now, self._found.key)
+        except errors.SessionNotFound:
+            return None
+        if mapping(mapping(info.metadata).get(MARK)).get("source") != self._report.source:
+            raise self._conflict("exists, and was not adopted from this source")
+        return info
 
     def _write(self, batch: list[Piece], *, is_last: bool) -> None:
         report, is_new = self._report, self._mark is None
-        parts = [part for each in batch if (part := self._unstored(each.part)).messages or part.kind]
+        parts = [Part(each.part.messages) if each.part.id in self._turns - {None} else each.part for each in batch]
+        parts = [part for part in parts if part.messages or part.kind]
         skipped = [reason for each in batch for reason in each.skipped]
-        mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY} | (self._mark or {})
+        mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY} | self._found.columns
+        mark |= self._mark or {}
         mark["rows"] += sum(each.rows for each in batch)
         mark["last"] = next((each.mark for each in reversed(batch) if each.mark), mark["last"])
-        if is_new and self._found.columns:
-            mark["columns"] = self._found.columns
         try:
             self._commit(parts, mark, is_last=is_last)
-        except InvalidMessage:
+        except errors.InvalidMessage:
             parts = [_storable(part, skipped) for part in parts]
             self._commit(parts, mark, is_last=is_last)
         self._mark = mark
@@ -193,52 +184,37 @@ class _Adoption:
         if is_new or (parts and report.state != "imported"):
             report.state = "imported" if is_new else "continued"
 
-    def _unstored(self, part: Part) -> Part:
-        """Return a part whose turn is stored already as messages outside a turn."""
-        return Part(part.messages) if part.id in self._turns else part
-
     def _commit(self, parts: list[Part], mark: dict[str, Any], *, is_last: bool) -> None:
         """Write parts and the mark. Changes `mark["values"]` if values were written."""
-        found, draft = self._found, SessionDraft(self._found.key, parts)
+        found, context, draft = self._found, self._context, SessionDraft(self._found.key, parts)
         if self._report.dry_run:
-            importing.check(draft, self._context.clock_time())
+            importing.check(draft, context.clock_time())
             return
-        with self._context.transaction() as connection:
-            now = self._context.now(connection)
-            info = self._lock(connection, now)
-            tx = self._store.using(connection)
+        with context.transaction() as connection:
+            now, tx = context.now(connection), self._store.using(connection)
+            if self._mark is None:
+                if (
+                    sessions.insert(connection, now, NewSession(found.key, context.ttl(found.key, UNSET), found.fields))
+                    is None
+                ):
+                    raise self._conflict("was created by another process")
+                columns: dict[str, Any] = {"created_at": found.created_at or now, "updated_at": found.updated_at or now}
+                columns["forked_from"] = encode_text(found.forked_from, "forked_from")
+            else:
+                sessions.lock(connection, now, found.key)
+                info = self._info(connection, now)
+                if info is None or mapping(info.metadata)[MARK] != self._mark:
+                    raise self._conflict("was adopted further by another process")
+                columns = {"updated_at": max(found.updated_at or now, info.updated_at), "metadata": info.metadata}
             if is_last and found.values is not None:
-                self._set_values(tx.conversation(found.key).values, mark)
-            if not parts and info is not None and mark == self._mark:
-                return
-            updated_at = found.updated_at or now
-            columns = encode_session({"forked_from": found.forked_from})
-            columns["metadata"] = mapping(info and info.metadata) | {MARK: mark}
-            columns["updated_at"] = updated_at if info is None else max(updated_at, info.updated_at)
-            columns["created_at"] = info.created_at if info else found.created_at or now
-            importing.extend(connection, now, draft, encode=self._context.batch, **columns)
-            if found.finish is not None:
+                try:
+                    mark["values"] = _replace_values(tx.conversation(found.key).values, found.values, mark["values"])
+                except errors.Conflict as error:
+                    self._report.skipped.append(str(error))
+            if parts or mark != self._mark:
+                columns["metadata"] = mapping(columns.get("metadata")) | {MARK: mark}
+                importing.extend(connection, now, draft, encode=context.batch, **columns)
                 found.finish(tx)
-
-    def _set_values(self, values: Values, mark: dict[str, Any]) -> None:
-        try:
-            mark["values"] = _replace_values(values, self._found.values or {}, mark["values"])
-        except Conflict:
-            self._report.skipped.append("its values have changed in the store and in the source: they were not changed")
-
-    def _lock(self, connection: sa.Connection, now: datetime) -> SessionInfo | None:
-        """Lock the session, or create it and return None."""
-        key = self._found.key
-        if self._mark is None:
-            new = NewSession(key, self._context.ttl(key, UNSET), self._found.fields)
-            if sessions.insert(connection, now, new) is None:
-                raise self._conflict("was created by another process")
-            return None
-        sessions.lock(connection, now, key)
-        info = sessions.info(connection, now, key)
-        if mapping(info.metadata).get(MARK) != self._mark:
-            raise self._conflict("was adopted further by another process")
-        return info
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], bool]]:
@@ -260,14 +236,10 @@ def _storable(part: Part, skipped: list[str]) -> Part:
     for message in part.messages:
         try:
             check_message(message)
-        except InvalidMessage as error:
-            skipped.append(f"{message.id}: {error}: left out")
-        else:
             messages.append(message)
+        except errors.InvalidMessage as error:
+            skipped.append(f"{message.id}: {error}: left out")
     return replace(part, messages=messages)
-
-
-_EMPTY: Final = mark_of()
 
 
 def _replace_values(values: Values, new: Mapping[str, Any], adopted: str) -> str:
@@ -276,15 +248,13 @@ def _replace_values(values: Values, new: Mapping[str, Any], adopted: str) -> str
     Raises `Conflict` if both the source and the store have new values.
     """
     mark = mark_of(*sorted(new.items()))
-    current = {} if mark == adopted else values.get()
-    if mark == adopted or mark_of(*sorted(current.items())) == mark:
+    if mark == adopted or mark == (current := mark_of(*sorted(values.get().items()))):
         return mark
-    if mark_of(*sorted(current.items())) != adopted:
-        fact = f"the values of {quoted(values.key)} have changed in the store and in the source"
-        raise Conflict(values.key or "", expected=0, last_seq=0, message=fact)
+    if current != adopted:
+        message = "values have changed in the source and in the store: those of the store were kept"
+        raise errors.Conflict(values.key or "", expected=0, last_seq=0, message=message)
+    values.drop()
     values.set(dict(new))
-    if removed := [name for name in current if name not in new]:
-        values.drop(removed)
     return mark
 
 
@@ -295,14 +265,13 @@ def _adopt_shared(store: Store, scope: str, values: dict[str, Any], name: str, *
     def write(tx: Store) -> bool:
         marks = tx.shared_values(MARK)
         adopted = str(marks.get(prefix=scope).get(scope, _EMPTY))
-        if (mark := _replace_values(tx.shared_values(scope), values, adopted)) != adopted:
-            marks.set({scope: mark})
+        marks.set({scope: (mark := _replace_values(tx.shared_values(scope), values, adopted))})
         return mark != adopted
 
     try:
         if not dry_run and store.transact(write):
             report.state = "imported"
-    except (Conflict, InvalidValue) as error:
-        report.state = "collided" if isinstance(error, Conflict) else "failed"
-        report.skipped.append(f"{error}: they were not changed")
+    except (*_COLLISIONS, *_FAILURES) as error:
+        report.state = "collided" if isinstance(error, _COLLISIONS) else "failed"
+        report.skipped.append(str(error))
     return report

@@ -6,29 +6,23 @@ session becomes its values, and the state of an app or a user becomes shared val
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
-from lango_store.interchange.adoption.source import Database, Found, Piece, Row, adapter, mark_of, rest_of, time_of
+from lango_store.interchange.adoption.source import Database, Found, Piece, Row, adapter, rest_of, time_of
 from lango_store.interchange.draft import Part
 
 NAME: Final = "google-adk"
 
-_IDS: Final = ("app_name", "user_id", "session_id")
-_LAST: Final = ("id", *_IDS, "invocation_id", "timestamp")
-_OLD: Final = {"actions", "author", "content"}
-_EVENT: Final = {
-    *_LAST, *_OLD, "event_data", "branch", "partial", "turn_complete", "error_code", "error_message", "interrupted",
-    "grounding_metadata", "custom_metadata", "usage_metadata", "citation_metadata", "input_transcription",
-    "output_transcription", "long_running_tool_ids_json",
-}  # fmt: skip
+_EVENT: Final = ("id", "app_name", "user_id", "session_id", "invocation_id", "timestamp")
+_SESSION: Final = ("app_name", "user_id", "id", "state", "create_time", "update_time")
 
 
 def recognizes(database: Database) -> bool:
     """Return True if the database has ADK's tables."""
-    tables = database.tables
-    events = tables["events"].columns if "events" in tables else set()
-    is_known = events.issuperset(_LAST) and ("event_data" in events or events.issuperset(_OLD))
-    return is_known and {"sessions", "app_states", "user_states"} <= tables.keys()
+    events = database.tables.get("events", set())
+    is_event = events.issuperset(_EVENT) and bool(events & {"event_data", "actions"})
+    return is_event and database.tables.keys() >= {"sessions", "app_states", "user_states"}
 
 
 def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -37,58 +31,36 @@ def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
     for table, prefix in (("app_states", "app:"), ("user_states", "user:")):
         for row in database.rows(f"SELECT * FROM {table} ORDER BY app_name"):
             scope = stored.Ids(row["app_name"], row.get("user_id", ""), "").scopes[prefix]
-            state = {prefix + key: value for key, value in _json(row["state"]).items()}
-            yield scope, stored.values_by_prefix(state).get(prefix, {})
+            yield scope, stored.values_of(_json(row["state"]), prefix)
 
 
 def sessions(database: Database) -> Iterator[Found]:
     """Yield the sessions."""
     stored = adapter("google_adk.stored", NAME)
-    is_sqlalchemy = "adk_internal_metadata" in database.tables or "actions" in database.tables["events"].columns
+    tie = "id" if "adk_internal_metadata" in database.tables or not database.with_columns("event_data") else "rowid"
     query = "SELECT * FROM events WHERE app_name = :app_name AND user_id = :user_id AND session_id = :session_id"
-    query += f' ORDER BY "timestamp", {"id" if is_sqlalchemy else "rowid"}'
     for row in database.rows("SELECT * FROM sessions ORDER BY app_name, user_id, id"):
         ids = stored.Ids(row["app_name"], row["user_id"], row["id"])
-        found = Found(
-            key=ids.key,
-            read=lambda _: iter(()),
-            fields=ids.fields,
-            created_at=time_of(row["create_time"]),
-            updated_at=time_of(row["update_time"]),
-            columns=rest_of(row, "app_name", "user_id", "id", "state", "create_time", "update_time"),
-        )
+        created_at, updated_at = time_of(row["create_time"]), time_of(row["update_time"])
+        found = Found(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at, columns=rest_of(row, *_SESSION))
         try:
-            found.values = stored.values_by_prefix(_json(row["state"])).get("", {})
+            found.values = stored.values_of(_json(row["state"]), "")
         except ValueError as error:
-            found.faults.append(f"its state is damaged ({error}): left out")
-        found.read = _reader(database, query, dict(zip(_IDS, ids, strict=True)), stored, found)
+            found.skipped.append(f"its state is damaged ({error}): left out")
+        convert = partial(_piece, stored, found)
+        found.read = partial(database.read, f'{query} ORDER BY "timestamp", {tie}', convert=convert, **ids._asdict())
         yield found
 
 
-def _reader(database: Database, query: str, params: Row, stored: Any, found: Found) -> Any:
-    def read(after: int) -> Iterator[Piece]:
-        rows = database.rows(f"{query} LIMIT {2**62} OFFSET :offset", **params, offset=max(after - 1, 0))
-        for number, row in enumerate(rows, max(after, 1)):
-            mark = mark_of(*sorted(row.items()))
-            if number == after:
-                yield Piece(Part([]), 1, mark)
-                continue
-            try:
-                event = stored.event_of_row(row, getattr(time_of(row["timestamp"]), "timestamp", lambda: None)())
-                part = stored.part_of(event)
-            except stored.FAULTS as error:
-                reason = str(error).partition("\n")[0]  # the following lines of pydantic's error contain the event
-                yield Piece(Part([]), 1, mark, [f"event {row['id']} cannot be read ({reason}): left out"])
-                continue
-            if event.actions.rewind_before_invocation_id:
-                found.finish = lambda tx: stored.rewind(tx.conversation(found.key))
-            if others := rest_of(row, *_EVENT):
-                part.messages = [
-                    each.model_copy(update={"extra": each.extra | {"adopted": others}}) for each in part.messages
-                ]
-            yield Piece(part, 1, mark, size=len(str(row.get("event_data") or row.get("content"))))
-
-    return read
+def _piece(stored: Any, found: Found, row: Row) -> Piece:
+    at = time_of(row["timestamp"])
+    event = stored.event_of(row, None if at is None else at.timestamp())
+    if event.actions.rewind_before_invocation_id:
+        found.finish = lambda tx: stored.rewind(tx.conversation(found.key))
+    part: Part = stored.part_of(event)
+    if others := rest_of(row, *_EVENT, *stored.COLUMNS):
+        part.messages = [each.model_copy(update={"extra": each.extra | others}) for each in part.messages]
+    return Piece(part, size=sum(len(value) for value in row.values() if isinstance(value, str | bytes)))
 
 
 def _json(state: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from itertools import groupby, islice
 from typing import Any, Final
 
 from lango_store.interchange import langchain_messages
-from lango_store.interchange.adoption.source import Database, Found, Piece, Row, mark_of, rest_of, time_of
+from lango_store.interchange.adoption.source import Database, Found, Piece, Row, escaped, following, rest_of, time_of
 from lango_store.interchange.draft import Part
 
 NAME: Final = "langchain"
@@ -30,22 +30,16 @@ def sessions(database: Database) -> Iterator[Found]:
     for table in database.with_columns(*_COLUMNS):
         rows = database.rows(f'SELECT * FROM "{table}" WHERE session_id IS NOT NULL ORDER BY session_id, id')
         for id, history in groupby(rows, lambda row: str(row["session_id"])):
-            yield Found(key=id.replace("%", "%25").replace("/", "%2F"), read=partial(_read, history))
+            yield Found(key=escaped(id), read=partial(_read, history))
 
 
 def _read(rows: Iterator[Row], after: int) -> Iterator[Piece]:
-    for number, row in enumerate(islice(rows, max(after - 1, 0), None), max(after, 1)):
-        text = row["message"]
-        mark = mark_of(row["id"], text)
-        if number == after:
-            yield Piece(Part([]), 1, mark)
-            continue
-        try:
-            message = langchain_messages.message_of(json.loads(text) if isinstance(text, str) else text)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            yield Piece(Part([]), 1, mark, [f"row {row['id']} is damaged ({error}): left out"])
-            continue
-        changes: dict[str, Any] = {"id": f"{NAME}:{row['id']}", "created_at": time_of(row.get("created_at"))}
-        if others := rest_of(row, *_COLUMNS, "created_at"):
-            changes["extra"] = message.extra | {"adopted": others}
-        yield Piece(Part([message.model_copy(update=changes)]), 1, mark, size=len(str(text)))
+    return following(islice(rows, max(after - 1, 0), None), after, _piece)
+
+
+def _piece(row: Row) -> Piece:
+    stored = json.loads(row["message"]) if isinstance(row["message"], str) else row["message"]
+    message = langchain_messages.message_of(stored)
+    changes = {"id": f"{NAME}:{row['id']}", "created_at": time_of(row.get("created_at"))}
+    extra = message.extra | rest_of(row, *_COLUMNS, "created_at")
+    return Piece(Part([message.model_copy(update=changes | {"extra": extra})]), size=len(str(row["message"])))

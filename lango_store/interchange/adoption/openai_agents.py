@@ -1,7 +1,7 @@
 """Sessions of openai-agents: `SQLiteSession`, `SQLAlchemySession` and `AdvancedSQLiteSession`.
 
 Each item becomes a message; consecutive calls become one. A branch becomes a session below the key of its session, and
-the usage of a turn becomes a turn.
+the usage of a turn becomes a turn. The table of sessions has only times, which those of the items replace.
 """
 
 import json
@@ -11,19 +11,9 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final
 
-from lango_store._values.model import Message
+from lango_store._values.model import Message, MessageRole
 from lango_store.interchange import openai_items
-from lango_store.interchange.adoption.source import (
-    CHARACTERS,
-    PAGE,
-    Database,
-    Found,
-    Piece,
-    Row,
-    mark_of,
-    rest_of,
-    time_of,
-)
+from lango_store.interchange.adoption.source import PAGE, Database, Found, Piece, Row, escaped, rest_of, time_of
 from lango_store.interchange.draft import Part
 from lango_store.interchange.fidelity import mapping
 
@@ -32,11 +22,11 @@ NAME: Final = "openai-agents"
 _COLUMNS: Final = ("id", "session_id", "message_data", "created_at")
 _USAGE: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
 _MAIN: Final = "main"
-_LONGEST: Final = 10 * PAGE
 _ENCRYPTED: Final = (
     "EncryptedSession encrypted items, which stay encrypted: read them with "
     "EncryptedSession(session_id, underlying_session=LangoSession(…), encryption_key=…) and the same key"
 )
+_LEFT_OUT: Final = "message_type, tool_name and branch_turn_number follow from the items: left out"
 _time_of: Final = lru_cache(time_of)
 
 
@@ -53,137 +43,120 @@ def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
 def sessions(database: Database) -> Iterator[Found]:
     """Yield the sessions of each table of items, and after each session its branches."""
     for items in database.with_columns(*_COLUMNS):
-        structure = database.tables.get("message_structure")
-        is_branched = structure is not None and items in structure.parents
-        for owner in database.tables[items].parents:
-            orphans = f'"{items}" WHERE session_id NOT IN (SELECT session_id FROM "{owner}") GROUP BY session_id'
-            for query in (f'SELECT * FROM "{owner}" ORDER BY session_id', f"SELECT session_id FROM {orphans}"):
-                for row in database.rows(query):
-                    yield from _sessions(database, items, row, is_branched=is_branched)
+        query = f'SELECT * FROM "{items}" WHERE session_id = :id ORDER BY {_order(database, items)}'
+        times = "min(created_at) AS created_at, max(created_at) AS updated_at"
+        for row in database.rows(f'SELECT session_id, {times} FROM "{items}" GROUP BY session_id ORDER BY session_id'):
+            created_at, updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
+            found = Found(escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at)
+            if branches := [*_branches(database, row["session_id"])]:
+                yield from _branched(database, items, found, row["session_id"], branches)
+            else:
+                found.read = partial(_read, database, query, {"id": row["session_id"]}, {}, found.notes)
+                yield found
 
 
-def _sessions(database: Database, items: str, row: Row, *, is_branched: bool) -> Iterator[Found]:
-    """Yield a session, and its branches."""
-    id = row["session_id"]
-    main = Found(
-        key=_escaped(id),
-        read=lambda _: iter(()),
-        created_at=time_of(row.get("created_at")),
-        updated_at=time_of(row.get("updated_at")),
-        columns=rest_of(row, "session_id", "created_at", "updated_at"),
-    )
-    branches = []
-    if is_branched:
-        query = (
-            "SELECT branch_id, min(created_at) AS created_at FROM message_structure WHERE session_id = :id GROUP BY 1"
-        )
-        branches = [*database.rows(query, id=id)]
-    if not branches:
-        order = "id" if f"idx_{items}_session_id" in database.tables[items].indexes else "created_at, id"
-        query = f'SELECT * FROM "{items}" WHERE session_id = :id ORDER BY {order}'
-        main.read = partial(_read, database, query, {"id": id}, {}, main.notes)
-        yield main
-        return
+def _order(database: Database, items: str) -> str:
+    """Return the order in which the framework reads: SQLiteSession, which has its own index, reads by id."""
+    query = "SELECT 1 FROM sqlite_master WHERE name = :index"
+    is_file = not database.tables.keys().isdisjoint({"sqlite_sequence"})
+    return "id" if is_file and any(database.rows(query, index=f"idx_{items}_session_id")) else "created_at, id"
+
+
+def _branches(database: Database, id: str) -> Iterator[str]:
+    if database.with_columns("message_id", "branch_id", "sequence_number"):
+        query = "SELECT branch_id FROM message_structure WHERE session_id = :id GROUP BY branch_id ORDER BY min(id)"
+        yield from (row["branch_id"] for row in database.rows(query, id=id))
+
+
+def _branched(database: Database, items: str, main: Found, id: str, branches: list[str]) -> Iterator[Found]:
+    """Yield the main branch of a session, and then the others."""
+    strays = "AND id NOT IN (SELECT message_id FROM message_structure WHERE session_id = :id)"
+    query = f'SELECT count(*) AS count FROM "{items}" WHERE session_id = :id {strays}'
+    main.notes.append(_LEFT_OUT)
+    if count := next(database.rows(query, id=id))["count"]:
+        main.notes.append(f"{count} items belong to no branch, so the framework does not read them: left out")
     query = (
         f'SELECT m.*, s.user_turn_number FROM "{items}" m JOIN message_structure s ON m.id = s.message_id '
         "WHERE m.session_id = :id AND s.branch_id = :branch ORDER BY s.sequence_number"
     )
-    strays = f'SELECT count(*) AS count FROM "{items}" WHERE session_id = :id AND id NOT IN '
-    strays += "(SELECT message_id FROM message_structure WHERE session_id = :id)"
-    main.notes.append(
-        "message_structure: message_type, tool_name and branch_turn_number follow from the items: left out"
-    )
-    if count := next(database.rows(strays, id=id))["count"]:
-        main.notes.append(f"{count} items belong to no branch, so the framework does not read them: left out")
-    for each in [{"branch_id": _MAIN}, *(each for each in branches if each["branch_id"] != _MAIN)]:
-        branch = each["branch_id"]
-        found = main
-        if branch != _MAIN:
-            key = f"{main.key}/{_escaped(branch)}"
-            found = Found(key, main.read, created_at=time_of(each["created_at"]), forked_from=main.key)
-        found.read = partial(
-            _read, database, query, {"id": id, "branch": branch}, _usage(database, id, branch), found.notes
-        )
+    usage = "SELECT * FROM turn_usage WHERE session_id = :id AND branch_id = :branch ORDER BY user_turn_number"
+    for branch in [_MAIN, *(each for each in branches if each != _MAIN)]:
+        is_main, params = branch == _MAIN, {"id": id, "branch": branch}
+        key, fork = (main.key, None) if is_main else (f"{main.key}/{escaped(branch)}", main.key)
+        found = replace(main, key=key, forked_from=fork, notes=[*main.notes] if is_main else [])
+        turns = {row["user_turn_number"]: row for row in database.rows(usage, **params)}
+        found.read = partial(_read, database, query, params, turns, found.notes)
         yield found
-
-
-def _usage(database: Database, id: str, branch: str) -> dict[int, Row]:
-    """Return the rows of the usage of a branch's turns."""
-    query = "SELECT * FROM turn_usage WHERE session_id = :id AND branch_id = :branch ORDER BY user_turn_number"
-    return {row["user_turn_number"]: row for row in database.rows(query, id=id, branch=branch)}
 
 
 def _read(
     database: Database, query: str, params: Row, usage: dict[int, Row], notes: list[str], after: int
 ) -> Iterator[Piece]:
-    """Yield the pieces of a session: each turn that has usage, and other items page by page."""
-    rows = database.rows(f"{query} LIMIT {2**62} OFFSET :offset", **params, offset=max(after - 1, 0))
-    if after:
-        yield from (Piece(Part([]), 1, _mark(row)) for row in islice(rows, 1))
+    """Yield the pieces of a session: each turn that has usage, each group of calls, and each other item."""
     unused = dict(usage)
-    for turn, page in _pages(rows, usage):
-        skipped = [f"row {row['id']}: {row['fault']}" for row in page if "fault" in row]
-        part = Part(_messages([row for row in page if "fault" not in row], notes))
-        if turn is not None:
+
+    def convert(row: Row) -> Piece:
+        item = json.loads(row["message_data"])
+        row["message_data"].encode()  # fails for invalid UTF-8
+        if mapping(item).get("__enc__") == 1 and _ENCRYPTED not in notes:
+            notes.append(_ENCRYPTED)
+        (message,) = openai_items.messages_of_json([item])
+        extra = message.extra | rest_of(row, *_COLUMNS, "user_turn_number")
+        changes = {"id": f"{NAME}:{row['id']}", "created_at": _time_of(row["created_at"]), "extra": extra}
+        part, turn = Part([message.model_copy(update=changes)]), row.get("user_turn_number")
+        if turn in usage:
             unused.pop(turn, None)
             part = replace(_turn(turn, usage[turn]), messages=part.messages)
-        size = sum(len(str(row["message_data"])) for row in page)
-        yield Piece(part, len(page), _mark(page[-1]), skipped, size)
+        return Piece(part, size=len(row["message_data"]))
+
+    pieces = database.read(query, after, convert, **params)
+    yield from islice(pieces, 1 if after else 0)
+    yield from _joined(pieces)
     yield from (Piece(_turn(turn, row)) for turn, row in unused.items())
 
 
-def _pages(rows: Iterator[Row], usage: dict[int, Row]) -> Iterator[tuple[int | None, list[Row]]]:
-    """Divide rows into turns that have usage, and into pages that end before a message of the user or the model."""
-    page: list[Row] = []
-    last, size = None, 0
-    for row in rows:
-        number = row.pop("user_turn_number", None)
-        turn = number if number in usage else None
-        try:
-            row["item"] = json.loads(row["message_data"])
-            row["message_data"].encode()  # fails for invalid UTF-8
-        except (TypeError, AttributeError, ValueError, RecursionError) as error:
-            row["fault"] = f"its message_data is damaged ({error}): left out, as in the framework"
-        is_full = len(page) >= PAGE or size > CHARACTERS
-        is_boundary = "role" in mapping(row.get("item")) or len(page) >= _LONGEST
-        if page and (turn != last or (turn is None and is_full and is_boundary)):
-            yield last, page
-            page, size = [], 0
-        page.append(row)
-        last, size = turn, size + len(str(row["message_data"]))
-    if page:
-        yield last, page
+def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Join the pieces of a turn, and calls with each other and with their outputs."""
+    last: Piece | None = None
+    for piece in pieces:
+        if last is None:
+            last = piece
+        elif not piece.part.messages or _belong_together(last, piece):
+            _extend(last.part.messages, piece.part.messages)
+            skipped = [*last.skipped, *piece.skipped]
+            last = Piece(last.part, last.rows + piece.rows, piece.mark, last.size + piece.size, skipped)
+        else:
+            yield last
+            last = piece
+    if last is not None:
+        yield last
 
 
-def _mark(row: Row) -> str:
-    return mark_of(row["id"], row["message_data"])
+def _belong_together(one: Piece, other: Piece) -> bool:
+    if one.part.kind or other.part.kind:
+        return one.part.id == other.part.id
+    return one.rows < PAGE and all(each.part.messages and each.part.messages[-1].tool_calls for each in (one, other))
+
+
+def _extend(messages: list[Message], new: list[Message]) -> None:
+    """Append a message; a call joins the calls before it, and an output gets the name of its call."""
+    for message in new:
+        calls = message.tool_calls
+        last = messages[-1] if messages and messages[-1].tool_calls else None
+        if last and calls and last.role is message.role is MessageRole.ASSISTANT:
+            rests = {openai_items.NAME: last.extra[openai_items.NAME] + message.extra[openai_items.NAME]}
+            joined = {"tool_calls": last.tool_calls + calls, "extra": last.extra | message.extra | rests}
+            messages[-1] = message.model_copy(update=joined)
+            continue
+        if calls and message.role is MessageRole.TOOL:
+            asked = (call for each in reversed(messages[-PAGE:]) for call in each.tool_calls)
+            name = next((call.name for call in asked if call.id == calls[0].id and call.name), "")
+            message = message.model_copy(update={"tool_calls": [calls[0].model_copy(update={"name": name})]})
+        messages.append(message)
 
 
 def _turn(number: int, row: Row) -> Part:
     usage = {name: row[name] for name in _USAGE if row[name]}
-    for name in ("input_tokens_details", "output_tokens_details"):
-        try:
-            usage |= {name: details} if (details := json.loads(row[name] or "null")) else {}
-        except (TypeError, ValueError):
-            usage[name] = row[name]
+    details = {name: json.loads(row[name] or "{}") for name in ("input_tokens_details", "output_tokens_details")}
+    usage |= {name: value for name, value in details.items() if value}
     return Part([], kind="turn", id=f"{NAME}:turn:{number}", usage=usage, created_at=time_of(row["created_at"]))
-
-
-def _messages(rows: list[Row], notes: list[str]) -> list[Message]:
-    """Convert the items of rows. The id of a message has the id of the last of its rows."""
-    messages = openai_items.messages_of_json([row["item"] for row in rows])
-    end = 0
-    for position, message in enumerate(messages):
-        start, end = end, end + max(1, len(message.tool_calls))
-        row = rows[end - 1]
-        changes: dict[str, Any] = {"id": f"{NAME}:{row['id']}", "created_at": _time_of(row["created_at"])}
-        if others := [rest for each in rows[start:end] if (rest := rest_of(each, *_COLUMNS, "item"))]:
-            changes["extra"] = message.extra | {"adopted": others}
-        messages[position] = message.model_copy(update=changes)
-    if _ENCRYPTED not in notes and any(mapping(row["item"]).get("__enc__") == 1 for row in rows):
-        notes.append(_ENCRYPTED)
-    return messages
-
-
-def _escaped(id: Any) -> str:
-    return str(id).replace("%", "%25").replace("/", "%2F")

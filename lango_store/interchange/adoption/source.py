@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ import sqlite_utils
 
 from lango_store._engine.engine import database_file, read_only_engine
 from lango_store._engine.untrusted_files import guard
-from lango_store.errors import DatabaseUnavailable, InvalidFile, quoted
+from lango_store.errors import DatabaseUnavailable, InvalidFile
 from lango_store.interchange.draft import Part
 from lango_store.interchange.moments import moment
 from lango_store.interchange.source import database_fault
@@ -37,8 +36,8 @@ class Piece(NamedTuple):
     part: Part
     rows: int = 0
     mark: str = ""
-    skipped: Sequence[str] = ()
     size: int = 0
+    skipped: Sequence[str] = ()
 
 
 @dataclass
@@ -46,8 +45,8 @@ class Found:
     """A session in a source.
 
     `read(after)` yields the pieces that follow the first `after` rows. If `after` is not 0, the first piece has only
-    the last of these rows. `columns` are columns that the framework does not know, `values` the session's values, and
-    `notes` say what became of data without a column. `faults` say what cannot be read. Once reading has set `finish`,
+    the last of these rows. `values` are the session's values, `columns` are columns that the framework does not know,
+    `notes` say what became of data without a column, and `skipped` what cannot be read. Once reading has set `finish`,
     each transaction calls it.
     """
 
@@ -57,35 +56,43 @@ class Found:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     forked_from: str | None = None
-    columns: dict[str, Any] = field(default_factory=dict)
     values: Mapping[str, Any] | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    finish: Callable[[Store], None] | None = None
+    skipped: list[str] = field(default_factory=list)
+    finish: Callable[[Store], None] = lambda _: None
 
 
-class Table(NamedTuple):
-    """The names of a table's columns and indexes, and of the tables that its foreign keys refer to."""
+class Database(NamedTuple):
+    """An open database of a framework: the columns of its tables, and a function that runs a query."""
 
-    columns: set[str]
-    indexes: set[str]
-    parents: set[str]
-
-
-class Database:
-    """An open database of a framework: its tables by name, and queries."""
-
-    def __init__(self, tables: dict[str, Table], query: Callable[[str, Row], Iterator[Row]]) -> None:
-        self.tables = tables
-        self._query = query
+    tables: dict[str, set[str]]
+    query: Callable[[str, Row], Iterator[Row]]
 
     def rows(self, query: str, **params: Any) -> Iterator[Row]:
         """Yield the rows of a query with parameters such as `:key`, without loading all of them."""
-        return self._query(query, params)
+        return self.query(query, params)
 
     def with_columns(self, *columns: str) -> list[str]:
         """Return the names of the tables that have all of these columns."""
-        return [name for name, table in self.tables.items() if table.columns.issuperset(columns)]
+        return [name for name, existing in self.tables.items() if existing.issuperset(columns)]
+
+    def read(self, query: str, after: int, convert: Callable[[Row], Piece], **params: Any) -> Iterator[Piece]:
+        """Yield the rows of a session as pieces, see `Found.read`."""
+        rows = self.rows(f"{query} LIMIT {2**62} OFFSET :offset", **params, offset=max(after - 1, 0))
+        return following(rows, after, convert)
+
+
+def following(rows: Iterator[Row], after: int, convert: Callable[[Row], Piece]) -> Iterator[Piece]:
+    """Convert rows, which begin with the last one that was adopted before. A row that cannot be read is skipped."""
+    for number, row in enumerate(rows, max(after, 1)):
+        mark = mark_of(*sorted(row.items()))
+        try:
+            piece = convert(row)._replace(rows=1, mark=mark) if number > after else Piece(Part([]), 1, mark)
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError, EOFError) as error:
+            reason = str(error).partition("\n")[0]  # the following lines of pydantic's errors have content
+            piece = Piece(Part([]), 1, mark, skipped=[f"row {row['id']} is damaged ({reason}): left out"])
+        yield piece
 
 
 class Source(Protocol):
@@ -110,42 +117,26 @@ def open_source(url: str) -> Iterator[Database]:
     path = database_file(engine.url)
     try:
         if path is not None:
-            with _translated(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened:
-                opened.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-                guard(opened, path)
-                file = sqlite_utils.Database(opened, recursive_triggers=False, execute_plugins=False)
-                yield Database({name: _table_in_file(file[name]) for name in file.table_names()}, file.query)
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+                guard(connection, path)
+                file = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
+                yield Database({name: set(file[name].columns_dict) for name in file.table_names()}, file.query)
             return
         options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True, "yield_per": PAGE}
-        with engine.connect().execution_options(**options) as connection:
-            inspector = sa.inspect(connection)
-            tables = {name: _table(inspector, name) for name in inspector.get_table_names()}
+        with engine.connect().execution_options(**options) as opened:
+            columns = sa.inspect(opened).get_multi_columns()
             yield Database(
-                tables, lambda query, params: map(dict, connection.execute(sa.text(query), params).mappings())
+                {table: {each["name"] for each in listed} for (_, table), listed in columns.items()},
+                lambda query, params: map(dict, opened.execute(sa.text(query), params).mappings()),
             )
+    except (sqlite3.Error, UnicodeError) as error:
+        fault = f"cannot be read ({database_fault(error)}): give a complete SQLite file"
+        raise InvalidFile(path or url, fault) from error
     except sa.exc.DBAPIError as error:
         raise DatabaseUnavailable(f"the source cannot be read: {error.orig}") from error
     finally:
         engine.dispose()
-
-
-def _table_in_file(table: Any) -> Table:
-    parents = {each.other_table for each in table.foreign_keys}
-    return Table(set(table.columns_dict), {each.name for each in table.indexes}, parents)
-
-
-def _table(inspector: Any, name: str) -> Table:
-    columns, indexes = inspector.get_columns(name), inspector.get_indexes(name)
-    parents = {each["referred_table"] for each in inspector.get_foreign_keys(name)}
-    return Table({each["name"] for each in columns}, {each["name"] for each in indexes}, parents)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, UnicodeError) as error:
-        raise InvalidFile(path, f"cannot be read ({database_fault(error)}): give a complete SQLite file") from error
 
 
 def adapter(name: str, extra: str) -> Any:
@@ -153,7 +144,12 @@ def adapter(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(f"lango_store.integrations.{name}")
     except ImportError as error:
-        raise ValueError(f"{quoted(extra)} is not installed: pip install 'lango-store[{extra}]'") from error
+        raise ValueError(f"{extra} is not installed: pip install 'lango-store[{extra}]'") from error
+
+
+def escaped(id: object) -> str:
+    """Return an id as one level of a session key, as the adapters do."""
+    return str(id).replace("%", "%25").replace("/", "%2F")
 
 
 def mark_of(*values: object) -> str:
@@ -162,16 +158,16 @@ def mark_of(*values: object) -> str:
 
 
 def rest_of(row: Row, *known: str) -> dict[str, Any]:
-    """Return the columns of a row that a framework does not know, as JSON."""
+    """Return the columns of a row that the framework does not know, as an entry of `extra`."""
     others = {name: value for name, value in row.items() if name not in known and value is not None}
-    return {name: value if isinstance(value, str | int | float) else str(value) for name, value in others.items()}
+    texts = {name: value if isinstance(value, str | int | float) else str(value) for name, value in others.items()}
+    return {"adopted": texts} if texts else {}
 
 
 def time_of(value: Any) -> datetime | None:
     """Return a time from a column: text, seconds since 1970, or a datetime; without a time zone, it is in UTC."""
     try:
-        if isinstance(value, int | float):
-            value = datetime.fromtimestamp(value, UTC)
+        value = datetime.fromtimestamp(value, UTC) if isinstance(value, int | float) else value
         return moment(value.isoformat() if isinstance(value, datetime) else value)
     except (ValueError, OverflowError, OSError):
         return None

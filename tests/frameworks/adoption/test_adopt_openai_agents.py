@@ -216,7 +216,7 @@ def test_damaged_items_are_reported_and_left_out(url: str, file: Path) -> None:
     assert [each.split(":")[0] for each in report.skipped] == ["row 2", "row 3", "row 4", "openai-agents"]
     assert [item["content"] for item in read(url, "a")] == ["0", "5"]
     with Store(url) as store:
-        assert store.conversation("a").messages()[-1].extra["adopted"] == [{"rating": 5}]
+        assert store.conversation("a").messages()[-1].extra["adopted"] == {"rating": 5}
         assert store.conversation("a").find_message("openai-agents:6") is not None
 
 
