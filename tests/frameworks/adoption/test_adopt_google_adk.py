@@ -254,7 +254,7 @@ def test_damaged_rows_and_columns_without_a_field_are_reported_or_kept(url: str,
         conversation = store.conversation(first.key)
         assert [each.content for each in conversation.messages()] == ["1", "3"]
         assert conversation.messages()[0].extra["adopted"] == {"rating": 5}
-        assert (conversation.info().metadata or {})["adopted"]["adopted"] == {"label": "x"}
+        assert (conversation.info().metadata or {})["adopted"]["columns"] == {"label": "x"}
 
 
 def test_existing_session_collides(url: str, file: Path) -> None:

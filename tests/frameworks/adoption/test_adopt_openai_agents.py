@@ -73,6 +73,16 @@ def read(url: str, id: str, **options: Any) -> list[Any]:
     return asyncio.run(items())
 
 
+def change(url: str, method: str, *arguments: Any) -> None:
+    """Call a method of the session `a` in the store."""
+
+    async def call() -> None:
+        async with LangoSession("a", url) as session:
+            await getattr(session, method)(*arguments)
+
+    asyncio.run(call())
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "agents.db"
@@ -174,7 +184,7 @@ def test_adoption_continues_a_source_that_grew_and_keeps_what_was_added_since(ur
     source, calls = f"sqlite:///{file}", [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}]
     before = add(SQLiteSession("a", file), [{"role": "user", "content": "q"}, *calls])
     adopt(url, source)
-    asyncio.run(LangoSession("a", url).add_items([{"role": "user", "content": "in the store"}]))
+    change(url, "add_items", [{"role": "user", "content": "in the store"}])
     after = add(SQLiteSession("a", file), [{"type": "function_call", "call_id": "2", "name": "f", "arguments": "{}"}])
     (report,) = adopt(url, source)
     assert (report.state, report.messages) == ("continued", 1)
@@ -184,9 +194,25 @@ def test_adoption_continues_a_source_that_grew_and_keeps_what_was_added_since(ur
 def test_item_removed_in_the_store_stays_removed(url: str, file: Path) -> None:
     items = add(SQLiteSession("a", file), [{"role": "user", "content": "1"}, {"role": "user", "content": "2"}])
     adopt(url, f"sqlite:///{file}")
-    asyncio.run(LangoSession("a", url).pop_item())
+    change(url, "pop_item")
     adopt(url, f"sqlite:///{file}")
     assert read(url, "a") == items[:1]
+
+
+@pytest.mark.parametrize("kind", [SQLiteSession, SQLAlchemySession])
+def test_items_have_the_order_in_which_the_framework_reads_them(url: str, file: Path, kind: type) -> None:
+    def opened() -> Any:
+        if kind is SQLiteSession:
+            return SQLiteSession("a", file)
+        return SQLAlchemySession.from_url("a", url=f"sqlite+aiosqlite:///{file}", create_tables=True)
+
+    add(opened(), [{"role": "user", "content": str(number)} for number in range(3)])
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE agent_messages SET created_at = '2020-01-01 00:00:00' WHERE id = 2")
+    items = add(opened(), [{"role": "user", "content": "last"}])
+    adopt(url, f"sqlite:///{file}")
+    assert read(url, "a") == items
+    assert (items[0]["content"] == "0") is (kind is SQLiteSession)
 
 
 def test_session_of_another_source_or_a_changed_one_collides(url: str, file: Path) -> None:
@@ -195,7 +221,9 @@ def test_session_of_another_source_or_a_changed_one_collides(url: str, file: Pat
     add(SQLiteSession("mine", file), [{"role": "user", "content": "1"}])
     add(SQLiteSession("theirs", file), [{"role": "user", "content": "1"}, {"role": "user", "content": "2"}])
     assert states(adopt(url, f"sqlite:///{file}")) == {"collided": 1, "imported": 1}
-    asyncio.run(SQLiteSession("theirs", file).pop_item())
+    theirs = SQLiteSession("theirs", file)
+    asyncio.run(theirs.pop_item())
+    theirs.close()
     reports = adopt(url, f"sqlite:///{file}")
     assert states(reports) == {"collided": 2}
     assert "changed or removed rows" in reports[1].skipped[0]
@@ -213,7 +241,7 @@ def test_damaged_items_are_reported_and_left_out(url: str, file: Path) -> None:
         connection.execute("ALTER TABLE agent_messages ADD COLUMN rating")
         connection.execute("UPDATE agent_messages SET rating = 5 WHERE id = 6")
     (report,) = adopt(url, f"sqlite:///{file}")
-    assert [each.split(":")[0] for each in report.skipped] == ["row 2", "row 3", "row 4", "openai-agents"]
+    assert [each[:5] for each in report.skipped] == ["row 2", "row 3", "row 4", "opena"]
     assert [item["content"] for item in read(url, "a")] == ["0", "5"]
     with Store(url) as store:
         assert store.conversation("a").messages()[-1].extra["adopted"] == {"rating": 5}
@@ -238,7 +266,12 @@ def test_encrypted_items_stay_readable_with_the_key(url: str, file: Path) -> Non
     add(encrypted(SQLiteSession("a", file)), [{"role": "user", "content": "q"}])
     (report,) = adopt(url, f"sqlite:///{file}")
     assert "EncryptedSession" in report.notes[0]
-    assert asyncio.run(encrypted(LangoSession("a", url)).get_items()) == [{"role": "user", "content": "q"}]
+
+    async def decrypted() -> Any:
+        async with LangoSession("a", url) as session:
+            return await encrypted(session).get_items()
+
+    assert asyncio.run(decrypted()) == [{"role": "user", "content": "q"}]
 
 
 def test_tables_with_other_names_and_a_dry_run(url: str, file: Path) -> None:
