@@ -43,7 +43,7 @@ async def write(path: Path, count: int) -> None:
 
     session = SQLiteSession("large", path)
     for _ in range(0, count, BATCH):
-        await session.add_items(items(BATCH // 4))  # type: ignore[arg-type]
+        await session.add_items(items(BATCH // 4))
     session.close()
 
 

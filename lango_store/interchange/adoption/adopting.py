@@ -115,7 +115,7 @@ def adopt(
     return reports
 
 
-_EMPTY: Final = mark_of()
+_EMPTY: Final = mark_of({})
 _COLLISIONS: Final = (errors.Conflict, errors.UniqueViolation, errors.SessionExpired)
 _FAILURES: Final = (errors.InvalidKey, errors.InvalidValue, errors.DamagedMessage)
 
@@ -139,7 +139,7 @@ class _Adoption:
                     self._turns |= {*connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, found.key)))}
             stored: dict[str, Any] = {"rows": 0} | (self._mark or {})
             pieces = found.read(stored["rows"])
-            if stored["rows"] and next(pieces, Piece(Part([]))).mark != stored["last"]:
+            if stored["rows"] and mark_of(next(pieces, Piece(Part([]))).last or {}) != stored["last"]:
                 raise self._conflict("was adopted, but the source has changed or removed rows since")
             for batch, is_last in _batches(pieces):
                 self._write(batch, is_last=is_last)
@@ -166,13 +166,20 @@ class _Adoption:
 
     def _write(self, batch: list[Piece], *, is_last: bool) -> None:
         report, is_new = self._report, self._mark is None
-        parts = [Part(each.part.messages) if each.part.id in self._turns - {None} else each.part for each in batch]
+        parts: list[Part] = []
+        for part in (each.part for each in batch):
+            has_turn = part.kind is not None and part.id not in self._turns - {None}
+            if has_turn or not parts or parts[-1].kind:
+                parts.append(part if has_turn else Part([]))
+            if not has_turn:
+                parts[-1].messages.extend(part.messages)
         parts = [part for part in parts if part.messages or part.kind]
         skipped = [reason for each in batch for reason in each.skipped]
-        mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY} | self._found.columns
-        mark |= self._mark or {}
+        mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY}
+        mark |= self._mark or ({"columns": self._found.columns} if self._found.columns else {})
         mark["rows"] += sum(each.rows for each in batch)
-        mark["last"] = next((each.mark for each in reversed(batch) if each.mark), mark["last"])
+        if last := next((each.last for each in reversed(batch) if each.last), None):
+            mark["last"] = mark_of(last)
         try:
             self._commit(parts, mark, is_last=is_last)
         except errors.InvalidMessage:
@@ -193,10 +200,8 @@ class _Adoption:
         with context.transaction() as connection:
             now, tx = context.now(connection), self._store.using(connection)
             if self._mark is None:
-                if (
-                    sessions.insert(connection, now, NewSession(found.key, context.ttl(found.key, UNSET), found.fields))
-                    is None
-                ):
+                new = NewSession(found.key, context.ttl(found.key, UNSET), found.fields)
+                if sessions.insert(connection, now, new) is None:
                     raise self._conflict("was created by another process")
                 columns: dict[str, Any] = {"created_at": found.created_at or now, "updated_at": found.updated_at or now}
                 columns["forked_from"] = encode_text(found.forked_from, "forked_from")
@@ -247,8 +252,8 @@ def _replace_values(values: Values, new: Mapping[str, Any], adopted: str) -> str
 
     Raises `Conflict` if both the source and the store have new values.
     """
-    mark = mark_of(*sorted(new.items()))
-    if mark == adopted or mark == (current := mark_of(*sorted(values.get().items()))):
+    mark = mark_of(new)
+    if mark == adopted or mark == (current := mark_of(values.get())):
         return mark
     if current != adopted:
         message = "values have changed in the source and in the store: those of the store were kept"

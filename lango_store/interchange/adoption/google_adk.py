@@ -42,8 +42,8 @@ def sessions(database: Database) -> Iterator[Found]:
     for row in database.rows("SELECT * FROM sessions ORDER BY app_name, user_id, id"):
         ids = stored.Ids(row["app_name"], row["user_id"], row["id"])
         created_at, updated_at = time_of(row["create_time"]), time_of(row["update_time"])
-        columns = {"columns": others for others in rest_of(row, *_SESSION).values()}
-        found = Found(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at, columns=columns)
+        found = Found(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at)
+        found.columns = rest_of(row, *_SESSION).get("adopted", {})
         try:
             found.values = stored.values_of(_json(row["state"]), "")
         except ValueError as error:

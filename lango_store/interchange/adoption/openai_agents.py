@@ -124,7 +124,7 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
         elif not piece.part.messages or _belong_together(last, piece):
             _extend(last.part.messages, piece.part.messages)
             skipped = [*last.skipped, *piece.skipped]
-            last = Piece(last.part, last.rows + piece.rows, piece.mark, last.size + piece.size, skipped)
+            last = Piece(last.part, last.rows + piece.rows, piece.last, last.size + piece.size, skipped)
         else:
             yield last
             last = piece

@@ -27,15 +27,14 @@ CHARACTERS: Final = 1 << 20
 
 
 class Piece(NamedTuple):
-    """Rows of a source that are adopted together or not at all: what they become, and their number and size.
+    """Rows of a source that are adopted together or not at all: what they become, their number and size.
 
-    `mark` identifies the last row, and changes with it; it is empty if the piece has no rows. `skipped` says what could
-    not be read.
+    `skipped` says what could not be read.
     """
 
     part: Part
     rows: int = 0
-    mark: str = ""
+    last: Row | None = None
     size: int = 0
     skipped: Sequence[str] = ()
 
@@ -86,12 +85,11 @@ class Database(NamedTuple):
 def following(rows: Iterator[Row], after: int, convert: Callable[[Row], Piece]) -> Iterator[Piece]:
     """Convert rows, which begin with the last one that was adopted before. A row that cannot be read is skipped."""
     for number, row in enumerate(rows, max(after, 1)):
-        mark = mark_of(*sorted(row.items()))
         try:
-            piece = convert(row)._replace(rows=1, mark=mark) if number > after else Piece(Part([]), 1, mark)
+            piece = convert(row)._replace(rows=1, last=row) if number > after else Piece(Part([]), 1, row)
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError, EOFError) as error:
             reason = str(error).partition("\n")[0]  # the following lines of pydantic's errors have content
-            piece = Piece(Part([]), 1, mark, skipped=[f"row {row['id']} is damaged ({reason}): left out"])
+            piece = Piece(Part([]), 1, row, skipped=[f"row {row['id']} is damaged ({reason}): left out"])
         yield piece
 
 
@@ -152,9 +150,9 @@ def escaped(id: object) -> str:
     return str(id).replace("%", "%25").replace("/", "%2F")
 
 
-def mark_of(*values: object) -> str:
-    """Return a short digest of the values of a row."""
-    return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()[:20]
+def mark_of(values: Mapping[str, Any]) -> str:
+    """Return a short digest of the values of a row, or of a session."""
+    return hashlib.sha256(repr(sorted(values.items())).encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
 def rest_of(row: Row, *known: str) -> dict[str, Any]:
