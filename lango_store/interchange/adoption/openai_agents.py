@@ -143,10 +143,10 @@ def _extend(messages: list[Message], new: list[Message]) -> None:
     for message in new:
         calls = message.tool_calls
         last = messages[-1] if messages and messages[-1].tool_calls else None
-        if last and calls and last.role is message.role is MessageRole.ASSISTANT:
-            rests = {openai_items.NAME: last.extra[openai_items.NAME] + message.extra[openai_items.NAME]}
-            joined = {"tool_calls": last.tool_calls + calls, "extra": last.extra | message.extra | rests}
-            messages[-1] = message.model_copy(update=joined)
+        is_plain = last is not None and len(last.extra) == len(message.extra) == 1  # without other columns
+        if last and calls and is_plain and last.role is message.role is MessageRole.ASSISTANT:
+            extra = {openai_items.NAME: last.extra[openai_items.NAME] + message.extra[openai_items.NAME]}
+            messages[-1] = message.model_copy(update={"tool_calls": last.tool_calls + calls, "extra": extra})
             continue
         if calls and message.role is MessageRole.TOOL:
             asked = (call for each in reversed(messages[-PAGE:]) for call in each.tool_calls)

@@ -53,7 +53,7 @@ def random_messages(chance: random.Random) -> Iterator[BaseMessage]:
                 AIMessage(text(), usage_metadata=usage, response_metadata={"model_name": "m"}, id=f"m{number}"),
                 AIMessage("", tool_calls=[call, {**call, "id": None}]),
                 AIMessage("", tool_calls=[call]),
-                AIMessageChunk(text()),
+                AIMessageChunk(content=text()),
                 AIMessage(
                     "",
                     invalid_tool_calls=[
@@ -62,8 +62,8 @@ def random_messages(chance: random.Random) -> Iterator[BaseMessage]:
                 ),
                 ToolMessage(text(), tool_call_id=f"c{number}", artifact={"x": 1}, status="error"),
                 SystemMessage(text()),
-                FunctionMessage(text(), name="f"),
-                ChatMessage(text(), role="critic"),
+                FunctionMessage(content=text(), name="f"),
+                ChatMessage(content=text(), role="critic"),
             ]
         )
 
