@@ -167,8 +167,10 @@ class _Adoption:
     def _write(self, batch: list[Piece], *, is_last: bool) -> None:
         report, is_new = self._report, self._mark is None
         parts: list[Part] = []
+        turns = {*self._turns}
         for part in (each.part for each in batch):
-            has_turn = part.kind is not None and part.id not in self._turns - {None}
+            has_turn = part.kind is not None and (part.id is None or part.id not in turns)
+            turns.add(part.id)
             if has_turn or not parts or parts[-1].kind:
                 parts.append(part if has_turn else Part([]))
             if not has_turn:
@@ -185,7 +187,7 @@ class _Adoption:
         except errors.InvalidMessage:
             parts = [_storable(part, skipped) for part in parts]
             self._commit(parts, mark, is_last=is_last)
-        self._mark = mark
+        self._mark, self._turns = mark, turns
         report.skipped.extend(skipped)
         report.messages += sum(len(part.messages) for part in parts)
         if is_new or (parts and report.state != "imported"):

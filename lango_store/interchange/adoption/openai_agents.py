@@ -6,6 +6,7 @@ the usage of a turn becomes a turn. The table of sessions has only times, which 
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -106,7 +107,7 @@ def _read(
         part, turn = Part([message.model_copy(update=changes)]), row.get("user_turn_number")
         if turn in usage:
             unused.pop(turn, None)
-            part = replace(_turn(turn, usage[turn]), messages=part.messages)
+            part = replace(_turn(turn, dict(usage[turn])), messages=part.messages)
         return Piece(part, size=len(row["message_data"]))
 
     pieces = database.read(query, after, convert, **params)
@@ -157,6 +158,8 @@ def _extend(messages: list[Message], new: list[Message]) -> None:
 
 def _turn(number: int, row: Row) -> Part:
     usage = {name: row[name] for name in _USAGE if row[name]}
-    details = {name: json.loads(row[name] or "{}") for name in ("input_tokens_details", "output_tokens_details")}
-    usage |= {name: value for name, value in details.items() if value}
+    for name in ("input_tokens_details", "output_tokens_details"):
+        with suppress(TypeError, ValueError):  # damaged details are stored as they are
+            row[name] = json.loads(row[name] or "null")
+        usage |= {name: row[name]} if row[name] else {}
     return Part([], kind="turn", id=f"{NAME}:turn:{number}", usage=usage, created_at=time_of(row["created_at"]))

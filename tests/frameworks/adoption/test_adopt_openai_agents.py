@@ -180,6 +180,23 @@ def test_branches_become_forks_and_usage_becomes_turns(url: str, file: Path) -> 
             assert (turn.usage["input_tokens"], turn.last_seq - turn.first_seq) == (50, -1)
 
 
+def test_damaged_usage_and_a_turn_in_two_parts_lose_no_items(url: str, file: Path) -> None:
+    items = [{"role": "user", "content": str(number)} for number in range(3)]
+    assert add(AdvancedSQLiteSession(session_id="a", db_path=file, create_tables=True), items) == items
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE message_structure SET user_turn_number = 1 WHERE sequence_number = 3")
+        connection.execute(
+            "INSERT INTO turn_usage (session_id, user_turn_number, requests, input_tokens_details) "
+            "VALUES ('a', 1, 2, '{'), ('a', 9, 1, '{')"
+        )
+    (report,) = adopt(url, f"sqlite:///{file}")
+    assert (report.state, report.skipped) == ("imported", [])
+    assert read(url, "a") == items
+    with Store(url) as store:
+        turns = store.conversation("a").turns.list()
+        assert [turn.usage for turn in turns] == [{"requests": n, "input_tokens_details": "{"} for n in (2, 1)]
+
+
 def test_adoption_continues_a_source_that_grew_and_keeps_what_was_added_since(url: str, file: Path) -> None:
     source, calls = f"sqlite:///{file}", [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}]
     before = add(SQLiteSession("a", file), [{"role": "user", "content": "q"}, *calls])
