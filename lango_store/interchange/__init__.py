@@ -1,8 +1,9 @@
-"""Import and export of sessions: lossless backups, and the files of other systems.
+"""Import and export of sessions: lossless backups, files of other systems, and databases of agent frameworks.
 
 The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format in `FORMATS`
 except `jsonl` converts its files to a `SessionDraft`, and all of these except `lango` also write files from one. The
 format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
+`lango-store adopt` calls `adopt`, which reads the databases of frameworks.
 """
 
 import dataclasses
