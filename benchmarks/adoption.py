@@ -38,7 +38,7 @@ def items(turns: int) -> list[dict[str, Any]]:
 
 
 async def write(path: Path, count: int) -> None:
-    """Write a session of so many items with the framework."""
+    """Write a session of this number of items with the framework."""
     from agents import SQLiteSession
 
     session = SQLiteSession("large", path)

@@ -29,8 +29,8 @@ def adopt(
     """Adopt the sessions in the database of an agent framework.
 
     Existing sessions of the store are never changed, except those that were
-    adopted from the same database before: they get what is new there. If the
-    command is killed, run it again. Exit code 1 if a session collides with an
+    adopted from the same database before: new messages are added to them. If
+    the command is killed, run it again. Exit code 1 if a session collides with an
     existing one or cannot be read completely; each is listed.
     """
     if source is not None and source not in SOURCES:

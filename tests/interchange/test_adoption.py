@@ -92,7 +92,7 @@ def test_command_refuses_a_source_that_is_not_there(words: list[str], fault: str
 
 
 @pytest.mark.one_database
-def test_database_of_a_store_is_no_source(url: str) -> None:
+def test_database_of_a_store_is_refused_as_source(url: str) -> None:
     with Store(url) as store, pytest.raises(ValueError, match="none of openai-agents, google-adk, langchain"):
         interchange.adopt(store, url)
 

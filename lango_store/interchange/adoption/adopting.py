@@ -121,7 +121,7 @@ _FAILURES: Final = (errors.InvalidKey, errors.InvalidValue, errors.DamagedMessag
 
 
 class _Adoption:
-    """The adoption of one session. `_mark` says what the store has of it; it is None before the first transaction."""
+    """The adoption of one session. `_mark` is its entry in the metadata, None before the first transaction."""
 
     def __init__(self, store: Store, found: Found, name: str, *, dry_run: bool) -> None:
         self._store, self._context, self._found = store, store._context, found

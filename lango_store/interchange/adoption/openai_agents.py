@@ -159,7 +159,7 @@ def _extend(messages: list[Message], new: list[Message]) -> None:
 def _turn(number: int, row: Row) -> Part:
     usage = {name: row[name] for name in _USAGE if row[name]}
     for name in ("input_tokens_details", "output_tokens_details"):
-        with suppress(TypeError, ValueError):  # damaged details are stored as they are
+        with suppress(TypeError, ValueError):  # damaged details are stored unchanged
             row[name] = json.loads(row[name] or "null")
         usage |= {name: row[name]} if row[name] else {}
     return Part([], kind="turn", id=f"{NAME}:turn:{number}", usage=usage, created_at=time_of(row["created_at"]))
