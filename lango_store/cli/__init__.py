@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lango_store.cli import (
+    adopt,
     calls,
     changes,
     db,
@@ -52,6 +53,7 @@ app.command(epilog=example("doctor --url sqlite:///agent.db"))(maintenance.docto
 app.command("import", epilog=example("import backup/lango_store.jsonl --url sqlite:///agent.db"))(interchange.import_)
 app.command(epilog=example("export --all --to backup --url sqlite:///agent.db"))(interchange.export)
 app.command(epilog=example("copy --from sqlite:///agent.db --to postgresql://db/agents"))(interchange.copy)
+app.command(epilog=example("adopt sqlite:///conversations.db --to sqlite:///agent.db"))(adopt.adopt)
 app.command(epilog=example("serve --url sqlite:///agent.db"))(serve.serve)
 app.command(epilog=example("tail telegram:42 -f --url sqlite:///agent.db"))(tail.tail)
 app.command(epilog=example("owed --url sqlite:///agent.db"))(owed.owed)
@@ -100,13 +102,15 @@ def main() -> None:
 def _reject_argument_with_password(words: list[str]) -> None:
     """Refuse a database URL with a password where no URL is expected: an error would print it."""
     options = {"--url", "--archive"}
+    if words[1:2] == ["adopt"]:
+        options |= {*words} - {"--from"}
     if words[1:2] == ["copy"] and "--salvage" not in words:
         options |= {"--from", "--to"}
     for before, word in pairwise(words):
         if before not in options and word.partition("=")[0] not in options and _URL_WITH_PASSWORD.search(word):
             raise ValueError(
-                "an argument is a database URL with a password: only --url and --archive take one, and --from and --to "
-                "of copy"
+                "an argument is a database URL with a password: only --url and --archive take one, --from and --to of "
+                "copy, and the first argument and --to of adopt"
             )
 
 

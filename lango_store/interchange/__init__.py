@@ -1,8 +1,9 @@
-"""Import and export of sessions: lossless backups, and the files of other systems.
+"""Import and export of sessions: lossless backups, files of other systems, and databases of agent frameworks.
 
 The commands `lango-store import` and `lango-store export` call `import_path` and `export`. Each format in `FORMATS`
 except `jsonl` converts its files to a `SessionDraft`, and all of these except `lango` also write files from one. The
 format `openai` can only be written. A copy between stores uses the same code as a backup, without a file.
+`lango-store adopt` calls `adopt`, which reads the databases of frameworks.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from lango_store._operations.session import levels, lists
 from lango_store._operations.session.lists import Filter
 from lango_store.errors import InvalidFile, quoted
 from lango_store.interchange import dive, lango, nanobot, shepherd
+from lango_store.interchange.adoption.adopting import Adopted, adopt
 from lango_store.interchange.backups import Backups
 from lango_store.interchange.files import PACKED, unfinished
 from lango_store.interchange.fine_tuning import NAME as OPENAI
@@ -25,9 +27,11 @@ from lango_store.store import Store
 
 __all__ = [
     "FORMATS",
+    "Adopted",
     "Exported",
     "FileReport",
     "Redact",
+    "adopt",
     "export",
     "files_of",
     "import_path",

@@ -1,15 +1,16 @@
 """Import of a `SessionDraft` in the caller's transaction."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from lango_store._features.named_values import rows as values
 from lango_store._features.tool_calls import suspensions
-from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, TURN
+from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, of_session
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.maintenance import transfer
 from lango_store._operations.rows import encode_session
@@ -24,6 +25,16 @@ _ROWS: Final = 500
 _CHARACTERS: Final = 1 << 20
 """The numbers of rows and characters after which a batch of rows is written."""
 
+_COUNTERS: Final = (
+    "last_seq",
+    "message_count",
+    "record_count",
+    "token_count",
+    "turn_count",
+    "last_turn_no",
+    "summarized_upto",
+)
+
 Row = dict[str, Any]
 Batches = Iterator[dict[sa.Table, list[Row]]]
 
@@ -31,18 +42,24 @@ Batches = Iterator[dict[sa.Table, list[Row]]]
 class _Rows:
     """The rows of a draft, and the session's counters, which are complete after the last batch.
 
+    With `counters`, the rows follow those of a stored session.
+
     Raises `InvalidMessage` if a message cannot be stored.
     """
 
-    def __init__(self, draft: SessionDraft, now: datetime, encode: Callable[[list[Message]], Batch]) -> None:
+    def __init__(
+        self,
+        draft: SessionDraft,
+        now: datetime,
+        encode: Callable[[list[Message]], Batch],
+        counters: Mapping[str, int | None] = MappingProxyType({}),
+    ) -> None:
+        self.key = draft.key
         self._draft, self._now, self._encode = draft, now, encode
         self._forked_from = encode_text(draft.forked_from, "forked_from")
         self._ids: set[tuple[sa.Table, str]] = set()
         self._digests: set[str] = set()
-        self.counters: Row = dict.fromkeys(
-            ("last_seq", "message_count", "token_count", "turn_count", "last_turn_no", "summarized_upto"), 0
-        )
-        self.counters["summary_turn"] = None
+        self.counters: Row = dict.fromkeys(_COUNTERS, 0) | {"summary_turn": None} | dict(counters)
 
     def batches(self) -> Batches:
         """Yield the rows of turns, changes, messages and payloads, as many as one statement should write."""
@@ -76,7 +93,8 @@ class _Rows:
                 self._digests.add(digest)
                 batch[PAYLOAD].append({"session_key": key, "digest": digest, "body": body})
                 size += len(body)
-        counters["message_count"] += len(encoded.rows)
+        counters["message_count"] += len(encoded.rows) - encoded.records
+        counters["record_count"] += encoded.records
         counters["token_count"] += encoded.tokens
         if part.kind:
             position = {"session_key": key, "first_seq": first_seq, "last_seq": counters["last_seq"]}
@@ -86,7 +104,7 @@ class _Rows:
             is_copy = created_at < (self._draft.created_at or self._now)
             turn = _encode_turn(part) | position | {"copied_from": self._forked_from if is_copy else None}
             self._check_id(TURN, turn["id"])
-            counters |= {"turn_count": turn_no, "last_turn_no": turn_no}
+            counters |= {"turn_count": counters["turn_count"] + 1, "last_turn_no": turn_no}
             batch[TURN].append(turn)
             if part.kind == "compaction":
                 batch[CHANGE].append(_compaction(turn))
@@ -150,10 +168,7 @@ def import_draft(
     if sessions.insert(connection, now, NewSession(draft.key, ttl, draft.fields)) is None:
         return None
     rows = _Rows(draft, now, encode)
-    for batch in rows.batches():
-        for table in batch:
-            for start in range(0, len(batch[table]), _ROWS):
-                transfer.insert(connection, table, batch[table][start : start + _ROWS])
+    _insert(connection, rows)
     fields = {
         "created_at": draft.created_at or now,
         "updated_at": draft.updated_at or now,
@@ -165,6 +180,34 @@ def import_draft(
     for new in _suspensions(draft):
         suspensions.suspend(connection, now, new)
     return int(rows.counters["message_count"])
+
+
+def extend(
+    connection: sa.Connection,
+    now: datetime,
+    draft: SessionDraft,
+    *,
+    encode: Callable[[list[Message]], Batch],
+    **changes: Any,
+) -> None:
+    """Append the parts of a draft to the session with its key, which is locked, and change columns of the session."""
+    names = (*_COUNTERS, "summary_turn")
+    query = sa.select(*(SESSION.c[name] for name in names)).where(of_session(SESSION, draft.key))
+    rows = _Rows(draft, now, encode, dict(zip(names, connection.execute(query).one(), strict=True)))
+    _insert(connection, rows)
+    sessions.change(connection, draft.key, changes | rows.counters)
+
+
+def _insert(connection: sa.Connection, rows: _Rows) -> None:
+    for batch in rows.batches():
+        if batch[PAYLOAD]:
+            digests = {row["digest"] for row in batch[PAYLOAD]}
+            stored = sa.select(PAYLOAD.c.digest).where(of_session(PAYLOAD, rows.key), PAYLOAD.c.digest.in_(digests))
+            known = set(connection.scalars(stored))
+            batch[PAYLOAD] = [row for row in batch[PAYLOAD] if row["digest"] not in known]
+        for table in batch:
+            for start in range(0, len(batch[table]), _ROWS):
+                transfer.insert(connection, table, batch[table][start : start + _ROWS])
 
 
 def dry_run(connection: sa.Connection, now: datetime, draft: SessionDraft, planned: set[str]) -> int | None:

@@ -27,6 +27,7 @@ PROGRAMS = {
     if not place.startswith("docs/frameworks/")  # these run where the frameworks are
     and not program.startswith("# test_")  # these run with pytest
     and "import pandas" not in program  # tests/frameworks/test_page_of_usage.py
+    and "interchange.adopt(" not in program  # tests/frameworks/adoption/test_page_of_adoption.py
 }
 SCRIPTS = {
     place: script

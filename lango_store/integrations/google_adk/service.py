@@ -330,11 +330,11 @@ def _append(tx: Store, ids: Ids, new: NewEvent, unchanged: Session | None) -> bo
     if not replayed:
         _set_values(tx, ids, state_delta(new.json))
         if mapping(new.json.get("actions")).get("rewind_before_invocation_id"):
-            _rewind(conversation)
+            rewind(conversation)
     return replayed
 
 
-def _rewind(conversation: Conversation) -> None:
+def rewind(conversation: Conversation) -> None:
     """Turn the messages that ADK no longer sees into records, so that the store does not present them either."""
     messages = [each for each in conversation.messages(records=True) if is_event(each)]
     for message in changed_by_rewinds(messages, _events(conversation, conversation.info(), messages)):

@@ -16,7 +16,7 @@ from lango_store import (
     Turn,
 )
 from lango_store.integrations.adapter import retry_conflicts
-from lango_store.integrations.openai_agents.items import NAME, Item, items_of, messages_of
+from lango_store.interchange.openai_items import NAME, Item, items_of, messages_of
 
 
 class Row(NamedTuple):

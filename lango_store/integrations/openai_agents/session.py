@@ -28,8 +28,8 @@ from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.counts import as_usage
 from lango_store.integrations.fields import level_key, turn_metadata
 from lango_store.integrations.openai_agents import rows
-from lango_store.integrations.openai_agents.items import Item, messages_of, models_of
 from lango_store.integrations.openai_agents.usage import RunUsage
+from lango_store.interchange.openai_items import Item, messages_of, models_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

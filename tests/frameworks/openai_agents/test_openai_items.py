@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lango_store import InvalidMessage, Message, MessageRole, Store, ToolCall
 from lango_store.integrations.fields import same_json
 from lango_store.integrations.openai_agents import LangoSession
-from lango_store.integrations.openai_agents.items import items_of, messages_of
+from lango_store.interchange.openai_items import items_of, messages_of
 
 from .responses import ANSWER_OSLO, ANSWER_ROME, EXCHANGE, OTHERS, QUESTION, REASONING, Item
 

@@ -5,11 +5,12 @@ An item with a role and content, a tool call or a tool output is stored in the f
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lango_store import InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.integrations.fields import mapping, storable_text
+from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.errors import InvalidMessage
+from lango_store.interchange.fidelity import mapping, storable_text
 from lango_store.window import as_prompt
 
 NAME: Final = "openai_agents"
@@ -31,10 +32,15 @@ _TEXT_BLOCKS: Final = {"input_text", "output_text", "text"}
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
     """Convert items to messages, consecutive calls to one. Raises `InvalidMessage` if an item is not JSON."""
+    return messages_of_json([_as_json(item, f"items[{number}]") for number, item in enumerate(items)])
+
+
+def messages_of_json(items: Iterable[Item]) -> list[Message]:
+    """Convert items that were parsed from JSON, as `messages_of` does."""
     messages: list[Message] = []
     calls: list[Item] = []
     names: dict[str, str] = {}
-    for item in (_as_json(item, f"items[{number}]") for number, item in enumerate(items)):
+    for item in items:
         if _is_call(item):
             calls.append(item)
             names[item["call_id"]] = item["name"]

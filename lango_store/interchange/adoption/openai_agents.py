@@ -1,0 +1,165 @@
+"""Sessions of openai-agents: `SQLiteSession`, `SQLAlchemySession` and `AdvancedSQLiteSession`.
+
+Each item becomes a message; consecutive calls become one. A branch becomes a session below the key of its session, and
+the usage of a turn becomes a turn. The table of sessions has only times, which those of the items replace.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any, Final
+
+from lango_store._values.model import Message, MessageRole
+from lango_store.interchange import openai_items
+from lango_store.interchange.adoption.source import PAGE, Database, Found, Piece, Row, escaped, rest_of, time_of
+from lango_store.interchange.draft import Part
+from lango_store.interchange.fidelity import mapping
+
+NAME: Final = "openai-agents"
+
+_COLUMNS: Final = ("id", "session_id", "message_data", "created_at")
+_USAGE: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
+_MAIN: Final = "main"
+_ENCRYPTED: Final = (
+    "EncryptedSession encrypted items, which stay encrypted: read them with "
+    "EncryptedSession(session_id, underlying_session=LangoSession(…), encryption_key=…) and the same key"
+)
+_LEFT_OUT: Final = "message_type, tool_name and branch_turn_number follow from the items: left out"
+_time_of: Final = lru_cache(time_of)
+
+
+def recognizes(database: Database) -> bool:
+    """Return True if a table has the columns of a table of items."""
+    return bool(database.with_columns(*_COLUMNS))
+
+
+def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield nothing: the framework has no shared values."""
+    return iter(())
+
+
+def sessions(database: Database) -> Iterator[Found]:
+    """Yield the sessions of each table of items, and after each session its branches."""
+    for items in database.with_columns(*_COLUMNS):
+        query = f'SELECT * FROM "{items}" WHERE session_id = :id ORDER BY {_order(database, items)}'
+        times = "min(created_at) AS created_at, max(created_at) AS updated_at"
+        for row in database.rows(f'SELECT session_id, {times} FROM "{items}" GROUP BY session_id ORDER BY session_id'):
+            created_at, updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
+            found = Found(escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at)
+            if branches := [*_branches(database, row["session_id"])]:
+                yield from _branched(database, items, found, row["session_id"], branches)
+            else:
+                found.read = partial(_read, database, query, {"id": row["session_id"]}, {}, found.notes)
+                yield found
+
+
+def _order(database: Database, items: str) -> str:
+    """Return the order in which the framework reads: SQLiteSession, which has its own index, reads by id."""
+    query = "SELECT 1 FROM sqlite_master WHERE name = :index"
+    is_file = not database.tables.keys().isdisjoint({"sqlite_sequence"})
+    return "id" if is_file and any(database.rows(query, index=f"idx_{items}_session_id")) else "created_at, id"
+
+
+def _branches(database: Database, id: str) -> Iterator[str]:
+    if database.with_columns("message_id", "branch_id", "sequence_number"):
+        query = "SELECT branch_id FROM message_structure WHERE session_id = :id GROUP BY branch_id ORDER BY min(id)"
+        yield from (row["branch_id"] for row in database.rows(query, id=id))
+
+
+def _branched(database: Database, items: str, main: Found, id: str, branches: list[str]) -> Iterator[Found]:
+    """Yield the main branch of a session, and then the others."""
+    strays = "AND id NOT IN (SELECT message_id FROM message_structure WHERE session_id = :id)"
+    query = f'SELECT count(*) AS count FROM "{items}" WHERE session_id = :id {strays}'
+    main.notes.append(_LEFT_OUT)
+    if count := next(database.rows(query, id=id))["count"]:
+        main.notes.append(f"{count} items belong to no branch, so the framework does not read them: left out")
+    query = (
+        f'SELECT m.*, s.user_turn_number FROM "{items}" m JOIN message_structure s ON m.id = s.message_id '
+        "WHERE m.session_id = :id AND s.branch_id = :branch ORDER BY s.sequence_number"
+    )
+    usage = "SELECT * FROM turn_usage WHERE session_id = :id AND branch_id = :branch ORDER BY user_turn_number"
+    for branch in [_MAIN, *(each for each in branches if each != _MAIN)]:
+        is_main, params = branch == _MAIN, {"id": id, "branch": branch}
+        key, fork = (main.key, None) if is_main else (f"{main.key}/{escaped(branch)}", main.key)
+        found = replace(main, key=key, forked_from=fork, notes=[*main.notes] if is_main else [])
+        turns = {row["user_turn_number"]: row for row in database.rows(usage, **params)}
+        found.read = partial(_read, database, query, params, turns, found.notes)
+        yield found
+
+
+def _read(
+    database: Database, query: str, params: Row, usage: dict[int, Row], notes: list[str], after: int
+) -> Iterator[Piece]:
+    """Yield the pieces of a session: each turn that has usage, each group of calls, and each other item."""
+    unused = dict(usage)
+
+    def convert(row: Row) -> Piece:
+        item = json.loads(row["message_data"])
+        row["message_data"].encode()  # fails for invalid UTF-8
+        if mapping(item).get("__enc__") == 1 and _ENCRYPTED not in notes:
+            notes.append(_ENCRYPTED)
+        (message,) = openai_items.messages_of_json([item])
+        extra = message.extra | rest_of(row, *_COLUMNS, "user_turn_number")
+        changes = {"id": f"{NAME}:{row['id']}", "created_at": _time_of(row["created_at"]), "extra": extra}
+        part, turn = Part([message.model_copy(update=changes)]), row.get("user_turn_number")
+        if turn in usage:
+            unused.pop(turn, None)
+            part = replace(_turn(turn, dict(usage[turn])), messages=part.messages)
+        return Piece(part, size=len(row["message_data"]))
+
+    pieces = database.read(query, after, convert, **params)
+    yield from islice(pieces, 1 if after else 0)
+    yield from _joined(pieces)
+    yield from (Piece(_turn(turn, row)) for turn, row in unused.items())
+
+
+def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Join the pieces of a turn, and calls with each other and with their outputs."""
+    last: Piece | None = None
+    for piece in pieces:
+        if last is None:
+            last = piece
+        elif not piece.part.messages or _belong_together(last, piece):
+            _extend(last.part.messages, piece.part.messages)
+            skipped = [*last.skipped, *piece.skipped]
+            last = Piece(last.part, last.rows + piece.rows, piece.last, last.size + piece.size, skipped)
+        else:
+            yield last
+            last = piece
+    if last is not None:
+        yield last
+
+
+def _belong_together(one: Piece, other: Piece) -> bool:
+    if one.part.kind or other.part.kind:
+        return one.part.id == other.part.id
+    return one.rows < PAGE and all(each.part.messages and each.part.messages[-1].tool_calls for each in (one, other))
+
+
+def _extend(messages: list[Message], new: list[Message]) -> None:
+    """Append a message; a call joins the calls before it, and an output gets the name of its call."""
+    for message in new:
+        calls = message.tool_calls
+        last = messages[-1] if messages and messages[-1].tool_calls else None
+        is_plain = last is not None and len(last.extra) == len(message.extra) == 1  # without other columns
+        if last and calls and is_plain and last.role is message.role is MessageRole.ASSISTANT:
+            extra = {openai_items.NAME: last.extra[openai_items.NAME] + message.extra[openai_items.NAME]}
+            messages[-1] = message.model_copy(update={"tool_calls": last.tool_calls + calls, "extra": extra})
+            continue
+        if calls and message.role is MessageRole.TOOL:
+            asked = (call for each in reversed(messages[-PAGE:]) for call in each.tool_calls)
+            name = next((call.name for call in asked if call.id == calls[0].id and call.name), "")
+            message = message.model_copy(update={"tool_calls": [calls[0].model_copy(update={"name": name})]})
+        messages.append(message)
+
+
+def _turn(number: int, row: Row) -> Part:
+    usage = {name: row[name] for name in _USAGE if row[name]}
+    for name in ("input_tokens_details", "output_tokens_details"):
+        with suppress(TypeError, ValueError):  # damaged details are stored unchanged
+            row[name] = json.loads(row[name] or "null")
+        usage |= {name: row[name]} if row[name] else {}
+    return Part([], kind="turn", id=f"{NAME}:turn:{number}", usage=usage, created_at=time_of(row["created_at"]))

@@ -1,0 +1,67 @@
+"""Lossless conversion between messages of LangChain, as `message_to_dict` writes them, and messages of the log."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.interchange.fidelity import mapping, storable_text
+
+NAME: Final = "langchain"
+"""The name under which the rest of a message is stored in `extra`."""
+
+_ROLES: Final = {
+    "human": MessageRole.USER,
+    "ai": MessageRole.ASSISTANT,
+    "AIMessageChunk": MessageRole.ASSISTANT,
+    "system": MessageRole.SYSTEM,
+    "tool": MessageRole.TOOL,
+    "function": MessageRole.TOOL,
+}
+_KINDS: Final = {MessageRole.ASSISTANT: "ai", MessageRole.SYSTEM: "system", MessageRole.TOOL: "tool"}
+_CALL: Final = {"name", "args", "id", "type"}
+
+
+def message_of(stored: Mapping[str, Any]) -> Message:
+    """Convert a message of LangChain; what has no field is stored in `extra`. Raises ValueError if it is not one."""
+    kind, data = stored.get("type"), stored.get("data")
+    if not isinstance(kind, str) or not isinstance(data, dict) or not isinstance(data.get("content"), str | list):
+        raise ValueError("is not a message of LangChain")
+    calls = data.get("tool_calls")
+    has_calls = isinstance(calls, list) and bool(calls) and all(map(_is_call, calls))
+    moved = {"content", "tool_calls"} if has_calls else {"content"}
+    return Message(
+        role=_ROLES.get(kind, MessageRole.USER),
+        content=data["content"],
+        name=storable_text(data.get("name")),
+        tool_call_id=storable_text(data.get("tool_call_id")),
+        tool_calls=[
+            ToolCall(id=call["id"], name=call["name"], arguments=call["args"])
+            for call in (calls or () if has_calls else ())
+        ],
+        extra={NAME: {**stored, "data": {name: value for name, value in data.items() if name not in moved}}},
+    )
+
+
+def _is_call(call: Any) -> bool:
+    is_complete = isinstance(call, dict) and call.keys() == _CALL and call["type"] == "tool_call"
+    return is_complete and isinstance(call["id"], str) and isinstance(call["name"], str)
+
+
+def stored_of(message: Message) -> dict[str, Any]:
+    """Return the message of LangChain that `message_of` converted, or one for a message of another writer."""
+    rest = mapping(message.extra.get(NAME)) or {
+        "type": _KINDS.get(message.role.canonical, "human"),
+        "data": _data(message),
+    }
+    data = mapping(rest.get("data")) | {"content": "" if message.content is None else message.content}
+    if message.tool_calls and rest["type"] != "tool":
+        data["tool_calls"] = [
+            {"name": call.name, "args": call.arguments, "id": call.id, "type": "tool_call"}
+            for call in message.tool_calls
+        ]
+    return {**rest, "data": data}
+
+
+def _data(message: Message) -> dict[str, Any]:
+    call_id = message.tool_call_id or next((call.id for call in message.tool_calls), "")
+    return {"name": message.name} | ({"tool_call_id": call_id} if message.role is MessageRole.TOOL else {})
