@@ -366,6 +366,30 @@ class Conversation(_features.SessionPart):
         """
         return self._context.read(log.find, self.key, id)
 
+    def find_messages(self, seqs: Sequence[int]) -> list[Message]:
+        """Read messages and records of the log by their `seq`.
+
+        Args:
+            seqs: The `seq` of each message. Those that the session does not have are left out.
+
+        Returns:
+            The messages in the order of the log.
+        """
+        return self._context.read(log.read_seqs, self.key, seqs)
+
+    def find_by_prefix(self, prefix: str, *, before: str | None = None, limit: int | None = None) -> list[Message]:
+        """Read messages and records of the log whose `id` starts with a text.
+
+        Args:
+            prefix: The text; at least one character.
+            before: Only messages with a lower `id`. Defaults to all.
+            limit: Read at most this many messages. Defaults to all.
+
+        Returns:
+            The messages in the descending order of their ids.
+        """
+        return self._context.read(log.read_prefix, self.key, prefix, before, limit)
+
     def pop_message(self, *, records: bool = False) -> Message | None:
         """Remove the last message of the window, and return it.
 

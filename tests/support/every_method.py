@@ -165,6 +165,8 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
             "tail": [lambda: list(k.tail(follow=False))],
             "payload": [lambda: k.payload(payload.digest)],
             "find_message": [lambda: k.find_message("one")],
+            "find_messages": [lambda: k.find_messages([1, 2])],
+            "find_by_prefix": [lambda: k.find_by_prefix("o", limit=1)],
             "pop_message": [k.pop_message],
             "search": [lambda: k.search("hello")],
             "truncate": [lambda: k.truncate(after=1)],

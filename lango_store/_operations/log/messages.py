@@ -18,13 +18,14 @@ from lango_store._operations.binds import (
     SESSION,
     TURN,
     number,
+    numbers_of_list,
     of_session,
     text,
 )
 from lango_store._operations.log import payloads
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_each, decode_messages, next_start, session_value
 from lango_store._operations.session import sessions
-from lango_store._rows.encoding import checked_key, encode_id
+from lango_store._rows.encoding import checked_key, encode_id, end_of_prefix
 from lango_store._values.model import Message
 from lango_store._values.session import Session
 from lango_store.errors import DatabaseBusy, quoted
@@ -235,6 +236,42 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
         sessions.raise_unmatched(connection, now, key)
         return None
     return found[0]  # type: ignore[no-any-return]
+
+
+def _of_live(condition: Callable[[Dialect], Sequence[sa.ColumnElement[bool]]], *order: sa.ColumnElement[Any]) -> Statement:
+    live = sa.exists().where(LIVE_SESSION)
+    query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), live).order_by(*order)
+    return Statement(lambda dialect: query.where(*condition(dialect)).limit(number("limit")))
+
+
+_in_list = _of_live(lambda dialect: [MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs"))], MESSAGE.c.seq)
+_with_prefix = _of_live(
+    lambda _: [MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end")], MESSAGE.c.id.desc()
+)
+
+
+def read_seqs(connection: AnyConnection, now: Moment, key: str, seqs: Sequence[int]) -> list[Message]:
+    """Read the entries of a live session's log with these seqs, ordered by seq."""
+    for seq in seqs:
+        check_seq("seqs", seq)
+    return _read_live(connection, now, key, _in_list, seqs=json.dumps([*seqs]), limit=MAX_SEQ)
+
+
+def read_prefix(
+    connection: AnyConnection, now: Moment, key: str, prefix: str, before: str | None, limit: int | None
+) -> list[Message]:
+    """Read the entries of a live session's log whose ids start with a text, ordered by id, the last one first."""
+    check_count("limit", limit)
+    bounds = {"prefix": encode_id(prefix), "prefix_end": end_of_prefix(prefix) if before is None else encode_id(before)}
+    return _read_live(connection, now, key, _with_prefix, **bounds, limit=MAX_SEQ if limit is None else limit)
+
+
+def _read_live(connection: AnyConnection, now: Moment, key: str, statement: Statement, **values: Any) -> list[Message]:
+    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now)}
+    found: list[Message] = statement.run(connection, values, payloads.decoder(connection, key))
+    if not found:
+        sessions.raise_unmatched(connection, now, key)
+    return found
 
 
 def selecting(condition: Callable[[Dialect], sa.ColumnElement[bool]]) -> Statement:

@@ -1,0 +1,124 @@
+"""Lossless conversion between messages of LangChain and messages of the log."""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from lango_store import Message, MessageRole, ToolCall
+from lango_store.integrations.counts import as_usage, counts_of
+from lango_store.integrations.fields import mapping, storable_text
+
+NAME: Final = "langgraph"
+"""The name under which the rest of a message is stored in `extra`, and the author of records."""
+
+Packed = list[str]
+"""A value in the serializer's own form: its type, and its bytes in base64."""
+
+_CLASSES: Final[dict[str, type[BaseMessage]]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+}
+_ROLES: Final = {
+    "human": MessageRole.USER,
+    "ai": MessageRole.ASSISTANT,
+    "AIMessageChunk": MessageRole.ASSISTANT,
+    "system": MessageRole.SYSTEM,
+    "tool": MessageRole.TOOL,
+    "function": MessageRole.TOOL,
+}
+_SHOWN: Final = ("type", "content", "name", "tool_call_id", "tool_calls")
+_CALL: Final = {"name", "args", "id", "type"}
+
+
+def pack(serde: Any, value: Any) -> Packed:
+    """Serialize a value."""
+    kind, data = serde.dumps_typed(value)
+    return [kind, base64.b64encode(data).decode()]
+
+
+def unpack(serde: Any, packed: Packed) -> Any:
+    """Return the value of `pack`."""
+    kind, data = packed
+    return serde.loads_typed((kind, base64.b64decode(data)))
+
+
+def is_messages(value: Any) -> bool:
+    """Return True for a list of LangChain's messages."""
+    return isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
+
+
+def role_of(kind: str) -> MessageRole:
+    """Return the role of a type of LangChain's messages."""
+    return _ROLES.get(kind, MessageRole.USER)
+
+
+def message_of(original: BaseMessage, serde: Any) -> Message:
+    """Convert a message of LangChain. What the log has no field for is stored in `extra`."""
+    role = role_of(original.type)
+    calls = [
+        ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])
+        for call in getattr(original, "tool_calls", ())
+    ]
+    rest = {
+        name: value
+        for name, value in original.__dict__.items()
+        if name not in _SHOWN and value is not None and value != {} and value != []
+    }
+    message = Message(
+        role=role,
+        content=original.content,
+        name=original.name,
+        tool_call_id=getattr(original, "tool_call_id", None),
+        tool_calls=calls,
+        extra={NAME: {"type": original.type, **rest}},
+    )
+    if type(original) is _CLASSES.get(original.type) and _is_json(rest) and original_of(message, serde) == original:
+        return message
+    text = original.text if isinstance(original.content, str) or _is_json(original.content) else str(original.content)
+    return Message(
+        role=role,
+        content=str(text).replace("\0", ""),
+        name=storable_text(original.name),
+        tool_call_id=storable_text(message.tool_call_id),
+        tool_calls=[call for call in calls if _is_json(call.arguments)],
+        extra={NAME: {"type": original.type, "packed": pack(serde, original)}},
+    )
+
+
+def original_of(message: Message, serde: Any) -> BaseMessage:
+    """Return the message of LangChain that `message_of` converted, with the changes of later edits."""
+    rest = dict(mapping(message.extra.get(NAME)))
+    if "packed" in rest:
+        original: BaseMessage = unpack(serde, rest["packed"])
+        return original
+    kind = rest.pop("type", "human")
+    fields = rest | {"content": message.content, "name": message.name}
+    if kind == "ai":
+        calls = message.tool_calls
+        fields["tool_calls"] = [
+            {"name": call.name, "args": call.arguments, "id": call.id, "type": "tool_call"} for call in calls
+        ]
+    if kind == "tool":
+        fields["tool_call_id"] = message.tool_call_id or ""
+    return _CLASSES[kind](**fields)
+
+
+def usage_of(messages: Sequence[BaseMessage]) -> tuple[dict[str, Any], list[Any]]:
+    """Add up the usage of messages, and return it with the names of their models."""
+    spent = [each for each in messages if isinstance(each, AIMessage) and each.usage_metadata]
+    total: Counter[str] = sum((counts_of(mapping(each.usage_metadata)) for each in spent), Counter())
+    models = [each.response_metadata.get("model_name") or each.response_metadata.get("model") for each in spent]
+    return as_usage(total), models
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
