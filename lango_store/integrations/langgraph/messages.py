@@ -1,7 +1,10 @@
 """Lossless conversion between messages of LangChain and messages of the log."""
 
 import base64
+import hashlib
 import json
+import marshal
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +19,10 @@ NAME: Final = "langgraph"
 """The name under which the rest of a message is stored in `extra`, and the author of records."""
 
 Packed = list[str]
-"""A value in the serializer's own form: its type, and its bytes in base64."""
+"""A value in the serializer's own form: its type, and its bytes in base64. Larger values are compressed."""
+
+_LARGE: Final = 200
+_COMPRESSED: Final = "+zlib"
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -39,13 +45,17 @@ _CALL: Final = {"name", "args", "id", "type"}
 def pack(serde: Any, value: Any) -> Packed:
     """Serialize a value."""
     kind, data = serde.dumps_typed(value)
+    if len(data) >= _LARGE and len(compressed := zlib.compress(data, 1)) < len(data):
+        return [kind + _COMPRESSED, base64.b64encode(compressed).decode()]
     return [kind, base64.b64encode(data).decode()]
 
 
 def unpack(serde: Any, packed: Packed) -> Any:
     """Return the value of `pack`."""
-    kind, data = packed
-    return serde.loads_typed((kind, base64.b64decode(data)))
+    kind, data = packed[0], base64.b64decode(packed[1])
+    if kind.endswith(_COMPRESSED):
+        kind, data = kind.removesuffix(_COMPRESSED), zlib.decompress(data)
+    return serde.loads_typed((kind, data))
 
 
 def is_messages(value: Any) -> bool:
@@ -98,7 +108,7 @@ def original_of(message: Message, serde: Any) -> BaseMessage:
         original: BaseMessage = unpack(serde, rest["packed"])
         return original
     kind = rest.pop("type", "human")
-    fields = rest | {"content": message.content, "name": message.name}
+    fields = rest | {"content": "" if message.content is None else message.content, "name": message.name}
     if kind == "ai":
         calls = message.tool_calls
         fields["tool_calls"] = [
@@ -106,7 +116,16 @@ def original_of(message: Message, serde: Any) -> BaseMessage:
         ]
     if kind == "tool":
         fields["tool_call_id"] = message.tool_call_id or ""
-    return _CLASSES[kind](**fields)
+    return _CLASSES[kind].model_construct(**fields)  # `message_of` has compared the result with a valid message
+
+
+def digest_of(message: BaseMessage, serde: Any) -> bytes:
+    """Return a digest of a message, to recognize it in a later list."""
+    try:
+        data = marshal.dumps((message.type, sorted(message.__dict__.items())), 2)  # later formats depend on identity
+    except ValueError:
+        data = serde.dumps_typed(message)[1]
+    return hashlib.blake2b(data, digest_size=12).digest()
 
 
 def usage_of(messages: Sequence[BaseMessage]) -> tuple[dict[str, Any], list[Any]]:

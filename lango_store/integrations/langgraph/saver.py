@@ -1,7 +1,6 @@
 """The checkpointer: threads of LangGraph as sessions of a store."""
 
 import copy
-import hashlib
 import heapq
 import itertools
 import json
@@ -41,6 +40,7 @@ from lango_store.integrations.fields import level_id, level_key, turn_metadata
 from lango_store.integrations.langgraph import records
 from lango_store.integrations.langgraph.messages import (
     NAME,
+    digest_of,
     is_messages,
     message_of,
     original_of,
@@ -162,25 +162,26 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             "refs": holders,
         }
         listed: Listed = parent.listed if parent is not None and _CHANNEL in holders else []
-        added: list[BaseMessage] = []
-        hidden: list[int] = []
-        shown: list[int] = []
+        added: Sequence[BaseMessage] = []
+        digests: Sequence[bytes] = []
+        hidden: Sequence[int] = []
+        shown: Sequence[int] = []
         inline = {channel: value for channel, value in values.items() if channel not in holders}
         if not namespace and self._shows_messages and inline.get(_CHANNEL) and is_messages(inline[_CHANNEL]):
             messages = inline.pop(_CHANNEL)
-            digests = [self._digest(each) for each in messages]
+            digests = [digest_of(each, self.serde) for each in messages]
             listed = _common_start(parent.listed if parent else [], digests)
-            visible = self._visible(conversation, parent)
-            remaining = {seq for _, seq in listed}
-            hidden, shown = sorted(visible - remaining), sorted(remaining - visible)
             added = messages[len(listed) :]
             content["messages"] = {"rows": records.as_groups(seq for _, seq in listed), "new": len(added)}
+        if not namespace and self._shows_messages:
+            visible, remaining = self._visible(conversation, parent), {seq for _, seq in listed}
+            hidden, shown = sorted(visible - remaining), sorted(remaining - visible)
         content["values"] = {channel: pack(self.serde, value) for channel, value in inline.items()}
         new = [message_of(each, self.serde) for each in added]
         new.append(records.record("checkpoint", namespace, checkpoint["id"], **content))
-        known_ids = set() if parent is None else {digest for digest, _ in parent.listed}
-        fresh = [each for each in added if self._digest(each) not in known_ids] if known_ids else added
-        usage, models = usage_of(fresh)
+        earlier = {digest for digest, _ in parent.listed} if parent else set()
+        fresh = [each for each, digest in zip(added, digests[len(listed) :], strict=True) if digest not in earlier]
+        usage, models = usage_of(fresh)  # a message that is stored again was paid once
 
         def write(store: Store) -> Message:
             conversation = store.conversation(self._key(thread))
@@ -322,7 +323,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 seqs = [seq for seq in lists[each.id] if seq in rows]  # a message that was deleted by hand is missing
                 values[_CHANNEL] = [original_of(rows[seq], self.serde) for seq in seqs]
                 if is_read:
-                    listed = [(self._digest(value), seq) for value, seq in zip(values[_CHANNEL], seqs, strict=True)]
+                    listed = [(digest_of(value, self.serde), seq) for value, seq in zip(values[_CHANNEL], seqs, strict=True)]
             if is_read:
                 self._remember(conversation, content["ns"], checkpoint, holders[each.id], listed, is_head=is_head)
             writes = [(task, channel, unpack(self.serde, packed)) for task, channel, packed in each.ordered_writes()]
@@ -457,9 +458,6 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         for info in self.store.iter_sessions(key_prefix=self._prefix):
             if (thread := level_id(info.key, self._prefix)) is not None:
                 yield thread
-
-    def _digest(self, message: BaseMessage) -> bytes:
-        return hashlib.blake2b(self.serde.dumps_typed(message)[1], digest_size=12).digest()
 
     def _cached(self, conversation: Conversation, namespace: str, checkpoint_id: str) -> _Known | None:
         return self._known.get((conversation.key, namespace, checkpoint_id))
