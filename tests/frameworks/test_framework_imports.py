@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-FRAMEWORKS = ("agents", "claude_agent_sdk", "google.adk", "nanobot", "pydantic_ai")
+FRAMEWORKS = ("agents", "claude_agent_sdk", "google.adk", "langgraph", "nanobot", "pydantic_ai")
 HELPERS = tuple(f"lango_store.integrations.{name}" for name in ("adapter", "counts", "fields"))
 ADAPTERS = {
     "claude_agent_sdk": "claude_agent_sdk",
     "google_adk": "google.adk",
+    "langgraph": "langgraph",
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
 }

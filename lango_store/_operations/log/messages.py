@@ -238,7 +238,9 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
     return found[0]  # type: ignore[no-any-return]
 
 
-def _of_live(condition: Callable[[Dialect], Sequence[sa.ColumnElement[bool]]], *order: sa.ColumnElement[Any]) -> Statement:
+def _of_live(
+    condition: Callable[[Dialect], Sequence[sa.ColumnElement[bool]]], *order: sa.ColumnElement[Any]
+) -> Statement:
     live = sa.exists().where(LIVE_SESSION)
     query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), live).order_by(*order)
     return Statement(lambda dialect: query.where(*condition(dialect)).limit(number("limit")))

@@ -89,7 +89,11 @@ def message_of(original: BaseMessage, serde: Any) -> Message:
         tool_calls=calls,
         extra={NAME: {"type": original.type, **rest}},
     )
-    if type(original) is type(_TEMPLATES.get(original.type)) and _is_json(rest) and original_of(message, serde) == original:
+    if (
+        type(original) is type(_TEMPLATES.get(original.type))
+        and _is_json(rest)
+        and original_of(message, serde) == original
+    ):
         return message
     text = original.text if isinstance(original.content, str) or _is_json(original.content) else str(original.content)
     return Message(

@@ -301,7 +301,13 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                     yield conversation, thread, each
 
     def _tuples(
-        self, conversation: Conversation, thread: str, found: Sequence[Stored], *, is_read: bool = False, is_head: bool = False
+        self,
+        conversation: Conversation,
+        thread: str,
+        found: Sequence[Stored],
+        *,
+        is_read: bool = False,
+        is_head: bool = False,
     ) -> Iterator[CheckpointTuple]:
         own = {each.record.seq: each.record for each in found}
         others = {seq for each in found for seq in each.content["refs"].values()} - set(own)
@@ -323,7 +329,9 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 seqs = [seq for seq in lists[each.id] if seq in rows]  # a message that was deleted by hand is missing
                 values[_CHANNEL] = [original_of(rows[seq], self.serde) for seq in seqs]
                 if is_read:
-                    listed = [(digest_of(value, self.serde), seq) for value, seq in zip(values[_CHANNEL], seqs, strict=True)]
+                    listed = [
+                        (digest_of(value, self.serde), seq) for value, seq in zip(values[_CHANNEL], seqs, strict=True)
+                    ]
             if is_read:
                 self._remember(conversation, content["ns"], checkpoint, holders[each.id], listed, is_head=is_head)
             writes = [(task, channel, unpack(self.serde, packed)) for task, channel, packed in each.ordered_writes()]
@@ -382,7 +390,9 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 if each.record.seq in needed:
                     rest = {name: each.content[name] for name in ("values", "messages") if name in each.content}
                     id = f"{records.PREFIX[:-1]}-values:{each.record.seq}"
-                    conversation.edits.update(each.record.seq, each.record.model_copy(update={"id": id, "content": rest}))
+                    conversation.edits.update(
+                        each.record.seq, each.record.model_copy(update={"id": id, "content": rest})
+                    )
                 else:
                     conversation.edits.delete(each.record.seq)
 

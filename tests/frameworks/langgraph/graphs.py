@@ -67,7 +67,9 @@ def _ask(state: State) -> dict[str, Any]:
 def built(checkpointer: Any) -> Any:
     """Return a graph whose way depends on words in `plan`: tool, edit, remove, branch, sub, wait."""
     inner = StateGraph(State)
-    inner.add_node("first", lambda state: {"steps": ["sub 1"], "messages": [AIMessage("inner", id=f"in-{len(state['steps'])}")]})
+    inner.add_node(
+        "first", lambda state: {"steps": ["sub 1"], "messages": [AIMessage("inner", id=f"in-{len(state['steps'])}")]}
+    )
     inner.add_node("then", _ask)
     inner.add_edge(START, "first")
     inner.add_edge("first", "then")

@@ -112,8 +112,12 @@ def test_run_after_a_lost_lease_is_refused_and_writes_nothing(url: str, clock: C
         late = conversation.turn("late", lease=timedelta(seconds=1)).begin()
         clock.move(seconds=5)
         with conversation.turn("next") as turn:
-            builder.compile(checkpointer=LangoSaver(store).in_turn(turn)).invoke({"messages": [asked("a", "a")]}, config())
+            builder.compile(checkpointer=LangoSaver(store).in_turn(turn)).invoke(
+                {"messages": [asked("a", "a")]}, config()
+            )
         before = conversation.info().last_seq
         with pytest.raises(LeaseLost):
-            builder.compile(checkpointer=LangoSaver(store).in_turn(late)).invoke({"messages": [asked("b", "b")]}, config())
+            builder.compile(checkpointer=LangoSaver(store).in_turn(late)).invoke(
+                {"messages": [asked("b", "b")]}, config()
+            )
         assert conversation.info().last_seq == before
