@@ -81,8 +81,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         serde: The serializer of values other than messages. By default LangGraph's, which creates only objects of its
             list of safe types and of the types that the graph's state names. Messages are stored as messages only with
             a `JsonPlusSerializer`; with another serializer, such as one that encrypts, they are values like any others.
-        fence: Refuse a checkpoint whose parent is not the last checkpoint of its namespace, and pending writes for a
-            checkpoint that is not the last one, with `Conflict`. Nothing is written then. False by default.
+        fence: Refuse a checkpoint whose parent is not the last checkpoint of its namespace, with `Conflict`. Nothing is
+            written then. False by default.
         prefix: A prefix of the session keys.
         **options: Options of `Store`; only with a URL.
 
@@ -215,30 +215,21 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """Store the pending writes of a task. See `BaseCheckpointSaver.put_writes`.
 
         Raises:
-            Conflict: With `fence=True`, the checkpoint is not the last one; nothing was written.
             LeaseLost: The turn of `in_turn` has lost its lease; nothing was written.
         """
         thread, namespace, checkpoint_id = _where(config)
         packed = [(channel, pack(self.serde, value)) for channel, value in writes]
         new = records.writes_record(namespace, checkpoint_id or "", task_id, task_path, packed)
 
-        def write(store: Store) -> None:
-            conversation = store.conversation(self._key(thread))
-            conversation.append_message(new, create=True)
-            if self._fence:
-                self._check_head(conversation, namespace, checkpoint_id)
+        self._conversation(thread).append_message(new, create=True)
 
-        if self._fence:
-            self.store.transact(write)
-        else:
-            write(self.store)
-
-    def _check_head(self, conversation: Conversation, namespace: str, *expected: str | None) -> None:
-        """Raise `Conflict` unless the namespace ends with these checkpoints. The session's row must be locked."""
+    def _check_head(self, conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
+        """Raise `Conflict` unless a new checkpoint follows its parent. The session's row must be locked."""
         found = records.stored(conversation, records.prefix_of(namespace), page=8)
-        last = [each.id for each in itertools.islice(found, len(expected))][::-1]
-        if last != [each for each in expected if each]:
-            raise Conflict(f"the last checkpoint of session {conversation.key!r} is another one: load the thread again")
+        last = [each.id for each in itertools.islice(found, 2)]
+        if last != [each for each in (id, parent_id) if each]:
+            message = f"session {conversation.key!r} has a later checkpoint than {parent_id}: load the thread again"
+            raise Conflict(conversation.key, expected=0, last_seq=conversation.info().last_seq, message=message)
 
     def _replace(self, conversation: Conversation, old: Message, new: Message) -> Message:
         """Replace a checkpoint that is stored under the same id."""
