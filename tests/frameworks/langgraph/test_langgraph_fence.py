@@ -17,7 +17,7 @@ from lango_store import Conflict, LeaseLost, Store
 from lango_store.integrations.langgraph import LangoSaver
 from lango_store.testing import Clock
 
-STEPS = 6
+STEPS = 3
 WORKER = Path(__file__).parent / "worker.py"
 
 
