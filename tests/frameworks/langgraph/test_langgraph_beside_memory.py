@@ -13,7 +13,7 @@ from langgraph.types import Command
 from lango_store import Store
 from lango_store.integrations.langgraph import LangoSaver
 
-RUNS = int(os.environ.get("LANGO_STORE_GRAPH_RUNS", "40"))
+RUNS = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "40"))
 PLANS = ("", "tool", "edit", "remove", "branch", "sub", "wait", "sub wait", "tool edit", "tool branch", "remove wait")
 
 
