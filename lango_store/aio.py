@@ -587,8 +587,6 @@ class AsyncConversation(AsyncPart[Conversation]):
     all_messages = awaited(Conversation.all_messages)
     payload = awaited(Conversation.payload)
     find_message = awaited(Conversation.find_message)
-    find_messages = awaited(Conversation.find_messages)
-    find_by_prefix = awaited(Conversation.find_by_prefix)
     pop_message = awaited(Conversation.pop_message)
     search = awaited(Conversation.search)
     truncate = awaited(Conversation.truncate)

@@ -37,25 +37,33 @@ ALL: Final = 2**62
 """A limit above any number of messages, to which the length of a summary can be added without overflow."""
 
 
-def _build_range(_: Dialect, *, backwards: bool) -> sa.Executable:
+def _build_range(dialect: Dialect, *, backwards: bool, chosen_by: str = "") -> sa.Executable:
     # The same statement checks that the session is live, so that no message of an expired session is returned.
     live = sa.exists().where(LIVE_SESSION)
-    order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
+    order: sa.ColumnElement[Any] = MESSAGE.c.id if chosen_by == "id_prefix" else MESSAGE.c.seq
+    chosen = {
+        "id_prefix": [MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end")],
+        "seqs": [MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs"))],
+    }
     return (
         sa.select(*MESSAGE_COLUMNS)
         .where(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("after"),
             MESSAGE.c.seq < number("before"),
+            *chosen.get(chosen_by, ()),
             live,
         )
-        .order_by(order)
+        .order_by(order.desc() if backwards else order)
         .limit(number("limit"))
     )
 
 
-_forwards = Statement(lambda d: _build_range(d, backwards=False))
-_backwards = Statement(lambda d: _build_range(d, backwards=True))
+_ranges = {
+    (chosen_by, backwards): Statement(functools.partial(_build_range, backwards=backwards, chosen_by=chosen_by))
+    for chosen_by in ("", "id_prefix", "seqs")
+    for backwards in (False, True)
+}
 
 
 def _in_window(records: bool) -> sa.ColumnElement[bool]:
@@ -159,14 +167,23 @@ def check_count(name: str, value: int | None) -> None:
 
 @dataclass(frozen=True)
 class Range:
-    """A selection of messages: those with `after < seq < before`, limited to the first `limit` or the last `last`."""
+    """A selection of messages: those with `after < seq < before`, limited to the first `limit` or the last `last`.
+
+    With `seqs` only those with these seqs, with `id_prefix` only those whose id starts with a text, ordered by id.
+    """
 
     after: int = 0
     before: int = MAX_SEQ
     limit: int | None = None
     last: int | None = None
+    seqs: Sequence[int] | None = None
+    id_prefix: str | None = None
 
     def __post_init__(self) -> None:
+        if self.seqs is not None and self.id_prefix is not None:
+            raise ValueError("seqs and id_prefix choose messages: give one of them")
+        for seq in self.seqs or ():
+            check_seq("seqs", seq)
         if self.limit is not None and self.last is not None:
             raise ValueError("limit counts from the front and last from the end: give one of them")
         for name in ("after", "before", "limit", "last"):
@@ -185,19 +202,26 @@ def read(
     damaged: Damaged = "raise",
     mode: PayloadMode = "load",
 ) -> list[Any]:
-    """Read messages of a live session, ordered by seq."""
+    """Read messages of a live session, ordered by seq, or with `id_prefix` by id."""
     if damaged not in ("raise", "return"):
         raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
-    statement, limit = (_forwards, chosen.limit) if chosen.last is None else (_backwards, chosen.last)
-    values = {
+    limit = chosen.limit if chosen.last is None else chosen.last
+    values: dict[str, Any] = {
         "key": checked_key(key),
         "now": dialect_of(connection).time(now),
         "after": min(chosen.after, MAX_SEQ),
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if limit is None else min(limit, MAX_SEQ),
     }
+    chosen_by = ""
+    if chosen.id_prefix is not None:
+        chosen_by, prefix = "id_prefix", encode_id(chosen.id_prefix)
+        values |= {"prefix": prefix, "prefix_end": end_of_prefix(prefix)}
+    elif chosen.seqs is not None:
+        chosen_by = "seqs"
+        values["seqs"] = json.dumps([*chosen.seqs])
     decode = _decoder(connection, key, mode, decode_messages if damaged == "raise" else decode_each)
-    result = statement.run(connection, values, decode)
+    result = _ranges[chosen_by, chosen.last is not None].run(connection, values, decode)
     if not result:
         sessions.raise_unmatched(connection, now, key)
     if chosen.last is not None:
@@ -236,44 +260,6 @@ def find(connection: AnyConnection, now: Moment, key: str, message_id: str) -> M
         sessions.raise_unmatched(connection, now, key)
         return None
     return found[0]  # type: ignore[no-any-return]
-
-
-def _of_live(
-    condition: Callable[[Dialect], Sequence[sa.ColumnElement[bool]]], *order: sa.ColumnElement[Any]
-) -> Statement:
-    live = sa.exists().where(LIVE_SESSION)
-    query = sa.select(*MESSAGE_COLUMNS).where(of_session(MESSAGE), live).order_by(*order)
-    return Statement(lambda dialect: query.where(*condition(dialect)).limit(number("limit")))
-
-
-_in_list = _of_live(lambda dialect: [MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs"))], MESSAGE.c.seq)
-_with_prefix = _of_live(
-    lambda _: [MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end")], MESSAGE.c.id.desc()
-)
-
-
-def read_seqs(connection: AnyConnection, now: Moment, key: str, seqs: Sequence[int]) -> list[Message]:
-    """Read the entries of a live session's log with these seqs, ordered by seq."""
-    for seq in seqs:
-        check_seq("seqs", seq)
-    return _read_live(connection, now, key, _in_list, seqs=json.dumps([*seqs]), limit=MAX_SEQ)
-
-
-def read_prefix(
-    connection: AnyConnection, now: Moment, key: str, prefix: str, before: str | None, limit: int | None
-) -> list[Message]:
-    """Read the entries of a live session's log whose ids start with a text, ordered by id, the last one first."""
-    check_count("limit", limit)
-    bounds = {"prefix": encode_id(prefix), "prefix_end": end_of_prefix(prefix) if before is None else encode_id(before)}
-    return _read_live(connection, now, key, _with_prefix, **bounds, limit=MAX_SEQ if limit is None else limit)
-
-
-def _read_live(connection: AnyConnection, now: Moment, key: str, statement: Statement, **values: Any) -> list[Message]:
-    values |= {"key": checked_key(key), "now": dialect_of(connection).time(now)}
-    found: list[Message] = statement.run(connection, values, payloads.decoder(connection, key))
-    if not found:
-        sessions.raise_unmatched(connection, now, key)
-    return found
 
 
 def selecting(condition: Callable[[Dialect], sa.ColumnElement[bool]]) -> Statement:

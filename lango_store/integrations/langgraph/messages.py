@@ -1,7 +1,6 @@
 """Lossless conversion between messages of LangChain and messages of the log."""
 
 import base64
-import copy
 import hashlib
 import json
 import marshal
@@ -25,14 +24,13 @@ Packed = list[str]
 _LARGE: Final = 200
 _COMPRESSED: Final = "+zlib"
 
-_TEMPLATES: Final[dict[str, BaseMessage]] = {
-    "human": HumanMessage(""),
-    "ai": AIMessage(""),
-    "system": SystemMessage(""),
-    "tool": ToolMessage("", tool_call_id=""),
+_CLASSES: Final[dict[str, type[BaseMessage]]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
 }
 _ROLES: Final = {
-    "human": MessageRole.USER,
     "ai": MessageRole.ASSISTANT,
     "AIMessageChunk": MessageRole.ASSISTANT,
     "system": MessageRole.SYSTEM,
@@ -40,14 +38,13 @@ _ROLES: Final = {
     "function": MessageRole.TOOL,
 }
 _SHOWN: Final = ("type", "content", "name", "tool_call_id", "tool_calls")
-_CALL: Final = {"name", "args", "id", "type"}
 
 
 def pack(serde: Any, value: Any) -> Packed:
     """Serialize a value."""
     kind, data = serde.dumps_typed(value)
     if len(data) >= _LARGE and len(compressed := zlib.compress(data, 1)) < len(data):
-        return [kind + _COMPRESSED, base64.b64encode(compressed).decode()]
+        kind, data = kind + _COMPRESSED, compressed
     return [kind, base64.b64encode(data).decode()]
 
 
@@ -59,11 +56,6 @@ def unpack(serde: Any, packed: Packed) -> Any:
     return serde.loads_typed((kind, data))
 
 
-def is_messages(value: Any) -> bool:
-    """Return True for a list of LangChain's messages."""
-    return isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
-
-
 def role_of(kind: str) -> MessageRole:
     """Return the role of a type of LangChain's messages."""
     return _ROLES.get(kind, MessageRole.USER)
@@ -71,39 +63,31 @@ def role_of(kind: str) -> MessageRole:
 
 def message_of(original: BaseMessage, serde: Any) -> Message:
     """Convert a message of LangChain. What the log has no field for is stored in `extra`."""
-    role = role_of(original.type)
     calls = [
         ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])
         for call in getattr(original, "tool_calls", ())
     ]
-    rest = {
-        name: value
-        for name, value in original.__dict__.items()
-        if name not in _SHOWN and value is not None and value != {} and value != []
-    }
+    rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
     message = Message(
-        role=role,
+        role=role_of(original.type),
         content=original.content,
         name=original.name,
         tool_call_id=getattr(original, "tool_call_id", None),
         tool_calls=calls,
         extra={NAME: {"type": original.type, **rest}},
     )
-    if (
-        type(original) is type(_TEMPLATES.get(original.type))
-        and _is_json(rest)
-        and original_of(message, serde) == original
-    ):
+    is_shown = type(original) is _CLASSES.get(original.type) and _is_json(rest) and _is_json(original.content)
+    if is_shown and original_of(message, serde) == original:
         return message
-    text = original.text if isinstance(original.content, str) or _is_json(original.content) else str(original.content)
-    return Message(
-        role=role,
-        content=str(text).replace("\0", ""),
-        name=storable_text(original.name),
-        tool_call_id=storable_text(message.tool_call_id),
-        tool_calls=[call for call in calls if _is_json(call.arguments)],
-        extra={NAME: {"type": original.type, "packed": pack(serde, original)}},
-    )
+    text = original.text if _is_json(original.content) else str(original.content)
+    changes = {
+        "content": str(text).replace("\0", ""),
+        "name": storable_text(original.name),
+        "tool_call_id": storable_text(message.tool_call_id),
+        "tool_calls": [call for call in calls if _is_json(call.arguments)],
+        "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}},
+    }
+    return message.model_copy(update=changes)
 
 
 def original_of(message: Message, serde: Any) -> BaseMessage:
@@ -121,18 +105,13 @@ def original_of(message: Message, serde: Any) -> BaseMessage:
         ]
     if kind == "tool":
         fields["tool_call_id"] = message.tool_call_id or ""
-    # A copy of a valid message takes a fifth of the time of a validation; `message_of` has compared the result.
-    original = copy.copy(_TEMPLATES[kind])
-    fresh = {name: type(value)() for name, value in original.__dict__.items() if isinstance(value, dict | list)}
-    original.__dict__.update(fresh | fields)
-    object.__setattr__(original, "__pydantic_fields_set__", set(fields))
-    return original
+    return _CLASSES[kind](**fields)
 
 
 def digest_of(message: BaseMessage, serde: Any) -> bytes:
     """Return a digest of a message, to recognize it in a later list."""
     try:
-        data = marshal.dumps((message.type, sorted(message.__dict__.items())), 2)  # later formats depend on identity
+        data = marshal.dumps((message.type, sorted(vars(message).items())), 2)  # later formats depend on identity
     except ValueError:
         data = serde.dumps_typed(message)[1]
     return hashlib.blake2b(data, digest_size=12).digest()

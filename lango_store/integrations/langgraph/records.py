@@ -7,19 +7,19 @@ earlier ones by their `seq`.
 
 import hashlib
 import itertools
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
-from lango_store import Conversation, Message, MessageRole, SessionExpired, SessionNotFound
+from lango_store import Conversation, Message, MessageRole
 from lango_store.integrations.langgraph.messages import NAME, Packed
 
-_PAGE: Final = 16
+CHANNEL: Final = "messages"
 PREFIX: Final = f"{NAME}:"
+_PAGE: Final = 4
 
 
 def prefix_of(namespace: str) -> str:
@@ -28,13 +28,23 @@ def prefix_of(namespace: str) -> str:
     return f"{PREFIX}{digest}:"
 
 
-def record(kind: str, namespace: str, checkpoint_id: str, **content: Any) -> Message:
-    """Return a record: a checkpoint, or pending writes for it."""
+def checkpoint_record(namespace: str, checkpoint_id: str, **content: Any) -> Message:
+    """Return the record of a checkpoint."""
     id = prefix_of(namespace) + checkpoint_id
-    if kind == "writes":
-        id += f"!{uuid.uuid4().hex}"
     content |= {"ns": namespace, "id": checkpoint_id}
-    return Message(role=MessageRole.RECORD, author=NAME, name=kind, id=id, content=content)
+    return Message(role=MessageRole.RECORD, author=NAME, name="checkpoint", id=id, content=content)
+
+
+def writes_record(
+    namespace: str, checkpoint_id: str, task: str, path: str, writes: Sequence[tuple[str, Packed]]
+) -> Message:
+    """Return the record of a task's pending writes."""
+    id = f"{prefix_of(namespace)}{checkpoint_id}!{secrets.token_hex(8)}"
+    numbered = [
+        [WRITES_IDX_MAP.get(channel, number), channel, packed] for number, (channel, packed) in enumerate(writes)
+    ]
+    content = {"task": task, "path": path, "writes": numbered}
+    return Message(role=MessageRole.RECORD, author=NAME, name="writes", id=id, content=content)
 
 
 @dataclass
@@ -42,7 +52,7 @@ class Stored:
     """A stored checkpoint: its record, and the records of its pending writes."""
 
     record: Message
-    writes: list[Message] = field(default_factory=list)
+    writes: list[Message]
 
     @property
     def content(self) -> dict[str, Any]:
@@ -53,83 +63,53 @@ class Stored:
     @property
     def id(self) -> str:
         """The id of the checkpoint."""
-        id: str = self.content["id"]
-        return id
+        return str(self.content["id"])
 
     @property
     def holders(self) -> dict[str, int]:
         """For each channel with a value, the `seq` of the record that has it."""
-        return self.content["refs"] | dict.fromkeys(self.content["values"], self.record.seq)
+        own = [*self.content["values"], *([CHANNEL] if CHANNEL in self.content else [])]
+        return self.content["refs"] | dict.fromkeys(own, self.record.seq)
 
-    def ordered_writes(self) -> list[tuple[str, str, Packed]]:
+    def pending(self) -> list[tuple[str, str, Packed]]:
         """Return task, channel and value of each pending write.
 
         Of two writes of a task with the same position, the first one counts, but the last one of errors, interrupts
         and the like, whose positions are negative.
         """
-        chosen: dict[tuple[str, int], tuple[tuple[str, str, int], tuple[str, str, Packed]]] = {}
+        chosen: dict[tuple[str, int], tuple[tuple[str, str, int], str, Packed]] = {}
         for each in sorted(self.writes, key=lambda message: message.seq):
-            content = each.content
-            for position, channel, packed in content["writes"]:
-                at, key = (content["task"], position), writes_sort_key(content["path"], content["task"], position)
-                if position < 0 or at not in chosen:
-                    chosen[at] = (key, (content["task"], channel, packed))
-        return [write for _, write in sorted(chosen.values(), key=lambda pair: pair[0])]
+            task, path = each.content["task"], each.content["path"]
+            for position, channel, packed in each.content["writes"]:
+                if position < 0 or (task, position) not in chosen:
+                    chosen[task, position] = (writes_sort_key(path, task, position), channel, packed)
+        return [(key[1], channel, packed) for key, channel, packed in sorted(chosen.values())]
 
 
-def writes_record(
-    namespace: str, checkpoint_id: str, task: str, path: str, writes: Sequence[tuple[str, Packed]]
-) -> Message:
-    """Return the record of a task's pending writes."""
-    numbered = [
-        [WRITES_IDX_MAP.get(channel, position), channel, packed] for position, (channel, packed) in enumerate(writes)
-    ]
-    return record("writes", namespace, checkpoint_id, task=task, path=path, writes=numbered)
-
-
-def stored(
-    conversation: Conversation, prefix: str, *, before: str | None = None, page: int | None = None
-) -> Iterator[Stored]:
-    """Yield the checkpoints whose ids start with a text, the last one first; with `page`, read page by page."""
-    writes: dict[str, list[Message]] = {}
+def stored(conversation: Conversation, prefix: str) -> Iterator[Stored]:
+    """Yield the checkpoints whose record ids start with a text, the last one first, without reading all at once."""
+    count, previous = _PAGE, None
     while True:
-        found: list[Message] = []
-        with suppress(SessionNotFound, SessionExpired):
-            found = conversation.find_by_prefix(prefix, before=before, limit=page)
-        for each in found:
-            if each.name == "checkpoint":
-                yield Stored(each, writes.pop(str(each.id), []))
-            else:
-                writes.setdefault(str(each.id).partition("!")[0], []).append(each)
-        if page is None or len(found) < page:
+        found = conversation.all_messages(id_prefix=prefix, last=count)
+        writes: list[Message] = []
+        for each in reversed(found):
+            if each.name != "checkpoint":
+                writes.append(each)
+            elif previous is None or str(each.id) < previous:
+                previous = str(each.id)
+                yield Stored(each, [write for write in writes if str(write.id).startswith(f"{previous}!")])
+                writes = []
+        if len(found) < count:
             return
-        before, page = found[-1].id, page * 2
-
-
-def find(conversation: Conversation, namespace: str, checkpoint_id: str | None) -> Stored | None:
-    """Find a checkpoint, by default the last one of the namespace."""
-    prefix = prefix_of(namespace) + (checkpoint_id or "")
-    found = stored(conversation, prefix, page=None if checkpoint_id else _PAGE)
-    return next((each for each in found if checkpoint_id is None or each.id == checkpoint_id), None)
-
-
-# The messages of a checkpoint
-
-
-def as_groups(seqs: Iterable[int]) -> str:
-    """Write ascending or unordered seqs as text, consecutive ones as a group: `1-4 7`."""
-    groups: list[list[int]] = []
-    for seq in seqs:
-        if groups and seq == groups[-1][1] + 1:
-            groups[-1][1] = seq
-        else:
-            groups.append([seq, seq])
-    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in groups)
+        count *= 4
 
 
 def seqs_of(holder: Message) -> list[int]:
     """Return the seqs of the messages that a checkpoint's record lists."""
-    listed: Mapping[str, Any] = holder.content["messages"]
-    bounds = (group.split("-") for group in listed["rows"].split())
-    earlier = itertools.chain.from_iterable(range(int(each[0]), int(each[-1]) + 1) for each in bounds)
-    return [*earlier, *range(holder.seq - listed["new"], holder.seq)]
+    listed = holder.content[CHANNEL]
+    return [*itertools.accumulate(listed["steps"]), *range(holder.seq - listed["new"], holder.seq)]
+
+
+def steps_of(seqs: Sequence[int]) -> list[int]:
+    """Return the differences of ascending seqs, which compress better."""
+    return [seq - previous for previous, seq in itertools.pairwise([0, *seqs])]

@@ -1,12 +1,12 @@
 """The checkpointer: threads of LangGraph as sessions of a store."""
 
-import copy
-import heapq
+import functools
 import itertools
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 from langchain_core.messages import BaseMessage
@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
     get_checkpoint_id,
     get_checkpoint_metadata,
 )
@@ -41,7 +42,6 @@ from lango_store.integrations.langgraph import records
 from lango_store.integrations.langgraph.messages import (
     NAME,
     digest_of,
-    is_messages,
     message_of,
     original_of,
     pack,
@@ -49,11 +49,11 @@ from lango_store.integrations.langgraph.messages import (
     unpack,
     usage_of,
 )
-from lango_store.integrations.langgraph.records import Stored
+from lango_store.integrations.langgraph.records import CHANNEL, Stored
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
-_CHANNEL: Final = "messages"
 _CACHED: Final = 128
 _NO_SESSION: Final = (SessionNotFound, SessionExpired)
 
@@ -62,12 +62,24 @@ Listed = list[tuple[bytes, int]]
 
 
 class _Known(NamedTuple):
-    """What a later checkpoint needs of an earlier one."""
+    """What the next checkpoint needs of its parent."""
 
     id: str
     versions: ChannelVersions
     holders: Mapping[str, int]
     listed: Listed
+    is_shown: bool
+    """If the session shows the messages of this checkpoint."""
+
+
+def _in_thread(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Turn a method of the saver into a coroutine function that runs the method in a thread of the store."""
+
+    @functools.wraps(method)
+    async def call(self: "LangoSaver", /, *arguments: P.args, **options: P.kwargs) -> R:
+        return await self._awaited.run_sync(lambda _: method(self, *arguments, **options))
+
+    return call
 
 
 class LangoSaver(Adapter, BaseCheckpointSaver[int]):
@@ -109,7 +121,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         BaseCheckpointSaver.__init__(self, serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
         self._fence = fence
         self._prefix = prefix
-        self._known: OrderedDict[tuple[str, str, str], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()  # by session key and namespace
 
     def in_turn(self, turn: RunningTurn | AsyncRunningTurn) -> Self:
         """Return this saver for a turn in progress, with `fence=True`.
@@ -120,11 +132,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         Args:
             turn: A turn of the thread's session, in its block.
         """
-        if isinstance(turn, AsyncRunningTurn):
-            saver = super().in_turn(turn)
-        else:
-            saver = copy.copy(self)
-            saver._awaited, saver._closes = AsyncStore(self.store.in_turn(turn)), False
+        saver = super().in_turn(turn)
         saver._fence = True
         return saver
 
@@ -137,7 +145,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint. See `BaseCheckpointSaver.put`.
+        """Store a checkpoint. See `BaseCheckpointSaver.put`. A checkpoint that is stored already is not changed.
 
         Raises:
             Conflict: With `fence=True`, the parent is not the last checkpoint; nothing was written.
@@ -145,68 +153,55 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """
         thread, namespace, parent_id = _where(config)
         conversation = self._conversation(thread)
-        parent = self._load_known(conversation, namespace, parent_id) if parent_id else None
-        values = checkpoint["channel_values"]
-        holders = {}
-        if parent is not None:
-            versions = checkpoint["channel_versions"]
-            holders = {
-                channel: seq
-                for channel, seq in parent.holders.items()
-                if channel in values and channel not in new_versions and parent.versions[channel] == versions[channel]
-            }
-        content: dict[str, Any] = {
-            "parent": parent_id,
-            "metadata": json.loads(json.dumps(get_checkpoint_metadata(config, metadata))),
-            "checkpoint": pack(self.serde, {**checkpoint, "channel_values": {}}),
-            "refs": holders,
+        parent = self._parent(conversation, namespace, parent_id)
+        versions, values = checkpoint["channel_versions"], dict(checkpoint["channel_values"])
+        refs = {
+            channel: seq
+            for channel, seq in parent.holders.items()
+            if channel in values and channel not in new_versions and parent.versions.get(channel) == versions[channel]
         }
-        listed: Listed = parent.listed if parent is not None and _CHANNEL in holders else []
-        added: Sequence[BaseMessage] = []
-        digests: Sequence[bytes] = []
-        hidden: Sequence[int] = []
-        shown: Sequence[int] = []
-        inline = {channel: value for channel, value in values.items() if channel not in holders}
-        if not namespace and self._shows_messages and inline.get(_CHANNEL) and is_messages(inline[_CHANNEL]):
-            messages = inline.pop(_CHANNEL)
-            digests = [digest_of(each, self.serde) for each in messages]
-            listed = _common_start(parent.listed if parent else [], digests)
-            added = messages[len(listed) :]
-            content["messages"] = {"rows": records.as_groups(seq for _, seq in listed), "new": len(added)}
-        if not namespace and self._shows_messages:
-            visible, remaining = self._visible(conversation, parent), {seq for _, seq in listed}
-            hidden, shown = sorted(visible - remaining), sorted(remaining - visible)
-        content["values"] = {channel: pack(self.serde, value) for channel, value in inline.items()}
-        new = [message_of(each, self.serde) for each in added]
-        new.append(records.record("checkpoint", namespace, checkpoint["id"], **content))
-        earlier = {digest for digest, _ in parent.listed} if parent else set()
-        fresh = [each for each, digest in zip(added, digests[len(listed) :], strict=True) if digest not in earlier]
-        usage, models = usage_of(fresh)  # a message that is stored again was paid once
+        values = {channel: value for channel, value in values.items() if channel not in refs}
+        content = {"parent": parent_id, "metadata": json.loads(json.dumps(get_checkpoint_metadata(config, metadata)))}
+        is_root = not namespace and isinstance(self.serde, JsonPlusSerializer)
+        kept, added, digests = parent.listed if CHANNEL in refs else [], [], []
+        if is_root and _is_messages(values.get(CHANNEL)):
+            added = values.pop(CHANNEL)
+            digests = [digest_of(each, self.serde) for each in added]
+            kept = _common_start(parent.listed, digests)
+            added, digests = added[len(kept) :], digests[len(kept) :]
+            content[CHANNEL] = {"steps": records.steps_of([seq for _, seq in kept]), "new": len(added)}
+        content |= {
+            "checkpoint": pack(self.serde, {**checkpoint, "channel_values": {}}),
+            "refs": refs,
+            "values": {channel: pack(self.serde, value) for channel, value in values.items()},
+        }
+        record = records.checkpoint_record(namespace, checkpoint["id"], **content)
+        messages = [*(message_of(each, self.serde) for each in added), record]
+        repeated = {digest for digest, _ in parent.listed}  # a message that is stored again was paid once
+        usage, models = usage_of([each for each, digest in zip(added, digests, strict=True) if digest not in repeated])
+        remaining = {seq for _, seq in kept}
+        shown = self._shown(conversation, parent) if is_root else remaining
 
-        def write(store: Store) -> Message:
+        def write(store: Store) -> Sequence[Message]:
             conversation = store.conversation(self._key(thread))
             if usage:
-                written = conversation.save_turn(new, usage, metadata=turn_metadata(models), create=True).messages[-1]
+                metadata = turn_metadata(models)
+                turn = conversation.save_turn(messages, usage, id=record.id, metadata=metadata, create=True)
+                written: Sequence[Message] = turn.messages
             else:
-                written = conversation.append_messages(new, create=True)[-1]
-            if written.replayed:
-                written = self._replace(conversation, written, new[-1])
-            for seqs, role in ((hidden, MessageRole.RECORD), (shown, None)):
-                for message in conversation.find_messages(seqs) if seqs else ():
-                    conversation.edits.update(message.seq, _with_role(message, role))
+                written = conversation.append_messages(messages, create=True)
+            if shown != remaining:
+                for each in conversation.all_messages(seqs=sorted(shown ^ remaining)):
+                    role = MessageRole.RECORD if each.seq in shown else role_of(each.extra[NAME]["type"])
+                    conversation.edits.update(each.seq, each.model_copy(update={"role": role}))
             if self._fence:
-                self._check_head(conversation, namespace, parent_id, checkpoint["id"])
+                self._check_parent(conversation, namespace, parent_id, checkpoint["id"])
             return written
 
-        needs_transaction = hidden or shown or self._fence
-        last = self.store.transact(write) if needs_transaction else write(self.store)
-        if content.get("messages"):
-            start = last.seq - len(added)
-            listed = [*listed, *((digest, start + number) for number, digest in enumerate(digests[len(listed) :]))]
-        holders = holders | dict.fromkeys(content["values"], last.seq)
-        if "messages" in content:
-            holders[_CHANNEL] = last.seq
-        self._remember(conversation, namespace, checkpoint, holders, listed, is_head=True)
+        written = self.store.transact(write) if self._fence or shown != remaining else write(self.store)
+        listed = [*kept, *zip(digests, (each.seq for each in written), strict=False)]
+        holders = Stored(written[-1], []).holders
+        self._remember(conversation, namespace, _Known(checkpoint["id"], dict(versions), holders, listed, is_root))
         return _config(thread, namespace, checkpoint["id"])
 
     def put_writes(
@@ -220,27 +215,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         thread, namespace, checkpoint_id = _where(config)
         packed = [(channel, pack(self.serde, value)) for channel, value in writes]
         new = records.writes_record(namespace, checkpoint_id or "", task_id, task_path, packed)
-
         self._conversation(thread).append_message(new, create=True)
-
-    def _check_head(self, conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
-        """Raise `Conflict` unless a new checkpoint follows its parent. The session's row must be locked."""
-        found = records.stored(conversation, records.prefix_of(namespace), page=8)
-        last = [each.id for each in itertools.islice(found, 2)]
-        if last != [each for each in (id, parent_id) if each]:
-            message = f"session {conversation.key!r} has a later checkpoint than {parent_id}: load the thread again"
-            raise Conflict(conversation.key, expected=0, last_seq=conversation.info().last_seq, message=message)
-
-    def _replace(self, conversation: Conversation, old: Message, new: Message) -> Message:
-        """Replace a checkpoint that is stored under the same id."""
-        if "messages" in new.content:  # the new messages are not stored before this record
-            listed = new.content["messages"]
-            last = conversation.info().last_seq
-            rows = [listed["rows"], records.as_groups(range(last - listed["new"] + 1, last + 1))]
-            new = new.model_copy(
-                update={"content": new.content | {"messages": {"rows": " ".join(filter(None, rows)), "new": 0}}}
-            )
-        return conversation.edits.update(old.seq, new)
 
     # Read
 
@@ -248,14 +223,17 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """Load a checkpoint, by default the last one of the namespace. See `BaseCheckpointSaver.get_tuple`."""
         thread, namespace, checkpoint_id = _where(config)
         conversation = self._conversation(thread)
-        found = records.find(conversation, namespace, checkpoint_id)
+        found = next(self._found(thread, namespace, checkpoint_id), None)
         if found is None:
             return None
-        head = self._cached(conversation, namespace, "")
-        is_new = self._cached(conversation, namespace, found.id) is None
-        is_head = checkpoint_id is None
-        is_read = is_new or (is_head and (head is None or head.id != found.id))
-        (loaded,) = self._tuples(conversation, thread, [found], is_read=is_read, is_head=is_head)
+        loaded, seqs = self._load(thread, found)
+        known = self._known.get((conversation.key, namespace))
+        if known is None or known.id != found.id:
+            messages = loaded.checkpoint["channel_values"][CHANNEL] if seqs else []
+            listed = [(digest_of(each, self.serde), seq) for each, seq in zip(messages, seqs, strict=True)]
+            versions = loaded.checkpoint["channel_versions"]
+            known = _Known(found.id, versions, found.holders, listed, is_shown=checkpoint_id is None)
+            self._remember(conversation, namespace, known)
         return loaded
 
     def list(
@@ -267,72 +245,74 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, the last one of each thread first. See `BaseCheckpointSaver.list`."""
-        found = self._listed(config, filter or {}, get_checkpoint_id(before) if before else None)
-        for conversation, thread, each in itertools.islice(found, limit):
-            yield from self._tuples(conversation, thread, [each])
+        where = config["configurable"] if config else {}
+        namespace, checkpoint_id = where.get("checkpoint_ns"), get_checkpoint_id(config) if config else None
+        end = get_checkpoint_id(before) if before else None
+        found = (
+            (thread, each)
+            for thread in ([str(where["thread_id"])] if config else self._threads())
+            for each in self._found(thread, namespace, checkpoint_id)
+            if (end is None or each.id < end) and (filter or {}).items() <= each.content["metadata"].items()
+        )
+        for thread, each in itertools.islice(found, limit):
+            yield self._load(thread, each)[0]
 
-    def _listed(
-        self, config: RunnableConfig | None, filter: dict[str, Any], before: str | None
-    ) -> Iterator[tuple[Conversation, str, Stored]]:
-        wanted = get_checkpoint_id(config) if config else None
-        namespace = config["configurable"].get("checkpoint_ns") if config else None
-        for thread in [str(config["configurable"]["thread_id"])] if config else self._threads():
-            conversation = self._conversation(thread)
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Read the writes of channels since their last value. See `BaseCheckpointSaver.get_delta_channel_history`."""
+        thread, namespace, wanted = _where(config)
+        history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
+        remaining = set(channels)
+        is_target = True
+        for each in self._found(thread, namespace, None):
+            if wanted and each.id != wanted:
+                continue
+            for task, channel, packed in [] if is_target else reversed(each.pending()):
+                if channel in remaining:
+                    history[channel]["writes"].insert(0, (task, channel, unpack(self.serde, packed)))
+            if not is_target and (seeds := remaining & each.holders.keys()):
+                values = self._load(thread, each)[0].checkpoint["channel_values"]
+                for channel in seeds:
+                    history[channel]["seed"] = values[channel]
+                remaining -= seeds
+            wanted, is_target = each.content["parent"], False
+            if not (wanted and remaining):
+                break
+        return history
+
+    def _found(self, thread: str, namespace: str | None, checkpoint_id: str | None) -> Iterator[Stored]:
+        """Yield the checkpoints of a thread, or one of them, the last one first."""
+        prefix = records.PREFIX if namespace is None else records.prefix_of(namespace) + (checkpoint_id or "")
+        found: Iterable[Stored] = records.stored(self._conversation(thread), prefix)
+        with suppress(*_NO_SESSION):
             if namespace is None:
-                found: Iterable[Stored] = heapq.nlargest(
-                    10**9, records.stored(conversation, records.PREFIX), key=lambda each: each.id
-                )
-            else:
-                prefix = records.prefix_of(namespace)
-                end = None if before is None else prefix + before
-                found = records.stored(conversation, prefix + (wanted or ""), before=end, page=64)
-            for each in found:
-                matches = all(each.content["metadata"].get(name) == value for name, value in filter.items())
-                if matches and (wanted is None or each.id == wanted) and (before is None or each.id < before):
-                    yield conversation, thread, each
+                found = sorted(found, key=lambda each: each.id, reverse=True)
+            yield from (each for each in found if checkpoint_id is None or each.id == checkpoint_id)
 
-    def _tuples(
-        self,
-        conversation: Conversation,
-        thread: str,
-        found: Sequence[Stored],
-        *,
-        is_read: bool = False,
-        is_head: bool = False,
-    ) -> Iterator[CheckpointTuple]:
-        own = {each.record.seq: each.record for each in found}
-        others = {seq for each in found for seq in each.content["refs"].values()} - set(own)
-        read = own | {each.seq: each for each in (conversation.find_messages(sorted(others)) if others else ())}
-        holders = {each.id: each.holders | _own_messages(each) for each in found}
-        lists = {each.id: records.seqs_of(read[holders[each.id][_CHANNEL]]) for each in found if _lists(each, read)}
-        wanted = {seq for seqs in lists.values() for seq in seqs}
-        rows = {each.seq: each for each in (conversation.find_messages(sorted(wanted)) if wanted else ())}
-        for each in found:
-            content = each.content
-            checkpoint: Checkpoint = unpack(self.serde, content["checkpoint"])
-            values = {
-                channel: unpack(self.serde, read[seq].content["values"][channel])
-                for channel, seq in holders[each.id].items()
-                if not (channel == _CHANNEL and each.id in lists)
-            }
-            listed: Listed = []
-            if each.id in lists:
-                seqs = [seq for seq in lists[each.id] if seq in rows]  # a message that was deleted by hand is missing
-                values[_CHANNEL] = [original_of(rows[seq], self.serde) for seq in seqs]
-                if is_read:
-                    listed = [
-                        (digest_of(value, self.serde), seq) for value, seq in zip(values[_CHANNEL], seqs, strict=True)
-                    ]
-            if is_read:
-                self._remember(conversation, content["ns"], checkpoint, holders[each.id], listed, is_head=is_head)
-            writes = [(task, channel, unpack(self.serde, packed)) for task, channel, packed in each.ordered_writes()]
-            yield CheckpointTuple(
-                config=_config(thread, content["ns"], each.id),
-                checkpoint={**checkpoint, "channel_values": values},
-                metadata=content["metadata"],
-                parent_config=_config(thread, content["ns"], content["parent"]) if content["parent"] else None,
-                pending_writes=writes,
-            )
+    def _load(self, thread: str, found: Stored) -> tuple[CheckpointTuple, Sequence[int]]:
+        """Load the values of a checkpoint, and return it with the seqs of its messages."""
+        conversation, content, holders = self._conversation(thread), found.content, found.holders
+        rows = {found.record.seq: found.record}
+        if others := set(holders.values()) - rows.keys():
+            rows |= {each.seq: each for each in conversation.all_messages(seqs=sorted(others))}
+        values, listed = {}, []
+        for channel, seq in holders.items():
+            packed = rows[seq].content["values"].get(channel)
+            if packed is None:  # a message that was deleted by hand is missing
+                listed = conversation.all_messages(seqs=records.seqs_of(rows[seq]))
+                values[channel] = [original_of(each, self.serde) for each in listed]
+            else:
+                values[channel] = unpack(self.serde, packed)
+        namespace, parent = content["ns"], content["parent"]
+        loaded = CheckpointTuple(
+            config=_config(thread, namespace, found.id),
+            checkpoint={**unpack(self.serde, content["checkpoint"]), "channel_values": values},
+            metadata=content["metadata"],
+            parent_config=_config(thread, namespace, parent) if parent else None,
+            pending_writes=[(task, channel, unpack(self.serde, packed)) for task, channel, packed in found.pending()],
+        )
+        return loaded, [each.seq for each in listed]
 
     # Delete and copy
 
@@ -343,17 +323,17 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread; another thread with the new id is replaced. See `BaseCheckpointSaver.copy_thread`."""
 
-        def copy_session(tx: Store) -> None:
+        def copy(tx: Store) -> None:
             tx.delete(self._key(target_thread_id))
             tx.conversation(self._key(source_thread_id)).fork(self._key(target_thread_id))
 
-        self.store.transact(copy_session)
+        self.store.transact(copy)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of runs, in all threads. See `BaseCheckpointSaver.delete_for_runs`."""
         runs = set(run_ids)
         for thread in self._threads():
-            self._drop(thread, lambda found: (e for e in found if e.content["metadata"].get("run_id") in runs))
+            self._keep(thread, lambda found: [e for e in found if e.content["metadata"].get("run_id") not in runs])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all but the last checkpoint of each namespace, or the threads. See `BaseCheckpointSaver.prune`.
@@ -364,36 +344,43 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             if strategy == "delete":
                 self.delete_thread(thread)
             else:
-                self._drop(thread, _superseded)
+                self._keep(thread, _last_ones)
 
-    def _drop(self, thread: str, choose: Callable[[Sequence[Stored]], Iterable[Stored]]) -> None:
-        """Delete checkpoints. A record with values that other checkpoints need loses everything else."""
+    def _keep(self, thread: str, choose: Callable[[Sequence[Stored]], Sequence[Stored]]) -> None:
+        """Delete checkpoints, and the messages that no other checkpoint has."""
 
-        def drop(tx: Store) -> None:
+        def keep(tx: Store) -> None:
             conversation = tx.conversation(self._key(thread))
-            found = [*records.stored(conversation, records.PREFIX)]
-            dropped = [*choose(found)]
-            gone = {each.record.seq for each in dropped}
-            needed = {seq for each in found if each.record.seq not in gone for seq in each.content["refs"].values()}
-            for each in dropped:
-                for write in each.writes:
-                    conversation.edits.delete(write.seq)
-                if each.record.seq in needed:
-                    rest = {name: each.content[name] for name in ("values", "messages") if name in each.content}
-                    id = f"{records.PREFIX[:-1]}-values:{each.record.seq}"
-                    conversation.edits.update(
-                        each.record.seq, each.record.model_copy(update={"id": id, "content": rest})
-                    )
+            kept = choose([*records.stored(conversation, records.PREFIX)])
+            log = {each.seq: each for each in conversation.all_messages()}
+            whole = {row.seq for each in kept for row in (each.record, *each.writes)}
+            holders = {seq for each in kept for seq in each.holders.values()}
+            whole |= {
+                seq for holder in holders if CHANNEL in log[holder].content for seq in records.seqs_of(log[holder])
+            }
+            for seq, each in log.items():
+                if seq in whole or not (each.author == NAME or NAME in each.extra):
+                    continue
+                if seq in holders:
+                    values = {name: each.content[name] for name in ("values", CHANNEL) if name in each.content}
+                    changes = {"id": f"{NAME}-values:{seq}", "content": values}
+                    conversation.edits.update(seq, each.model_copy(update=changes))
                 else:
-                    conversation.edits.delete(each.record.seq)
+                    conversation.edits.delete(seq)
 
-        self.store.transact(drop)
+        with suppress(*_NO_SESSION):
+            self.store.transact(keep)
 
     # Asynchronous versions
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Load a checkpoint; see `get_tuple`."""
-        return await self._in_thread(self.get_tuple, config)
+    aget_tuple = _in_thread(get_tuple)
+    aget_delta_channel_history = _in_thread(get_delta_channel_history)
+    aput = _in_thread(put)
+    aput_writes = _in_thread(put_writes)
+    adelete_thread = _in_thread(delete_thread)
+    adelete_for_runs = _in_thread(delete_for_runs)
+    acopy_thread = _in_thread(copy_thread)
+    aprune = _in_thread(prune)
 
     async def alist(
         self,
@@ -405,49 +392,10 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Yield checkpoints; see `list`."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while (each := await self._in_thread(next, found, None)) is not None:
+        while (each := await self._awaited.run_sync(lambda _: next(found, None))) is not None:
             yield each
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Store a checkpoint; see `put`."""
-        return await self._in_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Store pending writes; see `put_writes`."""
-        await self._in_thread(self.put_writes, config, writes, task_id, task_path)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete a thread; see `delete_thread`."""
-        await self._in_thread(self.delete_thread, thread_id)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of runs; see `delete_for_runs`."""
-        await self._in_thread(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread; see `copy_thread`."""
-        await self._in_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete checkpoints; see `prune`."""
-        await self._in_thread(lambda: self.prune(thread_ids, strategy=strategy))
-
-    async def _in_thread(self, call: Callable[..., R], *arguments: Any) -> R:
-        return await self._awaited.run_sync(lambda _: call(*arguments))
-
     # Helpers
-
-    @property
-    def _shows_messages(self) -> bool:
-        return isinstance(self.serde, JsonPlusSerializer)
 
     def _key(self, thread: str) -> str:
         return level_key(str(thread), self._prefix)
@@ -460,43 +408,38 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             if (thread := level_id(info.key, self._prefix)) is not None:
                 yield thread
 
-    def _cached(self, conversation: Conversation, namespace: str, checkpoint_id: str) -> _Known | None:
-        return self._known.get((conversation.key, namespace, checkpoint_id))
-
-    def _remember(
-        self,
-        conversation: Conversation,
-        namespace: str,
-        checkpoint: Checkpoint,
-        holders: Mapping[str, int],
-        listed: Listed,
-        *,
-        is_head: bool,
-    ) -> None:
-        known = _Known(checkpoint["id"], dict(checkpoint["channel_versions"]), holders, listed)
-        for id in (known.id, "") if is_head else (known.id,):
-            self._known[conversation.key, namespace, id] = known
-            self._known.move_to_end((conversation.key, namespace, id))
+    def _remember(self, conversation: Conversation, namespace: str, known: _Known) -> None:
+        self._known[conversation.key, namespace] = known
+        self._known.move_to_end((conversation.key, namespace))
         while len(self._known) > _CACHED:
             self._known.popitem(last=False)
 
-    def _load_known(self, conversation: Conversation, namespace: str, checkpoint_id: str) -> _Known | None:
-        """Return a parent from memory. Another process, or a checkpoint of long ago, is read from the database."""
-        known = self._cached(conversation, namespace, checkpoint_id)
-        if known is None and (found := records.find(conversation, namespace, checkpoint_id)):
-            [*self._tuples(conversation, conversation.key, [found], is_read=True)]
-            known = self._cached(conversation, namespace, checkpoint_id)
+    def _parent(self, conversation: Conversation, namespace: str, parent_id: str | None) -> _Known:
+        """Return a parent from memory, or load it if this saver did not load or store it last."""
+        known = self._known.get((conversation.key, namespace))
+        if parent_id and (known is None or known.id != parent_id):
+            thread = level_id(conversation.key, self._prefix) or ""
+            self.get_tuple(_config(thread, namespace, parent_id))
+            known = self._known.get((conversation.key, namespace))
+        if known is None or known.id != parent_id:
+            return _Known("", {}, {}, [], is_shown=False)
         return known
 
-    def _visible(self, conversation: Conversation, parent: _Known | None) -> set[int]:
-        """Return the messages in the log that are not hidden: those of the last checkpoint."""
-        head = self._cached(conversation, "", "")
-        if head is not None and parent is not None and head.id == parent.id:
-            return {seq for _, seq in head.listed}
+    def _shown(self, conversation: Conversation, parent: _Known) -> set[int]:
+        """Return the seqs of the graph's messages that the session shows."""
+        if parent.is_shown:
+            return {seq for _, seq in parent.listed}
         try:
             return {each.seq for each in conversation.messages() if NAME in each.extra}
         except _NO_SESSION:
             return set()
+
+    def _check_parent(self, conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
+        """Raise `Conflict` unless a new checkpoint follows its parent. The session's row must be locked."""
+        last = [each.id for each in itertools.islice(records.stored(conversation, records.prefix_of(namespace)), 2)]
+        if last != [each for each in (id, parent_id) if each]:
+            message = f"session {conversation.key!r} has a later checkpoint than {parent_id}: load the thread again"
+            raise Conflict(conversation.key, expected=0, last_seq=conversation.info().last_seq, message=message)
 
 
 def _where(config: RunnableConfig) -> tuple[str, str, str | None]:
@@ -506,6 +449,10 @@ def _where(config: RunnableConfig) -> tuple[str, str, str | None]:
 
 def _config(thread: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
+
+
+def _is_messages(value: Any) -> bool:
+    return bool(value) and isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
 
 
 def _common_start(listed: Listed, digests: Sequence[bytes]) -> Listed:
@@ -520,32 +467,15 @@ def _common_start(listed: Listed, digests: Sequence[bytes]) -> Listed:
     return start
 
 
-def _with_role(message: Message, role: MessageRole | None) -> Message:
-    return message.model_copy(update={"role": role or role_of(message.extra[NAME]["type"])})
-
-
-def _superseded(found: Sequence[Stored]) -> list[Stored]:
-    """Return the checkpoints that are not the last one of their namespace, and that it does not need."""
+def _last_ones(found: Sequence[Stored]) -> list[Stored]:
+    """Return the last checkpoint of each namespace, and those since the last values of its delta channels."""
     by_id = {(each.content["ns"], each.id): each for each in found}
-    latest: dict[str, Stored] = {}
-    for each in sorted(found, key=lambda each: each.id):
-        latest[each.content["ns"]] = each
-    kept: set[str | None] = set()
-    for namespace, each in latest.items():
-        cursor: Stored | None = each
-        missing = set(each.content["metadata"].get("counters_since_delta_snapshot", ()))
+    kept: list[Stored] = []
+    for namespace in {namespace for namespace, _ in by_id}:
+        cursor = by_id.get((namespace, max(id for owner, id in by_id if owner == namespace)))
+        missing = set(cursor.content["metadata"].get("counters_since_delta_snapshot", ())) if cursor else set()
         while cursor is not None:
-            kept.add(cursor.record.id)
+            kept.append(cursor)
             missing -= set(cursor.holders)
-            # A DeltaChannel replays the writes since its last snapshot.
             cursor = by_id.get((namespace, cursor.content["parent"])) if missing else None
-    return [each for each in found if each.record.id not in kept]
-
-
-def _own_messages(each: Stored) -> dict[str, int]:
-    return {_CHANNEL: each.record.seq} if "messages" in each.content else {}
-
-
-def _lists(each: Stored, read: Mapping[int, Message]) -> bool:
-    seq = (each.holders | _own_messages(each)).get(_CHANNEL)
-    return seq is not None and "messages" in read[seq].content
+    return kept

@@ -83,12 +83,3 @@ def test_turn_of_one_node_sends_at_most_twelve_statements(url: str) -> None:
             sent.clear()
             graph.invoke({"messages": [asked("q", f"q{number}")]}, config())
         assert len(sent) <= 12, sent
-
-
-def test_find_by_prefix_and_find_messages_read_the_log(store: Store) -> None:
-    fill(store)
-    conversation = store.conversation("t")
-    found = conversation.find_by_prefix("langgraph:", limit=2)
-    assert [message.id for message in found] == sorted((str(each.id) for each in found), reverse=True)
-    seqs = [message.seq for message in found]
-    assert [message.seq for message in conversation.find_messages([*seqs, 999])] == sorted(seqs)
