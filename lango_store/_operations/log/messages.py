@@ -40,18 +40,19 @@ ALL: Final = 2**62
 def _build_range(dialect: Dialect, *, backwards: bool, chosen_by: str = "") -> sa.Executable:
     # The same statement checks that the session is live, so that no message of an expired session is returned.
     live = sa.exists().where(LIVE_SESSION)
-    order: sa.ColumnElement[Any] = MESSAGE.c.id if chosen_by == "id_prefix" else MESSAGE.c.seq
-    chosen = {
-        "id_prefix": [MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end")],
-        "seqs": [MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs"))],
-    }
+    order: sa.ColumnElement[Any] = MESSAGE.c.seq
+    chosen: list[sa.ColumnElement[bool]] = []
+    if chosen_by == "id_prefix":
+        order, chosen = MESSAGE.c.id, [MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end")]
+    elif chosen_by == "seqs":
+        chosen = [MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs"))]
     return (
         sa.select(*MESSAGE_COLUMNS)
         .where(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("after"),
             MESSAGE.c.seq < number("before"),
-            *chosen.get(chosen_by, ()),
+            *chosen,
             live,
         )
         .order_by(order.desc() if backwards else order)
@@ -215,8 +216,8 @@ def read(
     }
     chosen_by = ""
     if chosen.id_prefix is not None:
-        chosen_by, prefix = "id_prefix", encode_id(chosen.id_prefix)
-        values |= {"prefix": prefix, "prefix_end": end_of_prefix(prefix)}
+        chosen_by = "id_prefix"
+        values |= {"prefix": encode_id(chosen.id_prefix), "prefix_end": end_of_prefix(chosen.id_prefix)}
     elif chosen.seqs is not None:
         chosen_by = "seqs"
         values["seqs"] = json.dumps([*chosen.seqs])

@@ -1,10 +1,7 @@
 """Lossless conversion between messages of LangChain and messages of the log."""
 
-import base64
-import hashlib
 import json
 import marshal
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,15 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from lango_store import Message, MessageRole, ToolCall
 from lango_store.integrations.counts import as_usage, counts_of
 from lango_store.integrations.fields import mapping, storable_text
-
-NAME: Final = "langgraph"
-"""The name under which the rest of a message is stored in `extra`, and the author of records."""
-
-Packed = list[str]
-"""A value in the serializer's own form: its type, and its bytes in base64. Larger values are compressed."""
-
-_LARGE: Final = 200
-_COMPRESSED: Final = "+zlib"
+from lango_store.integrations.langgraph.records import NAME, pack, unpack
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -38,22 +27,6 @@ _ROLES: Final = {
     "function": MessageRole.TOOL,
 }
 _SHOWN: Final = ("type", "content", "name", "tool_call_id", "tool_calls")
-
-
-def pack(serde: Any, value: Any) -> Packed:
-    """Serialize a value."""
-    kind, data = serde.dumps_typed(value)
-    if len(data) >= _LARGE and len(compressed := zlib.compress(data, 1)) < len(data):
-        kind, data = kind + _COMPRESSED, compressed
-    return [kind, base64.b64encode(data).decode()]
-
-
-def unpack(serde: Any, packed: Packed) -> Any:
-    """Return the value of `pack`."""
-    kind, data = packed[0], base64.b64decode(packed[1])
-    if kind.endswith(_COMPRESSED):
-        kind, data = kind.removesuffix(_COMPRESSED), zlib.decompress(data)
-    return serde.loads_typed((kind, data))
 
 
 def role_of(kind: str) -> MessageRole:
@@ -108,13 +81,13 @@ def original_of(message: Message, serde: Any) -> BaseMessage:
     return _CLASSES[kind](**fields)
 
 
-def digest_of(message: BaseMessage, serde: Any) -> bytes:
-    """Return a digest of a message, to recognize it in a later list."""
+def hash_of(message: BaseMessage, serde: Any) -> int:
+    """Return a hash of a message, to recognize it in a later list in this process."""
     try:
         data = marshal.dumps((message.type, sorted(vars(message).items())), 2)  # later formats depend on identity
     except ValueError:
         data = serde.dumps_typed(message)[1]
-    return hashlib.blake2b(data, digest_size=12).digest()
+    return hash(data)
 
 
 def usage_of(messages: Sequence[BaseMessage]) -> tuple[dict[str, Any], list[Any]]:

@@ -5,9 +5,11 @@ neighbors in the order of their ids. A record is never changed: a later checkpoi
 earlier ones by their `seq`.
 """
 
+import base64
 import hashlib
 import itertools
 import secrets
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,11 +17,34 @@ from typing import Any, Final
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from lango_store import Conversation, Message, MessageRole
-from lango_store.integrations.langgraph.messages import NAME, Packed
+
+NAME: Final = "langgraph"
+"""The name under which the rest of a message is stored in `extra`, and the author of records."""
+
+Packed = list[str]
+"""A value in the serializer's own form: its type, and its bytes in base64. Larger values are compressed."""
 
 CHANNEL: Final = "messages"
+_LARGE: Final = 200
+_COMPRESSED: Final = "+zlib"
 PREFIX: Final = f"{NAME}:"
 _PAGE: Final = 4
+
+
+def pack(serde: Any, value: Any) -> Packed:
+    """Serialize a value."""
+    kind, data = serde.dumps_typed(value)
+    if len(data) >= _LARGE and len(compressed := zlib.compress(data, 1)) < len(data):
+        kind, data = kind + _COMPRESSED, compressed
+    return [kind, base64.b64encode(data).decode()]
+
+
+def unpack(serde: Any, packed: Packed) -> Any:
+    """Return the value of `pack`."""
+    kind, data = packed[0], base64.b64decode(packed[1])
+    if kind.endswith(_COMPRESSED):
+        kind, data = kind.removesuffix(_COMPRESSED), zlib.decompress(data)
+    return serde.loads_typed((kind, data))
 
 
 def prefix_of(namespace: str) -> str:

@@ -6,7 +6,7 @@ import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from langchain_core.messages import BaseMessage
@@ -24,32 +24,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from lango_store import (
-    AsyncRunningTurn,
-    AsyncStore,
-    Conflict,
-    Conversation,
-    Message,
-    MessageRole,
-    RunningTurn,
-    SessionExpired,
-    SessionNotFound,
-    Store,
-)
+from lango_store import AsyncStore, Conflict, Conversation, Message, MessageRole, SessionExpired, SessionNotFound, Store
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.fields import level_id, level_key, turn_metadata
 from lango_store.integrations.langgraph import records
-from lango_store.integrations.langgraph.messages import (
-    NAME,
-    digest_of,
-    message_of,
-    original_of,
-    pack,
-    role_of,
-    unpack,
-    usage_of,
-)
-from lango_store.integrations.langgraph.records import CHANNEL, Stored
+from lango_store.integrations.langgraph.messages import hash_of, message_of, original_of, role_of, usage_of
+from lango_store.integrations.langgraph.records import CHANNEL, NAME, Stored, pack, unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,8 +37,8 @@ R = TypeVar("R")
 _CACHED: Final = 128
 _NO_SESSION: Final = (SessionNotFound, SessionExpired)
 
-Listed = list[tuple[bytes, int]]
-"""Digest and `seq` of each message of a checkpoint."""
+Listed = list[tuple[int, int]]
+"""Hash and `seq` of each message of a checkpoint."""
 
 
 class _Known(NamedTuple):
@@ -123,19 +103,6 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         self._prefix = prefix
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()  # by session key and namespace
 
-    def in_turn(self, turn: RunningTurn | AsyncRunningTurn) -> Self:
-        """Return this saver for a turn in progress, with `fence=True`.
-
-        The returned saver writes to the session of the turn only while the turn has its lease. Once the turn has lost
-        the lease, it raises `LeaseLost`. Closing it has no effect.
-
-        Args:
-            turn: A turn of the thread's session, in its block.
-        """
-        saver = super().in_turn(turn)
-        saver._fence = True
-        return saver
-
     # Write
 
     def put(
@@ -163,12 +130,12 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         values = {channel: value for channel, value in values.items() if channel not in refs}
         content = {"parent": parent_id, "metadata": json.loads(json.dumps(get_checkpoint_metadata(config, metadata)))}
         is_root = not namespace and isinstance(self.serde, JsonPlusSerializer)
-        kept, added, digests = parent.listed if CHANNEL in refs else [], [], []
+        kept, added, hashes = parent.listed if CHANNEL in refs else [], [], []
         if is_root and _is_messages(values.get(CHANNEL)):
             added = values.pop(CHANNEL)
-            digests = [digest_of(each, self.serde) for each in added]
-            kept = _common_start(parent.listed, digests)
-            added, digests = added[len(kept) :], digests[len(kept) :]
+            hashes = [hash_of(each, self.serde) for each in added]
+            kept = _common_start(parent.listed, hashes)
+            added, hashes = added[len(kept) :], hashes[len(kept) :]
             content[CHANNEL] = {"steps": records.steps_of([seq for _, seq in kept]), "new": len(added)}
         content |= {
             "checkpoint": pack(self.serde, {**checkpoint, "channel_values": {}}),
@@ -177,8 +144,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         }
         record = records.checkpoint_record(namespace, checkpoint["id"], **content)
         messages = [*(message_of(each, self.serde) for each in added), record]
-        repeated = {digest for digest, _ in parent.listed}  # a message that is stored again was paid once
-        usage, models = usage_of([each for each, digest in zip(added, digests, strict=True) if digest not in repeated])
+        repeated = {hashed for hashed, _ in parent.listed}  # a message that is stored again was paid once
+        usage, models = usage_of([each for each, hashed in zip(added, hashes, strict=True) if hashed not in repeated])
         remaining = {seq for _, seq in kept}
         shown = self._shown(conversation, parent) if is_root else remaining
 
@@ -199,7 +166,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             return written
 
         written = self.store.transact(write) if self._fence or shown != remaining else write(self.store)
-        listed = [*kept, *zip(digests, (each.seq for each in written), strict=False)]
+        listed = [*kept, *zip(hashes, (each.seq for each in written), strict=False)]
         holders = Stored(written[-1], []).holders
         self._remember(conversation, namespace, _Known(checkpoint["id"], dict(versions), holders, listed, is_root))
         return _config(thread, namespace, checkpoint["id"])
@@ -230,7 +197,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         known = self._known.get((conversation.key, namespace))
         if known is None or known.id != found.id:
             messages = loaded.checkpoint["channel_values"][CHANNEL] if seqs else []
-            listed = [(digest_of(each, self.serde), seq) for each, seq in zip(messages, seqs, strict=True)]
+            listed = [(hash_of(each, self.serde), seq) for each, seq in zip(messages, seqs, strict=True)]
             versions = loaded.checkpoint["channel_versions"]
             known = _Known(found.id, versions, found.holders, listed, is_shown=checkpoint_id is None)
             self._remember(conversation, namespace, known)
@@ -305,9 +272,10 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             else:
                 values[channel] = unpack(self.serde, packed)
         namespace, parent = content["ns"], content["parent"]
+        checkpoint: Checkpoint = unpack(self.serde, content["checkpoint"])
         loaded = CheckpointTuple(
             config=_config(thread, namespace, found.id),
-            checkpoint={**unpack(self.serde, content["checkpoint"]), "channel_values": values},
+            checkpoint={**checkpoint, "channel_values": values},
             metadata=content["metadata"],
             parent_config=_config(thread, namespace, parent) if parent else None,
             pending_writes=[(task, channel, unpack(self.serde, packed)) for task, channel, packed in found.pending()],
@@ -382,16 +350,9 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
     acopy_thread = _in_thread(copy_thread)
     aprune = _in_thread(prune)
 
-    async def alist(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
+    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
         """Yield checkpoints; see `list`."""
-        found = self.list(config, filter=filter, before=before, limit=limit)
+        found = self.list(config, **options)
         while (each := await self._awaited.run_sync(lambda _: next(found, None))) is not None:
             yield each
 
@@ -455,27 +416,25 @@ def _is_messages(value: Any) -> bool:
     return bool(value) and isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
 
 
-def _common_start(listed: Listed, digests: Sequence[bytes]) -> Listed:
+def _common_start(listed: Listed, hashes: Sequence[int]) -> Listed:
     """Return the longest start of a new list that is stored in this order; messages may have been removed from it."""
-    start: Listed = []
     stored = iter(listed)
-    for digest in digests:
-        pair = next((pair for pair in stored if pair[0] == digest), None)
-        if pair is None:
-            break
-        start.append(pair)
-    return start
+    found = (next((pair for pair in stored if pair[0] == each), None) for each in hashes)
+    return [pair for pair in itertools.takewhile(bool, found) if pair]
 
 
 def _last_ones(found: Sequence[Stored]) -> list[Stored]:
     """Return the last checkpoint of each namespace, and those since the last values of its delta channels."""
-    by_id = {(each.content["ns"], each.id): each for each in found}
     kept: list[Stored] = []
-    for namespace in {namespace for namespace, _ in by_id}:
-        cursor = by_id.get((namespace, max(id for owner, id in by_id if owner == namespace)))
-        missing = set(cursor.content["metadata"].get("counters_since_delta_snapshot", ())) if cursor else set()
-        while cursor is not None:
-            kept.append(cursor)
-            missing -= set(cursor.holders)
-            cursor = by_id.get((namespace, cursor.content["parent"])) if missing else None
+    wanted: dict[str, str | None] = {}
+    missing: dict[str, set[str]] = {}
+    for each in found:  # the last one of each namespace first
+        namespace = each.content["ns"]
+        if wanted.get(namespace, each.id) == each.id:
+            kept.append(each)
+            delta = missing.setdefault(
+                namespace, set(each.content["metadata"].get("counters_since_delta_snapshot", ()))
+            )
+            delta -= each.holders.keys()
+            wanted[namespace] = each.content["parent"] if delta else None
     return kept
