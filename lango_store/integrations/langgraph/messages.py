@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from lango_store import Message, MessageRole, ToolCall
+from lango_store import DamagedMessage, Message, MessageRole, ToolCall
 from lango_store.integrations.counts import as_usage, counts_of
 from lango_store.integrations.fields import mapping, storable_text
 from lango_store.integrations.langgraph.records import NAME, pack, unpack
@@ -44,28 +44,26 @@ def message_of(original: BaseMessage, serde: Any) -> Message:
     message = Message(
         role=role_of(original.type),
         content=original.content,
-        name=original.name,
-        tool_call_id=getattr(original, "tool_call_id", None),
+        name=storable_text(original.name),
+        tool_call_id=storable_text(getattr(original, "tool_call_id", None)),
         tool_calls=calls,
         extra={NAME: {"type": original.type, **rest}},
     )
     is_shown = type(original) is _CLASSES.get(original.type) and _is_json(rest) and _is_json(original.content)
-    if is_shown and original_of(message, serde) == original:
+    if is_shown and _original_of(message, serde) == original:
         return message
     text = original.text if _is_json(original.content) else str(original.content)
     changes = {
-        "content": str(text).replace("\0", ""),
-        "name": storable_text(original.name),
-        "tool_call_id": storable_text(message.tool_call_id),
+        "content": str(text),
         "tool_calls": [call for call in calls if _is_json(call.arguments)],
         "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}},
     }
     return message.model_copy(update=changes)
 
 
-def original_of(message: Message, serde: Any) -> BaseMessage:
+def _original_of(message: Message, serde: Any) -> BaseMessage:
     """Return the message of LangChain that `message_of` converted, with the changes of later edits."""
-    rest = dict(mapping(message.extra.get(NAME)))
+    rest = dict(message.extra.get(NAME, {}))
     if "packed" in rest:
         packed: BaseMessage = unpack(serde, rest["packed"])
         return packed
@@ -79,6 +77,17 @@ def original_of(message: Message, serde: Any) -> BaseMessage:
     if kind == "tool":
         fields["tool_call_id"] = message.tool_call_id or ""
     return _CLASSES[kind](**fields)
+
+
+def originals_of(key: str, messages: Sequence[Message], serde: Any) -> list[BaseMessage]:
+    """Return the messages of LangChain. Raises `DamagedMessage` for one that is not of LangChain."""
+    originals = []
+    for message in messages:
+        try:
+            originals.append(_original_of(message, serde))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise DamagedMessage(key, message.seq, f"extra.{NAME}", repr(error)) from None
+    return originals
 
 
 def hash_of(message: BaseMessage, serde: Any) -> int:

@@ -28,7 +28,7 @@ from lango_store import AsyncStore, Conflict, Conversation, Message, MessageRole
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.fields import level_id, level_key, turn_metadata
 from lango_store.integrations.langgraph import records
-from lango_store.integrations.langgraph.messages import hash_of, message_of, original_of, role_of, usage_of
+from lango_store.integrations.langgraph.messages import hash_of, message_of, originals_of, role_of, usage_of
 from lango_store.integrations.langgraph.records import CHANNEL, NAME, Stored, pack, unpack
 
 P = ParamSpec("P")
@@ -187,7 +187,11 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
     # Read
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Load a checkpoint, by default the last one of the namespace. See `BaseCheckpointSaver.get_tuple`."""
+        """Load a checkpoint, by default the last one of the namespace. See `BaseCheckpointSaver.get_tuple`.
+
+        Raises:
+            DamagedMessage: A message cannot be read.
+        """
         thread, namespace, checkpoint_id = _where(config)
         conversation = self._conversation(thread)
         found = next(self._found(thread, namespace, checkpoint_id), None)
@@ -268,7 +272,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             packed = rows[seq].content["values"].get(channel)
             if packed is None:  # a message that was deleted by hand is missing
                 listed = conversation.all_messages(seqs=records.seqs_of(rows[seq]))
-                values[channel] = [original_of(each, self.serde) for each in listed]
+                values[channel] = originals_of(conversation.key, listed, self.serde)
             else:
                 values[channel] = unpack(self.serde, packed)
         namespace, parent = content["ns"], content["parent"]

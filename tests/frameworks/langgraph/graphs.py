@@ -4,7 +4,7 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send, interrupt
 
@@ -62,6 +62,26 @@ def _ask(state: State) -> dict[str, Any]:
     if "wait" in state.get("plan", ""):
         return {"steps": [f"answered {interrupt({'question': state['plan']})}"]}
     return {"steps": ["asked nothing"]}
+
+
+def with_messages(checkpointer: Any) -> Any:
+    """Return a graph whose state has only messages."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("Hello")]})
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", END)
+    return builder.compile(checkpointer=checkpointer)
+
+
+def weather_turn() -> list[Any]:
+    """Return the messages of a turn with a tool call."""
+    call = {"name": "get_weather", "args": {"city": "Oslo"}, "id": "call-1", "type": "tool_call"}
+    return [
+        HumanMessage("How warm is it in Oslo?", id="q1"),
+        AIMessage("", id="a1", tool_calls=[call]),
+        ToolMessage("-3 degrees", id="r1", tool_call_id="call-1", name="get_weather"),
+        AIMessage("It has -3 degrees.", id="a2"),
+    ]
 
 
 def built(checkpointer: Any) -> Any:
