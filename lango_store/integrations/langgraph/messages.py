@@ -34,7 +34,7 @@ def role_of(kind: str) -> MessageRole:
     return _ROLES.get(kind, MessageRole.USER)
 
 
-def message_of(original: BaseMessage, serde: Any) -> Message:
+def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
     """Convert a message of LangChain. What the log has no field for is stored in `extra`."""
     calls = [
         ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])
@@ -42,6 +42,7 @@ def message_of(original: BaseMessage, serde: Any) -> Message:
     ]
     rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
     message = Message(
+        id=id,
         role=role_of(original.type),
         content=original.content,
         name=storable_text(original.name),

@@ -143,7 +143,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             "values": {channel: pack(self.serde, value) for channel, value in values.items()},
         }
         record = records.checkpoint_record(namespace, checkpoint["id"], **content)
-        messages = [*(message_of(each, self.serde) for each in added), record]
+        ids = (f"{checkpoint['id']}:{number}" for number in range(len(added)))  # a repeated call stores nothing twice
+        messages = [*(message_of(each, id, self.serde) for each, id in zip(added, ids, strict=True)), record]
         repeated = {hashed for hashed, _ in parent.listed}  # a message that is stored again was paid once
         usage, models = usage_of([each for each, hashed in zip(added, hashes, strict=True) if hashed not in repeated])
         remaining = {seq for _, seq in kept}
@@ -153,12 +154,12 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
             conversation = store.conversation(self._key(thread))
             if usage:
                 metadata = turn_metadata(models)
-                turn = conversation.save_turn(messages, usage, id=record.id, metadata=metadata, create=True)
+                turn = conversation.save_turn(messages, usage, metadata=metadata, create=True)
                 written: Sequence[Message] = turn.messages
             else:
                 written = conversation.append_messages(messages, create=True)
-            if shown != remaining:
-                for each in conversation.all_messages(seqs=sorted(shown ^ remaining)):
+            if changed := (shown ^ remaining) - {each.seq for each in written}:
+                for each in conversation.all_messages(seqs=sorted(changed)):
                     role = MessageRole.RECORD if each.seq in shown else role_of(each.extra[NAME]["type"])
                     conversation.edits.update(each.seq, each.model_copy(update={"role": role}))
             if self._fence:

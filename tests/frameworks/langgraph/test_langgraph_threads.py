@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from frameworks.langgraph.graphs import asked, built, config
+from frameworks.langgraph.graphs import asked, built, config, weather_turn, with_messages
 from langgraph.types import Command
 
 from lango_store import Store
@@ -27,6 +27,19 @@ def test_messages_of_a_thread_are_messages_with_usage(store: Store) -> None:
     assert (log[2].tool_calls[0].name, log[3].tool_call_id) == ("look", "call-0")
     assert store.conversation("t").total_usage() == {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
     assert store.usage(["model"])[0].model == "m"
+
+
+def test_checkpoint_that_is_put_again_is_stored_once(store: Store) -> None:
+    saver = LangoSaver(store)
+    graph = with_messages(saver)
+    graph.update_state(config(), {"messages": weather_turn()})
+    last = saver.get_tuple(config())
+    assert last is not None
+    before = store.conversation("t").all_messages()
+    for again in (saver, LangoSaver(store)):
+        again.put(config(), last.checkpoint, last.metadata, last.checkpoint["channel_versions"])
+    assert store.conversation("t").all_messages() == before
+    assert saver.get_tuple(config()) == last
 
 
 def test_thread_expires_and_is_restored_from_an_archive(url: str, clock: Clock, tmp_path: Path) -> None:
