@@ -28,7 +28,6 @@ CHANNEL: Final = "messages"
 _LARGE: Final = 200
 _COMPRESSED: Final = "+zlib"
 PREFIX: Final = f"{NAME}:"
-_PAGE: Final = 4
 
 
 def pack(serde: Any, value: Any) -> Packed:
@@ -111,9 +110,9 @@ class Stored:
         return [(key[1], channel, packed) for key, channel, packed in sorted(chosen.values())]
 
 
-def stored(conversation: Conversation, prefix: str) -> Iterator[Stored]:
-    """Yield the checkpoints whose record ids start with a text, the last one first, without reading all at once."""
-    count, previous = _PAGE, None
+def stored(conversation: Conversation, prefix: str, count: int = 4) -> Iterator[Stored]:
+    """Yield the checkpoints whose record ids start with a text, the last one first; read `count` records at first."""
+    previous = None
     while True:
         found = conversation.all_messages(id_prefix=prefix, last=count)
         writes: list[Message] = []

@@ -236,19 +236,23 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         thread, namespace, wanted = _where(config)
         history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
         remaining = set(channels)
-        is_target = True
-        for each in self._found(thread, namespace, None):
-            if wanted and each.id != wanted:
+        target = next(self._found(thread, namespace, wanted), None)
+        if target is None or (wanted := target.content["parent"]) is None:
+            return history
+        steps = target.content["metadata"].get("counters_since_delta_snapshot", {}).values()
+        count = 8 + 2 * max((steps_since for _, steps_since in steps), default=0)
+        for each in records.stored(self._conversation(thread), records.prefix_of(namespace), count):
+            if each.id != wanted:
                 continue
-            for task, channel, packed in [] if is_target else reversed(each.pending()):
+            for task, channel, packed in reversed(each.pending()):
                 if channel in remaining:
                     history[channel]["writes"].insert(0, (task, channel, unpack(self.serde, packed)))
-            if not is_target and (seeds := remaining & each.holders.keys()):
+            if seeds := remaining & each.holders.keys():
                 values = self._load(thread, each)[0].checkpoint["channel_values"]
                 for channel in seeds:
                     history[channel]["seed"] = values[channel]
                 remaining -= seeds
-            wanted, is_target = each.content["parent"], False
+            wanted = each.content["parent"]
             if not (wanted and remaining):
                 break
         return history

@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from frameworks.langgraph.graphs import asked, built, config
-from frameworks.langgraph.worker import builder
+from frameworks.langgraph.graphs import asked, config
+from frameworks.langgraph.worker import builder, official_saver
 
 from lango_store import Conflict, LeaseLost, Store
 from lango_store.integrations.langgraph import LangoSaver
@@ -33,17 +33,10 @@ def acknowledged(folder: Path) -> list[str]:
     return [line.strip() for line in lines if line.endswith("\n")]
 
 
-def stored(store: Store) -> Sequence[str]:
-    state = built(LangoSaver(store)).get_state(config())
-    return [str(message.id) for message in state.values["messages"]]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_acknowledged_steps_of_eight_processes_are_stored_once(url: str, store: Store, tmp_path: Path) -> None:
-    store.open("t")
+def run_workers(url: str, mode: str, folder: Path) -> None:
+    """Let eight processes run their steps, and kill and pause them meanwhile."""
     rng = random.Random(5)
-    workers = {f"worker{number}": start(url, f"worker{number}", "fenced", tmp_path) for number in range(8)}
+    workers = {f"worker{number}": start(url, f"worker{number}", mode, folder) for number in range(8)}
     deadline = time.monotonic() + 12
     while time.monotonic() < deadline and any(each.poll() is None for each in workers.values()):
         time.sleep(0.3)
@@ -53,27 +46,45 @@ def test_acknowledged_steps_of_eight_processes_are_stored_once(url: str, store: 
         if rng.random() < 0.4:
             process.kill()
             process.wait()
-            workers[name] = start(url, name, "fenced", tmp_path)
+            workers[name] = start(url, name, mode, folder)
         else:
             process.send_signal(signal.SIGSTOP)
             time.sleep(0.6)  # longer than the lease
             process.send_signal(signal.SIGCONT)
     for process in workers.values():
         assert process.wait(timeout=200) == 0
-    ids, steps = stored(store), acknowledged(tmp_path)
+
+
+def message_ids(saver: Any) -> list[str]:
+    state = builder.compile(checkpointer=saver).get_state(config())
+    return [str(message.id) for message in state.values["messages"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_acknowledged_steps_of_eight_processes_are_in_the_state_once(url: str, store: Store, tmp_path: Path) -> None:
+    store.open("t")
+    run_workers(url, "in turns", tmp_path)
+    ids, steps = message_ids(LangoSaver(store)), acknowledged(tmp_path)
     assert len(steps) >= 8 * STEPS
     assert [step for step in steps if ids.count(step) != 1 or ids.count(f"{step}-answer") != 1] == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_processes_without_fence_lose_acknowledged_steps(url: str, store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["free", "official"])
+def test_processes_without_turns_lose_acknowledged_steps(
+    url: str, store: Store, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     store.open("t")
-    workers = [start(url, f"worker{number}", "free", tmp_path) for number in range(8)]
-    for process in workers:
-        process.wait(timeout=200)
-    ids = stored(store)
-    assert [step for step in acknowledged(tmp_path) if step not in ids]
+    with official_saver(url) as official:
+        official.setup()
+        run_workers(url, mode, tmp_path)
+        ids, steps = message_ids(LangoSaver(store) if mode == "free" else official), acknowledged(tmp_path)
+    lost = [step for step in steps if step not in ids]
+    with capsys.disabled():
+        print(f"{mode}: {len(lost)} of {len(steps)} steps are lost")
+    assert lost
 
 
 def test_fenced_put_after_another_writer_is_refused_and_writes_nothing(store: Store) -> None:
