@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import random
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -71,8 +72,10 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
     Args:
         store: A `Store`, an `AsyncStore`, or the URL of a database.
         serde: The serializer of values other than messages. By default LangGraph's, which creates only objects of its
-            list of safe types and of the types that the graph's state names. Messages are stored as messages only with
-            a `JsonPlusSerializer`; with another serializer, such as one that encrypts, they are values like any others.
+            list of safe types, and with `LANGGRAPH_STRICT_MSGPACK=true` of the types that the graph's state names. For
+            more types, pass `JsonPlusSerializer(allowed_msgpack_modules=[…])`. Messages are stored as messages only
+            with a `JsonPlusSerializer`; with another serializer, such as one that encrypts, they are values like any
+            others.
         fence: Refuse a checkpoint whose parent is not the last checkpoint of its namespace, with `Conflict`. Nothing is
             written then. False by default.
         prefix: A prefix of the session keys.
@@ -184,6 +187,12 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         packed = [(channel, pack(self.serde, value)) for channel, value in writes]
         new = records.writes_record(namespace, checkpoint_id or "", task_id, task_path, packed)
         self._conversation(thread).append_message(new, create=True)
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Return the version that follows: a number, or a text in threads that another saver has stored."""
+        if isinstance(current, str):
+            return f"{int(current.partition('.')[0]) + 1:032}.{random.random():016}"
+        return super().get_next_version(current, channel)
 
     # Read
 

@@ -4,9 +4,14 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send, interrupt
+
+
+def _extended(state: list[Any], writes: list[list[Any]]) -> list[Any]:
+    return [*state, *(item for write in writes for item in write)]
 
 
 class State(TypedDict, total=False):
@@ -70,6 +75,19 @@ def with_messages(checkpointer: Any) -> Any:
     builder.add_node("answer", lambda state: {"messages": [AIMessage("Hello")]})
     builder.add_edge(START, "answer")
     builder.add_edge("answer", END)
+    return builder.compile(checkpointer=checkpointer)
+
+
+class DeltaState(TypedDict, total=False):
+    items: Annotated[list[Any], DeltaChannel(_extended)]
+
+
+def with_delta_channel(checkpointer: Any) -> Any:
+    """Return a graph whose state stores what each step wrote."""
+    builder = StateGraph(DeltaState)
+    builder.add_node("double", lambda state: {"items": [f"{state['items'][-1]}!"]})
+    builder.add_edge(START, "double")
+    builder.add_edge("double", END)
     return builder.compile(checkpointer=checkpointer)
 
 

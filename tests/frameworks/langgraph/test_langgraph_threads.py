@@ -1,15 +1,39 @@
 """What a store does with sessions, it does with threads of LangGraph."""
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from frameworks.langgraph.graphs import asked, built, config, weather_turn, with_messages
+from frameworks.langgraph.graphs import asked, built, config, weather_turn, with_delta_channel, with_messages
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
 
 from lango_store import Store
 from lango_store.integrations.langgraph import LangoSaver
 from lango_store.testing import Clock
+
+
+@dataclass
+class Place:
+    """A class that is not on LangGraph's list."""
+
+    name: str
+
+
+class Reversing:
+    """A cipher for tests."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "reversing", plaintext[::-1]
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "reversing"
+        return ciphertext[::-1]
 
 
 def values(store: Store) -> object:
@@ -96,3 +120,84 @@ def test_turn_of_one_node_sends_at_most_twelve_statements(url: str) -> None:
             sent.clear()
             graph.invoke({"messages": [asked("q", f"q{number}")]}, config())
         assert len(sent) <= 12, sent
+
+
+@pytest.mark.parametrize("length", [3, 40])
+def test_delta_channel_has_the_state_and_history_of_memory(store: Store, length: int) -> None:
+    ours, theirs = with_delta_channel(LangoSaver(store)), with_delta_channel(InMemorySaver())
+    for number in range(length):
+        for graph in (ours, theirs):
+            graph.invoke({"items": [number]}, config())
+    again = with_delta_channel(LangoSaver(store))  # as after a restart
+    assert again.get_state(config()).values == theirs.get_state(config()).values
+    states = [[each.values for each in graph.get_state_history(config())] for graph in (again, theirs)]
+    assert states[0] == states[1]
+
+    LangoSaver(store).prune(["t"])
+    assert again.get_state(config()).values == theirs.get_state(config()).values
+    assert again.invoke({"items": ["late"]}, config()) == theirs.invoke({"items": ["late"]}, config())
+
+
+def test_prune_keeps_the_state_and_deletes_messages_that_no_checkpoint_has(store: Store) -> None:
+    graph = with_messages(LangoSaver(store))
+    graph.update_state(config(), {"messages": weather_turn()})
+    graph.update_state(config(), {"messages": [weather_turn()[0].model_copy(update={"content": "In Rome?"})]})
+    before = graph.get_state(config()).values
+    LangoSaver(store).prune(["t"])
+    assert with_messages(LangoSaver(store)).get_state(config()).values == before
+    assert len([*graph.get_state_history(config())]) == 1
+    assert "Oslo?" not in str(store.conversation("t").all_messages())
+
+
+def test_thread_of_another_saver_continues_after_its_checkpoints_are_put(store: Store) -> None:
+    source, target = InMemorySaver(), LangoSaver(store)
+    with_messages(source).invoke({"messages": [asked("Hi", "h")]}, config())
+    with_messages(source).invoke({"messages": [asked("Again", "i")]}, config())
+    for each in reversed([*source.list(config())]):
+        where = each.parent_config or config(checkpoint_ns="")
+        target.put(where, each.checkpoint, each.metadata, each.checkpoint["channel_versions"])
+        for task, channel, value in each.pending_writes or ():
+            target.put_writes(each.config, [(channel, value)], task)
+
+    graph = with_messages(target)
+    assert [each.values for each in graph.get_state_history(config())] == [
+        each.values for each in with_messages(source).get_state_history(config())
+    ]
+    graph.invoke({"messages": [asked("And now?", "j")]}, config())
+    assert [message.content for message in store.conversation("t").messages()] == [
+        *("Hi", "Hello", "Again", "Hello", "And now?", "Hello")
+    ]
+
+
+def test_object_of_an_unlisted_class_needs_a_serializer_that_allows_it(store: Store) -> None:
+    value = {"place": Place("Oslo")}
+    allowing = JsonPlusSerializer(allowed_msgpack_modules=[Place])
+    for serde, kind in ((None, dict), (allowing, Place)):
+        saver = LangoSaver(store, serde=serde)
+        checkpoint = empty_checkpoint() | {"channel_values": value, "channel_versions": {"place": 1}}
+        saver.put(config(), checkpoint, {}, {"place": 1})
+        loaded = saver.get_tuple(config())
+        assert loaded is not None
+        assert type(loaded.checkpoint["channel_values"]["place"]) is kind
+
+
+def test_messages_are_encrypted_by_an_encrypting_serializer(store: Store) -> None:
+    saver = LangoSaver(store, serde=EncryptedSerializer(Reversing()))
+    with_messages(saver).update_state(config(), {"messages": weather_turn()})
+    loaded = with_messages(saver).get_state(config()).values["messages"]
+    assert loaded == weather_turn()
+    assert store.conversation("t").messages() == []
+    assert "Oslo" not in str(store.conversation("t").all_messages())
+
+
+def test_message_that_json_cannot_hold_is_loaded_equal(store: Store) -> None:
+    graph = with_messages(LangoSaver(store))
+    messages = [
+        HumanMessage("a\0b", id="1", name="\0"),
+        AIMessage("c", id="2", additional_kwargs={"when": datetime(2026, 1, 1, tzinfo=UTC), 5: "a"}),
+        ChatMessage(content="d", id="3", role="critic"),
+        HumanMessage([{"type": "text", "text": "e"}, "\ud800"], id="4"),
+    ]
+    graph.update_state(config(), {"messages": messages})
+    assert with_messages(LangoSaver(store)).get_state(config()).values["messages"] == messages
+    assert len(store.conversation("t").messages()) == 4
