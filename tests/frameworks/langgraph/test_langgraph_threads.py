@@ -15,6 +15,7 @@ from langgraph.types import Command
 
 from lango_store import Store
 from lango_store.integrations.langgraph import LangoSaver
+from lango_store.integrations.langgraph.records import unpack
 from lango_store.testing import Clock
 
 
@@ -86,11 +87,27 @@ def test_redacted_message_is_redacted_in_the_state(store: Store) -> None:
     assert values(store)["messages"][0].content == "(redacted)"  # type: ignore[index]
 
 
+def test_redacted_message_is_nowhere_after_a_prune(store: Store) -> None:
+    fill(store, text="a secret")
+    conversation = store.conversation("t")
+    conversation.edits.redact(conversation.messages()[0].seq)
+
+    def texts() -> str:
+        contents = [each.content for each in conversation.all_messages() if each.author == "langgraph"]
+        packed = [value for each in contents for value in each.get("values", {}).values()]
+        packed += [value for each in contents for _, _, value in each.get("writes", ())]
+        return str([unpack(JsonPlusSerializer(), value) for value in packed])
+
+    assert "a secret" in texts()
+    LangoSaver(store).prune(["t"])
+    assert "a secret" not in texts() + str(conversation.all_messages())
+
+
 def test_large_message_is_a_payload(store: Store) -> None:
-    fill(store, text="x" * 10_000)
-    assert values(store)["messages"][0].content == "x" * 10_000  # type: ignore[index]
-    reference = store.conversation("t").messages(payloads="reference")[0].content
-    assert reference != "x" * 10_000
+    text = "x" * 100_000
+    fill(store, text=text)
+    assert values(store)["messages"][0].content == text  # type: ignore[index]
+    assert store.conversation("t").messages(payloads="reference")[0].content != text
 
 
 @pytest.mark.parametrize("name", ["x' OR '1'='1", "source') OR 1=1 --", "$.source", 'a"b'])
