@@ -17,7 +17,7 @@ def run(folder: Path, name: str, *words: str) -> subprocess.CompletedProcess[str
 
 
 def test_program_killed_in_a_tool_resumes_and_waits_for_an_approval(tmp_path: Path) -> None:
-    trip, workers = blocks(PAGE, "python")
+    trip, workers, bookings = blocks(PAGE, "python")
     resumed, approved = blocks(PAGE, "text")
     (tmp_path / "trip.py").write_text(trip)
     killed = run(tmp_path, "trip.py", "--crash")
@@ -25,5 +25,6 @@ def test_program_killed_in_a_tool_resumes_and_waits_for_an_approval(tmp_path: Pa
     for expected in (resumed, approved):
         done = run(tmp_path, "trip.py")
         assert (done.stdout, done.stderr) == (expected, "")
-    (tmp_path / "workers.py").write_text(workers)
-    assert run(tmp_path, "workers.py").returncode == 0
+    for name, block in (("workers.py", workers), ("bookings.py", bookings)):
+        (tmp_path / name).write_text(block)
+        assert run(tmp_path, name).returncode == 0
