@@ -46,7 +46,7 @@ class Contender:
     """A graph with a saver, and the numbers of its statements."""
 
     def __init__(self, saver: Any, state: type, size: Callable[[], int], sent: list[str], watch: Any) -> None:
-        builder = StateGraph(state)
+        builder: Any = StateGraph(state)
         builder.add_node("agent", _answer)
         builder.add_edge(START, "agent")
         builder.add_edge("agent", END)

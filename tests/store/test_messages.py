@@ -9,7 +9,7 @@ from support.factories import contents, message, messages, seqs
 from support.statements import watched
 from support.turns import messages_of
 
-from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
+from lango_store import Conflict, InvalidMessage, Message, MessageRole, SessionNotFound, Store, ToolCall
 from lango_store.testing import Clock
 
 

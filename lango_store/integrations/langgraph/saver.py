@@ -123,7 +123,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """
         thread, namespace, parent_id = _where(config)
         conversation = self._conversation(thread)
-        parent = self._parent(conversation, namespace, parent_id)
+        parent = self._parent(config)
         versions, values = checkpoint["channel_versions"], dict(checkpoint["channel_values"])
         refs = {
             channel: seq
@@ -393,16 +393,15 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         while len(self._known) > _CACHED:
             self._known.popitem(last=False)
 
-    def _parent(self, conversation: Conversation, namespace: str, parent_id: str | None) -> _Known:
+    def _parent(self, config: RunnableConfig) -> _Known:
         """Return a parent from memory, or load it if this saver did not load or store it last."""
-        known = self._known.get((conversation.key, namespace))
+        thread, namespace, parent_id = _where(config)
+        known = self._known.get((self._key(thread), namespace))
         if parent_id and (known is None or known.id != parent_id):
-            thread = level_id(conversation.key, self._prefix) or ""
-            self.get_tuple(_config(thread, namespace, parent_id))
-            known = self._known.get((conversation.key, namespace))
-        if known is None or known.id != parent_id:
-            return _Known("", {}, {}, [], is_shown=False)
-        return known
+            self.get_tuple(config)
+            known = self._known.get((self._key(thread), namespace))
+        is_parent = known is not None and known.id == parent_id
+        return known if known and is_parent else _Known("", {}, {}, [], is_shown=False)
 
     def _shown(self, conversation: Conversation, parent: _Known) -> set[int]:
         """Return the seqs of the graph's messages that the session shows."""
