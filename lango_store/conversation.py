@@ -53,6 +53,8 @@ class _Entries(TypedDict, total=False):
     limit: int | None
     expired: bool
     payloads: PayloadMode
+    seqs: Sequence[int] | None
+    id_prefix: str | None
 
 
 class Conversation(_features.SessionPart):
@@ -297,6 +299,8 @@ class Conversation(_features.SessionPart):
         expired: bool = False,
         damaged: Damaged = "raise",
         payloads: PayloadMode = "load",
+        seqs: Sequence[int] | None = None,
+        id_prefix: str | None = None,
     ) -> Any:
         """Read the session's log, or a part of it: all messages, summaries and records.
 
@@ -309,15 +313,18 @@ class Conversation(_features.SessionPart):
             damaged: `"raise"` (default) raises `DamagedMessage` for the first entry that cannot be read. `"return"`
                 puts the exception into the list instead, and reads all other entries.
             payloads: "load" (default) or "reference", as for `messages`.
+            seqs: Read only the entries with these seqs. By default all.
+            id_prefix: Read only the entries whose `id` starts with this text of at least one character, in the order of
+                their ids. `limit` and `last` then count in this order. Cannot be combined with `seqs`.
 
         Returns:
-            The entries in the order of their `seq`.
+            The entries in the order of their `seq`, or with `id_prefix` in the order of their ids.
 
         Raises:
             DamagedMessage: An entry cannot be read, and `damaged` is `"raise"`.
-            ValueError: `limit` is combined with `last`, or a number is negative.
+            ValueError: `limit` is combined with `last`, or `seqs` with `id_prefix`, or a number is negative.
         """
-        chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last)
+        chosen = Range(after, log.MAX_SEQ if before is None else before, limit, last, seqs, id_prefix)
         context = self._reading(expired)
         read = context.read if damaged == "raise" else context.read_together
         return read(log.read, self.key, chosen, damaged, payloads)

@@ -22,7 +22,7 @@ class Saver:
     """Threads whose heads the caller knows, as a graph does while it runs."""
 
     def __init__(self, saver: Any, resources: ExitStack) -> None:
-        self._saver = saver
+        self.saver = saver
         self._resources = resources
         self._heads: dict[str, Any] = {}
 
@@ -32,19 +32,19 @@ class Saver:
     def _put(self, key: str, parent: Any) -> None:
         from langgraph.checkpoint.base import empty_checkpoint
 
-        self._heads[key] = self._saver.put(parent, empty_checkpoint(), {"source": "update"}, {})
+        self._heads[key] = self.saver.put(parent, empty_checkpoint(), {"source": "update"}, {})
 
     def append(self, key: str, message: dict[str, Any]) -> None:
         self.append_many(key, [message])
 
     def append_many(self, key: str, messages: list[dict[str, Any]]) -> None:
         head = self._heads[key]
-        self._saver.put_writes(head, [(CHANNEL, messages)], str(uuid4()))
+        self.saver.put_writes(head, [(CHANNEL, messages)], str(uuid4()))
         self._put(key, head)
 
     def load(self, key: str) -> list[Any]:
         thread = {"configurable": {"thread_id": key, "checkpoint_ns": ""}}
-        history = self._saver.get_delta_channel_history(config=thread, channels=[CHANNEL])
+        history = self.saver.get_delta_channel_history(config=thread, channels=[CHANNEL])
         return [message for _, _, written in history[CHANNEL]["writes"] for message in written]
 
     def last(self, key: str, n: int) -> list[Any]:

@@ -13,6 +13,7 @@ from lango_store import (
     Conflict,
     LangoStoreError,
     LeaseLost,
+    RunningTurn,
     Session,
     SessionNotFound,
     Store,
@@ -48,17 +49,21 @@ class Adapter:
         """The synchronous store that the adapter uses."""
         return self._awaited.store
 
-    def in_turn(self, turn: AsyncRunningTurn) -> Self:
+    def in_turn(self, turn: RunningTurn | AsyncRunningTurn) -> Self:
         """Return this adapter for a turn in progress.
 
         Appends of the returned adapter to the session of the turn need the lease of the turn. Once the turn has lost
         the lease, they raise `LeaseLost`. Closing the returned adapter has no effect.
 
         Args:
-            turn: A turn of `AsyncConversation.turn`, in its block.
+            turn: A turn of `AsyncConversation.turn` or `Conversation.turn`, in its block.
         """
         adapter = copy.copy(self)
-        adapter._awaited, adapter._closes = self._awaited.in_turn(turn), False
+        if isinstance(turn, AsyncRunningTurn):
+            adapter._awaited = self._awaited.in_turn(turn)
+        else:
+            adapter._awaited = AsyncStore(self.store.in_turn(turn))
+        adapter._closes = False
         return adapter
 
     async def close(self) -> None:

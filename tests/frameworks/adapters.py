@@ -7,6 +7,7 @@ from typing import Any, Final
 from agents import Runner
 from frameworks.claude_agent_sdk import transcripts
 from frameworks.google_adk import adk_events
+from frameworks.langgraph.graphs import config, weather_turn, with_messages
 from frameworks.openai_agents import responses, scripted
 from frameworks.openai_agents.sessions import said, texts
 from frameworks.pydantic_ai import talking
@@ -16,6 +17,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 
 from lango_store.integrations.claude_agent_sdk import LangoSessionStore
 from lango_store.integrations.google_adk import LangoSessionService
+from lango_store.integrations.langgraph import LangoSaver
 from lango_store.integrations.openai_agents import LangoSession
 from lango_store.integrations.pydantic_ai import LangoConversationStore
 
@@ -120,6 +122,30 @@ class GoogleAdk(Framework):
         return "".join(event.model_dump_json(exclude_none=True) for event in loaded.events)
 
 
+class LangGraph(Framework):
+    key = "c"
+    make = LangoSaver
+    damage = ({"type": "nothing"}, {"type": "tool", "status": 5}, 5)
+    writes_times = False
+
+    async def fill(self, adapter: Any) -> None:
+        adapter.store.create("c", user_id="ann")
+        await with_messages(adapter).aupdate_state(config("c"), {"messages": weather_turn()})
+
+    async def load(self, adapter: Any) -> Any:
+        return [each async for each in adapter.alist(config("c"))] or None
+
+    async def say(self, adapter: Any, text: str) -> None:
+        await with_messages(adapter).aupdate_state(config("c"), {"messages": [("user", text)]})
+
+    async def texts(self, adapter: Any) -> list[Any]:
+        state = await with_messages(adapter).aget_state(config("c"))
+        return [message.content for message in state.values.get("messages", [])]
+
+    def json(self, loaded: Any) -> str:
+        return json.dumps([(each.checkpoint, each.metadata) for each in loaded], default=dict)
+
+
 class OpenAIAgents(Framework):
     key = "c"
     damage = ([{}], [{}, {}], 5)
@@ -187,4 +213,4 @@ class PydanticAI(Framework):
         return ModelMessagesTypeAdapter.dump_json([*messages, *left]).decode()
 
 
-FRAMEWORKS: Final = [ClaudeAgentSdk(), GoogleAdk(), OpenAIAgents(), PydanticAI()]
+FRAMEWORKS: Final = [ClaudeAgentSdk(), GoogleAdk(), LangGraph(), OpenAIAgents(), PydanticAI()]

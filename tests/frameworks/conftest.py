@@ -15,7 +15,14 @@ if importlib.util.find_spec("opentelemetry") is not None:
         warnings.simplefilter("ignore")  # old releases warn about this Python version when imported
         importlib.import_module("opentelemetry.context")
 
-FRAMEWORKS: Final = ("claude-agent-sdk", "openai-agents", "google-adk", "langchain-core", "pydantic-ai-slim")
+FRAMEWORKS: Final = (
+    "claude-agent-sdk",
+    "openai-agents",
+    "google-adk",
+    "langchain-core",
+    "langgraph",
+    "pydantic-ai-slim",
+)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,12 +5,13 @@ import sys
 
 import pytest
 
-FRAMEWORKS = ("agents", "claude_agent_sdk", "google.adk", "langchain_core", "nanobot", "pydantic_ai")
+FRAMEWORKS = ("agents", "claude_agent_sdk", "google.adk", "langchain_core", "langgraph", "nanobot", "pydantic_ai")
 HELPERS = tuple(f"lango_store.integrations.{name}" for name in ("adapter", "counts", "fields"))
 ADAPTERS = {
     "claude_agent_sdk": "claude_agent_sdk",
     "google_adk": "google.adk",
     "langchain": "langchain_core",
+    "langgraph": "langgraph",
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
 }

@@ -50,7 +50,7 @@ def test_installed_wheel_migrates_and_stores(
     assert {"lango_store/migrations/env.py", "lango_store/py.typed"} <= set(names)
     assert all(name.startswith(("lango_store/", "lango_store-")) for name in names)
     extras = {"asyncio", "otel", "postgresql", "sqlite", "web"}
-    extras |= {"claude-agent-sdk", "google-adk", "langchain", "nanobot", "openai-agents", "pydantic-ai"}  # frameworks
+    extras |= {"claude-agent-sdk", "google-adk", "langchain", "langgraph", "nanobot", "openai-agents", "pydantic-ai"}
     assert set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M)) == extras
     assert (
         re.findall(r"^Requires-Dist: psycopg(.*)$", metadata, re.M)[0][0] != "["

@@ -9,7 +9,7 @@ from support.factories import contents, message, messages, seqs
 from support.statements import watched
 from support.turns import messages_of
 
-from lango_store import Conflict, InvalidMessage, Message, MessageRole, Store, ToolCall
+from lango_store import Conflict, InvalidMessage, Message, MessageRole, SessionNotFound, Store, ToolCall
 from lango_store.testing import Clock
 
 
@@ -172,10 +172,31 @@ def test_parts_of_the_log_are_selected_by_the_arguments_last_limit_after_and_bef
     assert seqs(store.conversation("k").all_messages(after=2, before=6, last=2)) == [4, 5]
     assert seqs(store.conversation("k").all_messages(after=10)) == []
     assert seqs(store.conversation("k").all_messages(limit=2**70)) == list(range(1, 11))
+    assert seqs(store.conversation("k").all_messages(seqs=[9, 2, 99])) == [2, 9]
+    assert seqs(store.conversation("k").all_messages(seqs=[])) == []
     invalid_options: list[dict[str, Any]] = [{"last": -1}, {"after": -1}, {"before": -1}, {"limit": -1}]
+    invalid_options += [{"seqs": [-1]}, {"seqs": [1], "id_prefix": "a"}]
     for options in (*invalid_options, {"last": 1, "limit": 1}, {"damaged": "skip"}):
         with pytest.raises(ValueError):
             store.conversation("k").all_messages(**options)
+
+
+def test_entries_whose_ids_start_with_a_text_are_in_the_order_of_their_ids(store: Store) -> None:
+    store.create("k")
+    conversation = store.conversation("k")
+    conversation.append_messages([Message.user(id, id=id) for id in ("a2", "b1", "a1", "a3", "A1", "é1")])
+
+    def ids(**options: Any) -> list[str | None]:
+        return [message.id for message in conversation.all_messages(**options)]
+
+    assert ids(id_prefix="a") == ["a1", "a2", "a3"]
+    assert ids(id_prefix="a", last=2) == ["a2", "a3"]
+    assert ids(id_prefix="a", limit=2) == ["a1", "a2"]
+    assert ids(id_prefix="a", after=1) == ["a1", "a3"]
+    assert ids(id_prefix="é") == ["é1"]
+    assert ids(id_prefix="c") == []
+    with pytest.raises(SessionNotFound):
+        store.conversation("missing").all_messages(id_prefix="a")
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 10, 11])

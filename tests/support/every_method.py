@@ -160,7 +160,12 @@ def calls_of(store: Store, cold: Path) -> CallsByMethod:
                 lambda: k.messages(last=1),
                 lambda: k.messages(payloads="reference"),
             ],
-            "all_messages": [k.all_messages, lambda: k.all_messages(payloads="reference")],
+            "all_messages": [
+                k.all_messages,
+                lambda: k.all_messages(payloads="reference"),
+                lambda: k.all_messages(seqs=[1]),
+                lambda: k.all_messages(id_prefix="o"),
+            ],
             "iter_messages": [lambda: list(k.iter_messages())],
             "tail": [lambda: list(k.tail(follow=False))],
             "payload": [lambda: k.payload(payload.digest)],

@@ -18,13 +18,14 @@ from lango_store._operations.binds import (
     SESSION,
     TURN,
     number,
+    numbers_of_list,
     of_session,
     text,
 )
 from lango_store._operations.log import payloads
 from lango_store._operations.rows import MESSAGE_COLUMNS, decode_checked, decode_or_return_error, next_start
 from lango_store._operations.session import sessions
-from lango_store._rows.encoding import checked_key, encode_id
+from lango_store._rows.encoding import checked_key, encode_id, end_of_prefix
 from lango_store._values.model import Message, SessionInfo
 from lango_store._values.session import Session
 from lango_store._values.value import built
@@ -37,25 +38,34 @@ ALL: Final = 2**62
 """A limit above any number of messages, to which the length of a summary can be added without overflow."""
 
 
-def _build_range(_: Dialect, *, backwards: bool) -> sa.Executable:
+def _build_range(dialect: Dialect, *, backwards: bool, chosen_by: str = "") -> sa.Executable:
     # The same statement checks that the session is live, so that no message of an expired session is returned.
     live = sa.exists().where(LIVE_SESSION)
-    order = MESSAGE.c.seq.desc() if backwards else MESSAGE.c.seq
+    order: sa.ColumnElement[Any] = MESSAGE.c.seq
+    chosen: list[sa.ColumnElement[bool]] = []
+    if chosen_by == "id_prefix":
+        order, chosen = MESSAGE.c.id, [MESSAGE.c.id >= text("prefix"), MESSAGE.c.id < text("prefix_end")]
+    elif chosen_by == "seqs":
+        chosen = [MESSAGE.c.seq.in_(numbers_of_list(dialect, "seqs"))]
     return (
         sa.select(*MESSAGE_COLUMNS)
         .where(
             of_session(MESSAGE),
             MESSAGE.c.seq > number("after"),
             MESSAGE.c.seq < number("before"),
+            *chosen,
             live,
         )
-        .order_by(order)
+        .order_by(order.desc() if backwards else order)
         .limit(number("limit"))
     )
 
 
-_forwards = Statement(lambda d: _build_range(d, backwards=False))
-_backwards = Statement(lambda d: _build_range(d, backwards=True))
+_ranges = {
+    (chosen_by, backwards): Statement(functools.partial(_build_range, backwards=backwards, chosen_by=chosen_by))
+    for chosen_by in ("", "id_prefix", "seqs")
+    for backwards in (False, True)
+}
 
 
 def _in_window(records: bool) -> sa.ColumnElement[bool]:
@@ -159,14 +169,23 @@ def check_count(name: str, value: int | None) -> None:
 
 @dataclass(frozen=True)
 class Range:
-    """A selection of messages: those with `after < seq < before`, limited to the first `limit` or the last `last`."""
+    """A selection of messages: those with `after < seq < before`, limited to the first `limit` or the last `last`.
+
+    With `seqs` only those with these seqs, with `id_prefix` only those whose id starts with a text, ordered by id.
+    """
 
     after: int = 0
     before: int = MAX_SEQ
     limit: int | None = None
     last: int | None = None
+    seqs: Sequence[int] | None = None
+    id_prefix: str | None = None
 
     def __post_init__(self) -> None:
+        if self.seqs is not None and self.id_prefix is not None:
+            raise ValueError("seqs and id_prefix choose messages: give one of them")
+        for seq in self.seqs or ():
+            check_seq("seqs", seq)
         if self.limit is not None and self.last is not None:
             raise ValueError("limit counts from the front and last from the end: give one of them")
         for name in ("after", "before", "limit", "last"):
@@ -185,19 +204,26 @@ def read(
     damaged: Damaged = "raise",
     mode: PayloadMode = "load",
 ) -> list[Any]:
-    """Read messages of a live session, ordered by seq."""
+    """Read messages of a live session, ordered by seq, or with `id_prefix` by id."""
     if damaged not in ("raise", "return"):
         raise ValueError(f"damaged={quoted(damaged)}: give 'raise' or 'return'")
-    statement, limit = (_forwards, chosen.limit) if chosen.last is None else (_backwards, chosen.last)
-    values = {
+    limit = chosen.limit if chosen.last is None else chosen.last
+    values: dict[str, Any] = {
         "key": checked_key(key),
         "now": dialect_of(connection).time(now),
         "after": min(chosen.after, MAX_SEQ),
         "before": min(chosen.before, MAX_SEQ),
         "limit": MAX_SEQ if limit is None else min(limit, MAX_SEQ),
     }
+    chosen_by = ""
+    if chosen.id_prefix is not None:
+        chosen_by = "id_prefix"
+        values |= {"prefix": encode_id(chosen.id_prefix), "prefix_end": end_of_prefix(chosen.id_prefix)}
+    elif chosen.seqs is not None:
+        chosen_by = "seqs"
+        values["seqs"] = json.dumps([*chosen.seqs])
     decode = _decoder(connection, key, mode, decode_checked if damaged == "raise" else decode_or_return_error)
-    result = statement.run(connection, values, decode)
+    result = _ranges[chosen_by, chosen.last is not None].run(connection, values, decode)
     if not result:
         sessions.raise_unmatched(connection, now, key)
     if chosen.last is not None:

@@ -1,0 +1,5 @@
+"""Checkpoints of LangGraph in a `Store`: `builder.compile(checkpointer=LangoSaver(store))`."""
+
+from lango_store.integrations.langgraph.saver import LangoSaver
+
+__all__ = ["LangoSaver"]

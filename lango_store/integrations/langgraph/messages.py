@@ -1,0 +1,115 @@
+"""Lossless conversion between messages of LangChain and messages of the log."""
+
+import json
+import marshal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from lango_store import DamagedMessage, Message, MessageRole, ToolCall
+from lango_store.integrations.counts import as_usage, counts_of
+from lango_store.integrations.fields import mapping, storable_text
+from lango_store.integrations.langgraph.records import NAME, pack, unpack
+
+_CLASSES: Final[dict[str, type[BaseMessage]]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+}
+_ROLES: Final = {
+    "ai": MessageRole.ASSISTANT,
+    "AIMessageChunk": MessageRole.ASSISTANT,
+    "system": MessageRole.SYSTEM,
+    "tool": MessageRole.TOOL,
+    "function": MessageRole.TOOL,
+}
+_SHOWN: Final = ("type", "content", "name", "tool_call_id", "tool_calls")
+
+
+def role_of(kind: str) -> MessageRole:
+    """Return the role of a type of LangChain's messages."""
+    return _ROLES.get(kind, MessageRole.USER)
+
+
+def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
+    """Convert a message of LangChain. What the log has no field for is stored in `extra`."""
+    calls = [
+        ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"])
+        for call in getattr(original, "tool_calls", ())
+    ]
+    rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
+    message = Message(
+        id=id,
+        role=role_of(original.type),
+        content=original.content,
+        name=storable_text(original.name),
+        tool_call_id=storable_text(getattr(original, "tool_call_id", None)),
+        tool_calls=calls,
+        extra={NAME: {"type": original.type, **rest}},
+    )
+    is_shown = type(original) is _CLASSES.get(original.type) and _is_json(rest) and _is_json(original.content)
+    if is_shown and _original_of(message, serde) == original:
+        return message
+    text = original.text if _is_json(original.content) else str(original.content)
+    changes = {
+        "content": str(text),
+        "tool_calls": [call for call in calls if _is_json(call.arguments)],
+        "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}},
+    }
+    return message.model_copy(update=changes)
+
+
+def _original_of(message: Message, serde: Any) -> BaseMessage:
+    """Return the message of LangChain that `message_of` converted, with the changes of later edits."""
+    rest = dict(message.extra.get(NAME, {}))
+    if "packed" in rest:
+        packed: BaseMessage = unpack(serde, rest["packed"])
+        return packed
+    kind = rest.pop("type", "human")
+    fields = rest | {"content": "" if message.content is None else message.content, "name": message.name}
+    if kind == "ai":
+        calls = message.tool_calls
+        fields["tool_calls"] = [
+            {"name": call.name, "args": call.arguments, "id": call.id, "type": "tool_call"} for call in calls
+        ]
+    if kind == "tool":
+        fields["tool_call_id"] = message.tool_call_id or ""
+    return _CLASSES[kind](**fields)
+
+
+def originals_of(key: str, messages: Sequence[Message], serde: Any) -> list[BaseMessage]:
+    """Return the messages of LangChain. Raises `DamagedMessage` for one that is not of LangChain."""
+    originals = []
+    for message in messages:
+        try:
+            originals.append(_original_of(message, serde))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise DamagedMessage(key, message.seq, f"extra.{NAME}", repr(error)) from None
+    return originals
+
+
+def hash_of(message: BaseMessage, serde: Any) -> int:
+    """Return a hash of a message, to recognize it in a later list in this process."""
+    try:
+        data = marshal.dumps((message.type, sorted(vars(message).items())), 2)  # later formats depend on identity
+    except ValueError:
+        data = serde.dumps_typed(message)[1]
+    return hash(data)
+
+
+def usage_of(messages: Sequence[BaseMessage]) -> tuple[dict[str, Any], list[Any]]:
+    """Add up the usage of messages, and return it with the names of their models."""
+    spent = [each for each in messages if isinstance(each, AIMessage) and each.usage_metadata]
+    total: Counter[str] = sum((counts_of(mapping(each.usage_metadata)) for each in spent), Counter())
+    models = [each.response_metadata.get("model_name") or each.response_metadata.get("model") for each in spent]
+    return as_usage(total), models
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
