@@ -11,7 +11,7 @@ ADAPTERS = {
     "claude_agent_sdk": "claude_agent_sdk",
     "google_adk": "google.adk",
     "langchain": "langchain_core",
-    "langgraph": "langgraph",
+    "langgraph": "langgraph.checkpoint.base",  # which imports langchain_core
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
 }
