@@ -4,7 +4,7 @@
 #   make check       all tests, the linters and the documentation
 #   make long        the randomized tests, with many more examples
 #   make lowest      all tests with the lowest versions of the dependencies
-#   make frameworks  the tests of the adapters for agent frameworks
+#   make frameworks  the tests of the adapters for agent frameworks, without those marked as slow
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -47,9 +47,11 @@ long: export LANGO_STORE_DAMAGED_LOGS = 10000
 long: export LANGO_STORE_FAILOVER_ROUNDS = 10
 long: export LANGO_STORE_REPLICA_PAIRS = 10000
 long: export LANGO_STORE_FUZZ_SECONDS = 600
-long: $(VENV)/.test
+long: export LANGO_STORE_PLANTED_FAULTS = all
+long: $(VENV)/.test $(FRAMEWORKS)/.frameworks
 	$(BIN)/python -m pytest -n auto --timeout 7200
 	$(MAKE) browser
+	$(FRAMEWORKS)/bin/python -m pytest -n auto --timeout 7200 tests/frameworks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -68,7 +70,7 @@ lowest:
 
 # The frameworks have many dependencies, so they are installed in a separate virtual environment.
 frameworks: $(FRAMEWORKS)/.frameworks
-	$(FRAMEWORKS)/bin/python -m pytest -n auto tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pytest -n auto -m "not slow" tests/frameworks
 	$(FRAMEWORKS)/bin/python tests/frameworks/openai_agents/own_tests.py
 	$(FRAMEWORKS)/bin/python -m mypy lango_store/integrations tests/frameworks
 

@@ -1,5 +1,6 @@
 """`python -m benchmarks.proof`: lango_store has the properties under faults, and each planted fault is found."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from support.paths import ROOT
 from benchmarks.proof.mutants import MUTANTS
 from benchmarks.proof.stores import STORES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 OURS = ["lango_store", "lango_store-async"]
+QUICKLY_FOUND = ["text-altered", "stored-turn-runs-again", "tail-skips"]
+PLANTED = MUTANTS if os.environ.get("LANGO_STORE_PLANTED_FAULTS") == "all" else QUICKLY_FOUND
 
 
 def proof(*words: str) -> subprocess.CompletedProcess[str]:
@@ -19,6 +21,7 @@ def proof(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 @pytest.mark.parametrize("store", OURS)
 def test_lango_store_has_the_properties_under_faults(store: str, database: str) -> None:
@@ -27,7 +30,9 @@ def test_lango_store_has_the_properties_under_faults(store: str, database: str) 
     assert run.stdout.count("| none") == 9
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mutant", PLANTED)
 def test_planted_fault_is_found(mutant: str) -> None:
     database = "postgresql" if mutant == "resend-without-id" else "sqlite"  # only a cut connection shows it
     run = proof("--store", "lango_store", "--on", database, "--seconds", "300", "--mutant", mutant)

@@ -13,7 +13,7 @@ from langgraph.types import Command
 from lango_store import Store
 from lango_store.integrations.langgraph import LangoSaver
 
-RUNS = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "40"))
+RUNS = int(os.environ.get("LANGO_STORE_MACHINE_EXAMPLES", "10"))
 PLANS = ("", "tool", "edit", "remove", "branch", "sub", "wait", "sub wait", "tool edit", "tool branch", "remove wait")
 
 
@@ -56,7 +56,6 @@ def outcome(*arguments: Any) -> Any:
     return result
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_random_runs_equal_those_with_memory(store: Store) -> None:
     for run in range(RUNS):

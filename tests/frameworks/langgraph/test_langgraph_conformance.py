@@ -33,7 +33,6 @@ for _name in NAMES:
         setattr(Synchronous, f"a{_name}", _coroutine(_name))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LangoSaver, Synchronous])
 def test_saver_has_highest_level_of_conformance_kit(store: Store, kind: type[LangoSaver]) -> None:
     @checkpointer_test(name=f"{kind.__name__} {store.engine.dialect.name}")
