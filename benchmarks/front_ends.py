@@ -1,6 +1,6 @@
 """`python -m benchmarks.front_ends [--readers 200] [--turns 50] [--rounds 5]`: what readers of running turns cost.
 
-Writes of turns in progress (a piece of a draft in a transaction of its own, or an answer) are counted without readers,
+Writes of turns in progress (a piece of a draft in a separate transaction, or an answer) are counted without readers,
 and with readers in another process: of `tail`, and of the streams of front ends.
 """
 

@@ -58,7 +58,7 @@ def reference_to(body: str) -> list[Any]:
 
 
 def threshold_of(length: int | None | Unset) -> Threshold | None:
-    """Return the threshold for the argument of a caller, who may choose one length for all strings."""
+    """Return the threshold that an argument of a caller means: one length for all strings, or the defaults."""
     if isinstance(length, Unset):
         return DEFAULT_THRESHOLD
     return None if length is None else Threshold(length, length)

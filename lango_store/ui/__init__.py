@@ -1,4 +1,4 @@
-"""Conversations in the protocols that front ends read. Each protocol is one module, and needs no package of its own."""
+"""Conversations in the protocols that front ends read. Each protocol is one module."""
 
 from lango_store.ui.agui import AGUIStream, agui, agui_messages, from_agui
 from lango_store.ui.aisdk import AISDKStream, aisdk, aisdk_messages, from_aisdk

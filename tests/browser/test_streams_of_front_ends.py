@@ -64,7 +64,7 @@ class Reader:
 
 
 class Exchange(NamedTuple):
-    """What the readers of a turn have received, by protocol, and what is stored."""
+    """The events that the readers of a turn have received, by protocol, and the stored session."""
 
     readers: dict[Stream, list[Reader]]
     session: Session

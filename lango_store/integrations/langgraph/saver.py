@@ -43,7 +43,7 @@ Listed = list[tuple[int, int]]
 
 
 class _Known(NamedTuple):
-    """What the next checkpoint needs of its parent."""
+    """The facts about a checkpoint that its successor needs."""
 
     id: str
     versions: ChannelVersions

@@ -34,7 +34,7 @@ def acknowledged(folder: Path) -> list[str]:
 
 
 def run_workers(url: str, mode: str, folder: Path) -> None:
-    """Let eight processes run their steps, and kill and pause them meanwhile."""
+    """Run the steps in eight processes, some of which are killed or paused."""
     rng = random.Random(5)
     workers = {f"worker{number}": start(url, f"worker{number}", mode, folder) for number in range(8)}
     deadline = time.monotonic() + 12

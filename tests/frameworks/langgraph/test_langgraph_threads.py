@@ -1,4 +1,4 @@
-"""What a store does with sessions, it does with threads of LangGraph."""
+"""Expiry, backups, erasure and other features of the store work on threads of LangGraph."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
