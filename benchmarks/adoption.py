@@ -4,6 +4,7 @@ Run `python -m benchmarks.adoption [ITEMS]` with the package openai-agents insta
 """
 
 import asyncio
+import gc
 import json
 import resource
 import sqlite3
@@ -60,6 +61,7 @@ def adopt(path: Path, target: Path) -> float:
     """Adopt the session; return the processor time."""
     with Store(f"sqlite:///{target}", migrate=True) as store:
         store.count()
+        gc.freeze()  # as the command does
         started = time.process_time()
         interchange.adopt(store, f"sqlite:///{path}")
         return time.process_time() - started

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -180,6 +181,7 @@ def _described(stored: object) -> str:
 # Times
 
 
+@lru_cache(maxsize=16)  # rows of a batch have the same times
 def encode_time_text(moment: datetime | None) -> str | None:
     """Encode a time as text for SQLite: in UTC and with six digits, so that the text sorts by time. None stays None."""
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds")

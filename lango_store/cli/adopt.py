@@ -1,5 +1,6 @@
 """`lango-store adopt`: move in from the database of an agent framework."""
 
+import gc
 from typing import Annotated
 
 import typer
@@ -38,6 +39,7 @@ def adopt(
     database(source_url, option="URL")
     with open_store(target_url, "comparing with" if dry_run else "adopting into", option="--to") as store:
         store.ping()
+        gc.freeze()  # so that the garbage collector does not visit the imported modules again and again
         with progress("adopting rows", quiet=json_) as update:
 
             def on_session(report: Adopted) -> None:

@@ -13,6 +13,7 @@ from lango_store._features.tool_calls import suspensions
 from lango_store._operations.binds import CHANGE, MESSAGE, PAYLOAD, SESSION, TURN, of_session
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.maintenance import transfer
+from lango_store._operations.maintenance.session_tables import TABLES
 from lango_store._operations.rows import encode_session
 from lango_store._operations.session import sessions
 from lango_store._operations.session.sessions import NewSession
@@ -84,10 +85,11 @@ class _Rows:
         for row in encoded.rows:
             counters["last_seq"] += 1
             self._check_id(MESSAGE, row["id"])
-            position = {"session_key": key, "seq": counters["last_seq"], "turn_no": turn_no}
-            times = {"created_at": row["created_at"] or created_at, "logged_at": self._now}
-            batch[MESSAGE].append(row | position | times | {"taken_by": None})
-            size += sum(len(value) for value in row.values() if isinstance(value, str))
+            size += sum([len(row[name] or "") for name in TABLES[MESSAGE].large])
+            row["created_at"] = row["created_at"] or created_at
+            row |= {"session_key": key, "seq": counters["last_seq"], "turn_no": turn_no}
+            row |= {"logged_at": self._now, "taken_by": None}
+            batch[MESSAGE].append(row)
         for digest, body in encoded.bodies.items():
             if digest not in self._digests:
                 self._digests.add(digest)

@@ -52,6 +52,11 @@ def messages_of_json(items: Iterable[Item]) -> list[Message]:
     return [*messages, _message_of_calls(calls)] if calls else messages
 
 
+def message_of_json(item: Item, **fields: Any) -> Message:
+    """Convert one item that was parsed from JSON. An output does not have the name of its call."""
+    return _message_of_calls([item], **fields) if _is_call(item) else _message_of(item, {}, **fields)
+
+
 def models_of(messages: Sequence[Message]) -> Iterator[Any]:
     """Yield the model that each item names, or None. Items of Chat Completions, LiteLLM and any-llm name it."""
     for message in messages:
@@ -72,7 +77,7 @@ def _is_call(item: Item) -> bool:
     return argument is not None and all(isinstance(item.get(name), str) for name in ("call_id", "name", argument))
 
 
-def _message_of_calls(items: Sequence[Item]) -> Message:
+def _message_of_calls(items: Sequence[Item], **fields: Any) -> Message:
     calls = [
         ToolCall(
             id=item["call_id"],
@@ -83,34 +88,35 @@ def _message_of_calls(items: Sequence[Item]) -> Message:
         for item in items
     ]
     rests = [_without(item, "call_id", "name", _ARGUMENTS[item["type"]]) for item in items]
-    return Message.assistant(tool_calls=calls, extra={NAME: rests})
+    return Message.assistant(tool_calls=calls, extra={NAME: rests}, **fields)
 
 
-def _message_of(item: Item, names: Mapping[str, str]) -> Message:
+def _message_of(item: Item, names: Mapping[str, str], **fields: Any) -> Message:
     kind, role = _text(item, "type"), _SPEAKERS.get(_text(item, "role"))
     if kind in _OUTPUTS and isinstance(item.get("call_id"), str) and "output" in item:
-        return _message_of_output(item, names.get(item["call_id"], ""))
+        return _message_of_output(item, names.get(item["call_id"], ""), **fields)
     if role is not None and "content" in item and item.get("type", "message") == "message":
-        return _message_of_text(item, role)
+        return _message_of_text(item, role, **fields)
     extra = {NAME: None} if item is None else {}  # distinguishes the item None from a redacted record
-    return Message(role=MessageRole.RECORD, author=NAME, name=storable_text(kind), content=item, extra=extra)
+    return Message(role=MessageRole.RECORD, author=NAME, name=storable_text(kind), content=item, extra=extra, **fields)
 
 
-def _message_of_output(item: Mapping[str, Any], name: str) -> Message:
+def _message_of_output(item: Mapping[str, Any], name: str, **fields: Any) -> Message:
     extra = _CUSTOM if item["type"] == "custom_tool_call_output" else {}
     call = ToolCall(id=item["call_id"], name=name, output=item["output"], extra=extra)
     rest = _without(item, "call_id", "output")
-    return Message.tool(tool_call_id=storable_text(call.id), tool_calls=[call], extra={NAME: [rest]})
+    return Message.tool(tool_call_id=storable_text(call.id), tool_calls=[call], extra={NAME: [rest]}, **fields)
 
 
-def _message_of_text(item: Mapping[str, Any], role: MessageRole) -> Message:
+def _message_of_text(item: Mapping[str, Any], role: MessageRole, **fields: Any) -> Message:
     content, rest = item["content"], _without(item, "role", "content")
     if isinstance(content, list) and len(content) == 1 and _text(content[0], "type") in _TEXT_BLOCKS:
         (block,) = content
         if isinstance(block.get("text"), str):
             rest["content"] = _without(block, "text")
-            return Message(role=role, content=block["text"], extra={NAME: [rest]})
-    return Message(role=role, content=content, extra={NAME: [rest]} if rest or not isinstance(content, str) else {})
+            return Message(role=role, content=block["text"], extra={NAME: [rest]}, **fields)
+    extra = {NAME: [rest]} if rest or not isinstance(content, str) else {}
+    return Message(role=role, content=content, extra=extra, **fields)
 
 
 def _text(value: Any, name: str) -> str:

@@ -5,6 +5,7 @@ tests/frameworks/adoption adopts databases that the packages themselves have wri
 
 import json
 import sqlite3
+import sys
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -109,7 +110,8 @@ def test_database_of_two_frameworks_needs_a_choice(url: str, file: Path) -> None
 
 @pytest.mark.one_database
 def test_adk_needs_its_package(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "google.adk.events", None)
+    monkeypatch.setitem(sys.modules, "google.adk.events", None)
+    monkeypatch.delitem(sys.modules, "lango_store.integrations.google_adk.stored", raising=False)
     path = tmp_path / "adk.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(EVENTS)
@@ -125,6 +127,45 @@ def test_large_strings_become_payloads_once(url: str, file: Path) -> None:
         assert report.messages == 1201
         assert store.conversation("a").messages()[-1].content == image["content"]
         assert [each for each in store.maintenance.examine() if each.name != "settings"] == []
+
+
+def test_data_that_is_not_adopted_is_named_once(url: str, file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("ALTER TABLE agent_sessions ADD COLUMN label")
+        connection.execute("ALTER TABLE agent_sessions ADD COLUMN unused")
+        connection.execute("CREATE TABLE branch_reservations (session_id, branch_id)")
+        connection.execute("INSERT INTO agent_sessions VALUES ('a', NULL, NULL, 'x', NULL), ('b', 0, 0, 'y', NULL)")
+        connection.execute("INSERT INTO branch_reservations VALUES ('a', 'main')")
+    words = ("adopt", f"sqlite:///{file}", "--to", url)
+    reported = [json.loads(line) for line in run(*words, "--json").stdout.splitlines()]
+    assert [(each["key"], each["state"]) for each in reported] == [
+        ("a", "imported"),
+        ("b", "imported"),
+        ("openai-agents", "left out"),
+    ]
+    assert reported[-1]["notes"] == [
+        "table agent_sessions, columns (and numbers of values) label (2): not adopted",
+        "table branch_reservations, columns (and numbers of values) branch_id (1), session_id (1): not adopted",
+    ]
+    repeated = run(*words)
+    assert (repeated.returncode, repeated.stderr.count("not adopted")) == (0, 2)
+
+
+def test_session_without_items_is_adopted_and_continued(url: str, file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT INTO agent_sessions VALUES ('b', '2026-11-01 12:00:00', '2026-11-02 12:00:00')")
+    with Store(url) as store:
+        assert [each.state for each in interchange.adopt(store, f"sqlite:///{file}")] == ["imported"] * 2
+        info = store.conversation("b").info()
+        assert (info.message_count, str(info.created_at)[:10], str(info.updated_at)[:10]) == (
+            0,
+            "2026-11-01",
+            "2026-11-02",
+        )
+        assert [each.state for each in interchange.adopt(store, f"sqlite:///{file}")] == ["already there"] * 2
+        add(file, "b", [{"role": "user", "content": "Hello"}])
+        assert [each.state for each in interchange.adopt(store, f"sqlite:///{file}")] == ["already there", "continued"]
+        assert [each.content for each in store.conversation("b").messages()] == ["Hello"]
 
 
 def test_adopted_sessions_are_sound_and_found(url: str, file: Path) -> None:

@@ -23,7 +23,7 @@ from lango_store._values.value import Value
 from lango_store.errors import quoted
 from lango_store.interchange import importing
 from lango_store.interchange.adoption import google_adk, langchain, openai_agents
-from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source
+from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source, unread
 from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import check_message, mapping
 from lango_store.interchange.pieces import Pause
@@ -37,15 +37,15 @@ MARK: Final = "adopted"
 
 
 class Adopted(Value):
-    """The result of adopting a session or, with a `scope`, shared values. In a dry run, the result of a real one.
+    """The result of adopting a session, or shared values. In a dry run, the result of a real one.
 
     Attributes:
-        key: The key of the session, or the scope of shared values.
+        key: The key of the session, or the scope of shared values. With the state `left out`, the framework.
         source: The framework.
         state: `imported`: the session is new. `continued`: new rows were added to a session that was adopted before.
             `already there`: the source has nothing new. `collided`: the session or the values exist, but were not
             adopted from this source, or the source has changed or removed rows since. They were not changed. `failed`:
-            see `skipped`.
+            see `skipped`. `left out`: `notes` names the columns of the source that hold data and are not adopted.
         messages: The number of messages that were added.
         skipped: What could not be read or stored, with the reasons.
         notes: What became of data that has no column.
@@ -54,7 +54,7 @@ class Adopted(Value):
 
     key: str
     source: str
-    state: Literal["imported", "continued", "already there", "collided", "failed"] = "already there"
+    state: Literal["imported", "continued", "already there", "collided", "failed", "left out"] = "already there"
     messages: int = 0
     skipped: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
@@ -80,11 +80,11 @@ def adopt(
         url: The URL of the database to read, `sqlite:///…` or `postgresql://…`.
         source: The framework, a key of `adopting.SOURCES`. By default, it is detected by the tables.
         dry_run: Return the reports of a real adoption, without writing anything.
-        on_session: Called with the report of each session.
+        on_session: Called with each report.
         on_rows: Called with the number of rows after each transaction.
 
     Returns:
-        A report for each session, and for each scope of shared values.
+        A report for each session, for each scope of shared values, and for data that is not adopted.
 
     Raises:
         ValueError: `source` is unknown, no framework or several have tables in the database, or the framework's package
@@ -112,6 +112,8 @@ def adopt(
             add(_Adoption(store, found, chosen.NAME, dry_run=dry_run).run(on_rows))
         for scope, values in chosen.shared(database):
             add(_adopt_shared(store, scope, values, chosen.NAME, dry_run=dry_run))
+        if notes := [*unread(database, chosen.columns(database))]:
+            add(Adopted(key=chosen.NAME, source=chosen.NAME, state="left out", notes=notes, dry_run=dry_run))
     return reports
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from lango_store.interchange.adoption.source import Database, Found, Piece, Row, adapter, rest_of, time_of
+from lango_store.interchange.adoption.source import Database, Found, Row, adapter, rest_of, time_of
 from lango_store.interchange.draft import Part
 
 NAME: Final = "google-adk"
 
-_EVENT: Final = ("id", "app_name", "user_id", "session_id", "invocation_id", "timestamp")
-_SESSION: Final = ("app_name", "user_id", "id", "state", "create_time", "update_time")
+_EVENT: Final = frozenset({"id", "app_name", "user_id", "session_id", "invocation_id", "timestamp"})
+_SESSION: Final = frozenset({"app_name", "user_id", "id", "state", "create_time", "update_time"})
 
 
 def recognizes(database: Database) -> bool:
@@ -23,6 +23,12 @@ def recognizes(database: Database) -> bool:
     events = database.tables.get("events", set())
     is_event = events.issuperset(_EVENT) and bool(events & {"event_data", "actions"})
     return is_event and database.tables.keys() >= {"sessions", "app_states", "user_states"}
+
+
+def columns(database: Database) -> dict[str, frozenset[str]]:
+    """Return the columns that are read of the tables that are not read completely."""
+    states = frozenset({"app_name", "user_id", "state"})
+    return {"app_states": states, "user_states": states, "adk_internal_metadata": frozenset()}
 
 
 def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -43,25 +49,25 @@ def sessions(database: Database) -> Iterator[Found]:
         ids = stored.Ids(row["app_name"], row["user_id"], row["id"])
         created_at, updated_at = time_of(row["create_time"]), time_of(row["update_time"])
         found = Found(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at)
-        found.columns = rest_of(row, *_SESSION).get("adopted", {})
+        found.columns = rest_of(row, _SESSION).get("adopted", {})
         try:
             found.values = stored.values_of(_json(row["state"]), "")
         except ValueError as error:
             found.skipped.append(f"its state is damaged ({error}): left out")
-        convert = partial(_piece, stored, found)
+        convert = partial(_convert, stored, found)
         found.read = partial(database.read, f'{query} ORDER BY "timestamp", {tie}', convert=convert, **ids._asdict())
         yield found
 
 
-def _piece(stored: Any, found: Found, row: Row) -> Piece:
+def _convert(stored: Any, found: Found, row: Row) -> Part:
     at = time_of(row["timestamp"])
     event = stored.event_of(row, None if at is None else at.timestamp())
     if event.actions.rewind_before_invocation_id:
         found.finish = lambda tx: stored.rewind(tx.conversation(found.key))
     part: Part = stored.part_of(event)
-    if others := rest_of(row, *_EVENT, *stored.COLUMNS):
+    if others := rest_of(row, _EVENT.union(stored.COLUMNS)):
         part.messages = [each.model_copy(update={"extra": each.extra | others}) for each in part.messages]
-    return Piece(part, size=sum(len(value) for value in row.values() if isinstance(value, str | bytes)))
+    return part
 
 
 def _json(state: Any) -> dict[str, Any]:

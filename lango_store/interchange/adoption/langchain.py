@@ -12,12 +12,17 @@ from lango_store.interchange.draft import Part
 
 NAME: Final = "langchain"
 
-_COLUMNS: Final = ("id", "session_id", "message")
+_COLUMNS: Final = frozenset({"id", "session_id", "message"})
 
 
 def recognizes(database: Database) -> bool:
     """Return True if a table has the columns of a history."""
     return bool(database.with_columns(*_COLUMNS))
+
+
+def columns(database: Database) -> dict[str, set[str]]:
+    """Return nothing: all columns of a history are read."""
+    return {}
 
 
 def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -34,12 +39,12 @@ def sessions(database: Database) -> Iterator[Found]:
 
 
 def _read(rows: Iterator[Row], after: int) -> Iterator[Piece]:
-    return following(islice(rows, max(after - 1, 0), None), after, _piece)
+    return following(islice(rows, max(after - 1, 0), None), after, _convert)
 
 
-def _piece(row: Row) -> Piece:
+def _convert(row: Row) -> Part:
     stored = json.loads(row["message"]) if isinstance(row["message"], str) else row["message"]
     message = langchain_messages.message_of(stored)
     changes = {"id": f"{NAME}:{row['id']}", "created_at": time_of(row.get("created_at"))}
-    extra = message.extra | rest_of(row, *_COLUMNS, "created_at")
-    return Piece(Part([message.model_copy(update=changes | {"extra": extra})]), size=len(str(row["message"])))
+    extra = message.extra | rest_of(row, _COLUMNS | {"created_at"})
+    return Part([message.model_copy(update=changes | {"extra": extra})])

@@ -1,7 +1,7 @@
 """Sessions of openai-agents: `SQLiteSession`, `SQLAlchemySession` and `AdvancedSQLiteSession`.
 
 Each item becomes a message; consecutive calls become one. A branch becomes a session below the key of its session, and
-the usage of a turn becomes a turn. The table of sessions has only times, which those of the items replace.
+the usage of a turn becomes a turn. A session has the times of its items, or without items those of its row.
 """
 
 import json
@@ -14,20 +14,33 @@ from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole
 from lango_store.interchange import openai_items
-from lango_store.interchange.adoption.source import PAGE, Database, Found, Piece, Row, escaped, rest_of, time_of
+from lango_store.interchange.adoption.source import (
+    CHARACTERS,
+    PAGE,
+    Database,
+    Found,
+    Piece,
+    Row,
+    escaped,
+    rest_of,
+    time_of,
+)
 from lango_store.interchange.draft import Part
 from lango_store.interchange.fidelity import mapping
 
 NAME: Final = "openai-agents"
 
-_COLUMNS: Final = ("id", "session_id", "message_data", "created_at")
+_COLUMNS: Final = frozenset({"id", "session_id", "message_data", "created_at"})
+_SESSION: Final = frozenset({"session_id", "created_at", "updated_at"})
+_READ: Final = _COLUMNS | {"user_turn_number"}
 _USAGE: Final = ("requests", "input_tokens", "output_tokens", "total_tokens")
 _MAIN: Final = "main"
+_NEAR: Final = 100
+"""The number of messages between a call and its output in which the name of the call is looked for."""
 _ENCRYPTED: Final = (
     "EncryptedSession encrypted items, which stay encrypted: read them with "
     "EncryptedSession(session_id, underlying_session=LangoSession(…), encryption_key=…) and the same key"
 )
-_LEFT_OUT: Final = "message_type, tool_name and branch_turn_number follow from the items: left out"
 _time_of: Final = lru_cache(time_of)
 
 
@@ -36,13 +49,24 @@ def recognizes(database: Database) -> bool:
     return bool(database.with_columns(*_COLUMNS))
 
 
+def columns(database: Database) -> dict[str, frozenset[str]]:
+    """Return the columns that are read of the tables that are not read completely."""
+    structure = {"id", "session_id", "message_id", "branch_id", "sequence_number", "user_turn_number"}
+    others = dict.fromkeys(("branch_reservations", "session_clear_generations"), frozenset[str]())
+    return dict.fromkeys(_tables_of_sessions(database), _SESSION) | {"message_structure": frozenset(structure)} | others
+
+
+def _tables_of_sessions(database: Database) -> list[str]:
+    return [name for name in database.with_columns(*_SESSION) if "message_data" not in database.tables[name]]
+
+
 def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield nothing: the framework has no shared values."""
     return iter(())
 
 
 def sessions(database: Database) -> Iterator[Found]:
-    """Yield the sessions of each table of items, and after each session its branches."""
+    """Yield the sessions of each table of items, and after each session its branches; then sessions without items."""
     for items in database.with_columns(*_COLUMNS):
         query = f'SELECT * FROM "{items}" WHERE session_id = :id ORDER BY {_order(database, items)}'
         times = "min(created_at) AS created_at, max(created_at) AS updated_at"
@@ -54,6 +78,13 @@ def sessions(database: Database) -> Iterator[Found]:
             else:
                 found.read = partial(_read, database, query, {"id": row["session_id"]}, {}, found.notes)
                 yield found
+    for table in _tables_of_sessions(database):
+        query = f'SELECT * FROM "{table}" s WHERE session_id IS NOT NULL'
+        for items in database.with_columns(*_COLUMNS):
+            query += f' AND NOT EXISTS (SELECT 1 FROM "{items}" WHERE session_id = s.session_id)'
+        for row in database.rows(f"{query} ORDER BY session_id"):
+            created_at, updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
+            yield Found(escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at)
 
 
 def _order(database: Database, items: str) -> str:
@@ -73,7 +104,6 @@ def _branched(database: Database, items: str, main: Found, id: str, branches: li
     """Yield the main branch of a session, and then the others."""
     strays = "AND id NOT IN (SELECT message_id FROM message_structure WHERE session_id = :id)"
     query = f'SELECT count(*) AS count FROM "{items}" WHERE session_id = :id {strays}'
-    main.notes.append(_LEFT_OUT)
     if count := next(database.rows(query, id=id))["count"]:
         main.notes.append(f"{count} items belong to no branch, so the framework does not read them: left out")
     query = (
@@ -96,19 +126,19 @@ def _read(
     """Yield the pieces of a session: each turn that has usage, each group of calls, and each other item."""
     unused = dict(usage)
 
-    def convert(row: Row) -> Piece:
+    def convert(row: Row) -> Part:
         item = json.loads(row["message_data"])
         row["message_data"].encode()  # fails for invalid UTF-8
-        if mapping(item).get("__enc__") == 1 and _ENCRYPTED not in notes:
+        if "__enc__" in mapping(item) and _ENCRYPTED not in notes:
             notes.append(_ENCRYPTED)
-        (message,) = openai_items.messages_of_json([item])
-        extra = message.extra | rest_of(row, *_COLUMNS, "user_turn_number")
-        changes = {"id": f"{NAME}:{row['id']}", "created_at": _time_of(row["created_at"]), "extra": extra}
-        part, turn = Part([message.model_copy(update=changes)]), row.get("user_turn_number")
+        id, created_at = f"{NAME}:{row['id']}", _time_of(row["created_at"])
+        message = openai_items.message_of_json(item, id=id, created_at=created_at)
+        message.extra.update(rest_of(row, _READ))
+        part, turn = Part([message]), row.get("user_turn_number")
         if turn in usage:
             unused.pop(turn, None)
             part = replace(_turn(turn, dict(usage[turn])), messages=part.messages)
-        return Piece(part, size=len(row["message_data"]))
+        return part
 
     pieces = database.read(query, after, convert, **params)
     yield from islice(pieces, 1 if after else 0)
@@ -117,7 +147,7 @@ def _read(
 
 
 def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Join the pieces of a turn, and calls with each other and with their outputs."""
+    """Join pieces to transactions that divide neither a turn, nor calls from each other and from their outputs."""
     last: Piece | None = None
     for piece in pieces:
         if last is None:
@@ -136,7 +166,10 @@ def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
 def _belong_together(one: Piece, other: Piece) -> bool:
     if one.part.kind or other.part.kind:
         return one.part.id == other.part.id
-    return one.rows < PAGE and all(each.part.messages and each.part.messages[-1].tool_calls for each in (one, other))
+    if one.rows < PAGE and one.size < CHARACTERS:
+        return True
+    have_calls = all(each.part.messages and each.part.messages[-1].tool_calls for each in (one, other))
+    return have_calls and one.rows < 2 * PAGE
 
 
 def _extend(messages: list[Message], new: list[Message]) -> None:
@@ -150,9 +183,9 @@ def _extend(messages: list[Message], new: list[Message]) -> None:
             messages[-1] = message.model_copy(update={"tool_calls": last.tool_calls + calls, "extra": extra})
             continue
         if calls and message.role is MessageRole.TOOL:
-            asked = (call for each in reversed(messages[-PAGE:]) for call in each.tool_calls)
+            asked = (call for each in islice(reversed(messages), _NEAR) for call in each.tool_calls)
             name = next((call.name for call in asked if call.id == calls[0].id and call.name), "")
-            message = message.model_copy(update={"tool_calls": [calls[0].model_copy(update={"name": name})]})
+            calls[0].name = name
         messages.append(message)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import importlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from lango_store.interchange.source import database_fault
 from lango_store.store import Store
 
 Row = dict[str, Any]
-PAGE: Final = 500
+PAGE: Final = 1000
 CHARACTERS: Final = 1 << 20
 """The numbers of rows and characters after which a transaction ends."""
 
@@ -76,27 +76,35 @@ class Database(NamedTuple):
         """Return the names of the tables that have all of these columns."""
         return [name for name, existing in self.tables.items() if existing.issuperset(columns)]
 
-    def read(self, query: str, after: int, convert: Callable[[Row], Piece], **params: Any) -> Iterator[Piece]:
+    def read(self, query: str, after: int, convert: Callable[[Row], Part], **params: Any) -> Iterator[Piece]:
         """Yield the rows of a session as pieces, see `Found.read`."""
         rows = self.rows(f"{query} LIMIT {2**62} OFFSET :offset", **params, offset=max(after - 1, 0))
         return following(rows, after, convert)
 
 
-def following(rows: Iterator[Row], after: int, convert: Callable[[Row], Piece]) -> Iterator[Piece]:
+def following(rows: Iterator[Row], after: int, convert: Callable[[Row], Part]) -> Iterator[Piece]:
     """Convert rows, which begin with the last one that was adopted before. A row that cannot be read is skipped."""
     for number, row in enumerate(rows, max(after, 1)):
         try:
-            piece = convert(row)._replace(rows=1, last=row) if number > after else Piece(Part([]), 1, row)
+            piece = Piece(convert(row) if number > after else Part([]), 1, row, _size_of(row))
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError, EOFError) as error:
             reason = str(error).partition("\n")[0]  # the following lines of pydantic's errors have content
             piece = Piece(Part([]), 1, row, skipped=[f"row {row['id']} is damaged ({reason}): left out"])
         yield piece
 
 
+def _size_of(row: Row) -> int:
+    kinds = (str, bytes, dict)
+    return sum([len(str(each) if type(each) is dict else each) for each in row.values() if isinstance(each, kinds)])
+
+
 class Source(Protocol):
     """A module that reads the tables of a framework."""
 
     NAME: str
+
+    def columns(self, database: Database) -> Mapping[str, Set[str]]:
+        """Return the columns that adoption reads, for each table of the framework."""
 
     def recognizes(self, database: Database) -> bool:
         """Return True if the database has the tables of the framework."""
@@ -106,6 +114,16 @@ class Source(Protocol):
 
     def shared(self, database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the scopes of shared values, each with its values."""
+
+
+def unread(database: Database, columns: Mapping[str, Set[str]]) -> Iterator[str]:
+    """Describe the columns that hold data and are not read, for each table."""
+    for table, read in columns.items():
+        if names := sorted(database.tables.get(table, set()) - read):
+            counts = ", ".join(f'count("{name}") AS "{name}"' for name in names)
+            (row,) = database.rows(f'SELECT {counts} FROM "{table}"')
+            if listed := ", ".join(f"{name} ({count:,})" for name, count in row.items() if count):
+                yield f"table {table}, columns (and numbers of values) {listed}: not adopted"
 
 
 @contextmanager
@@ -155,8 +173,10 @@ def mark_of(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(repr(sorted(values.items())).encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
-def rest_of(row: Row, *known: str) -> dict[str, Any]:
+def rest_of(row: Row, known: Set[str]) -> dict[str, Any]:
     """Return the columns of a row that the framework does not know, as an entry of `extra`."""
+    if row.keys() <= known:
+        return {}
     others = {name: value for name, value in row.items() if name not in known and value is not None}
     texts = {name: value if isinstance(value, str | int | float) else str(value) for name, value in others.items()}
     return {"adopted": texts} if texts else {}

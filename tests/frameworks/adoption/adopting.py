@@ -35,8 +35,9 @@ def kill_adoption(url: str, source: str, transactions: int) -> None:
 
 
 def adopt(url: str, from_url: str, **options: Any) -> list[Adopted]:
+    """Adopt sessions and shared values, and return their reports."""
     with Store(url) as store:
-        return interchange.adopt(store, from_url, **options)
+        return [each for each in interchange.adopt(store, from_url, **options) if each.state != "left out"]
 
 
 def states(reports: list[Adopted]) -> Counter[str]:
