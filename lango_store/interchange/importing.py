@@ -85,7 +85,7 @@ class _Rows:
         for row in encoded.rows:
             counters["last_seq"] += 1
             self._check_id(MESSAGE, row["id"])
-            size += sum([len(row[name] or "") for name in TABLES[MESSAGE].large])
+            size += sum([len(row.get(name) or "") for name in TABLES[MESSAGE].large])
             row["created_at"] = row["created_at"] or created_at
             row |= {"session_key": key, "seq": counters["last_seq"], "turn_no": turn_no}
             row |= {"logged_at": self._now, "taken_by": None}

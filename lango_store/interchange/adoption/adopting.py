@@ -22,14 +22,14 @@ from lango_store._values.model import UNSET, SessionInfo
 from lango_store._values.value import Value
 from lango_store.errors import quoted
 from lango_store.interchange import importing
-from lango_store.interchange.adoption import google_adk, langchain, openai_agents
+from lango_store.interchange.adoption import google_adk, langchain, langgraph, openai_agents
 from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source, unread
 from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import check_message, mapping
 from lango_store.interchange.pieces import Pause
 from lango_store.store import Store
 
-SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk, langchain)}
+SOURCES: Final[dict[str, Source]] = {each.NAME: each for each in (openai_agents, google_adk, langgraph, langchain)}
 """The frameworks whose databases can be adopted, in the order in which they are tried."""
 
 MARK: Final = "adopted"
@@ -46,7 +46,7 @@ class Adopted(Value):
             `already there`: the source has nothing new. `collided`: the session or the values exist, but were not
             adopted from this source, or the source has changed or removed rows since. They were not changed. `failed`:
             see `skipped`. `left out`: `notes` names the columns of the source that hold data and are not adopted.
-        messages: The number of messages that were added.
+        messages: The number of messages that were added; for LangGraph, of checkpoints.
         skipped: What could not be read or stored, with the reasons.
         notes: What became of data that has no column.
         dry_run: True for a dry run, which writes nothing.
@@ -135,6 +135,9 @@ class _Adoption:
         """Write what the store does not have yet, and return the report."""
         report, found, pause = self._report, self._found, Pause(self._context)
         try:
+            if found.adopt is not None:
+                report.state, report.messages = found.adopt(self._store, dry_run=report.dry_run, on_rows=on_rows)
+                return report
             with self._context.snapshot() as connection:
                 if info := self._info(connection, self._context.now(connection)):
                     self._mark = mapping(info.metadata)[MARK]

@@ -46,7 +46,7 @@ class Found:
     `read(after)` yields the pieces that follow the first `after` rows. If `after` is not 0, the first piece has only
     the last of these rows. `values` are the session's values, `columns` are columns that the framework does not know,
     `notes` say what became of data without a column, and `skipped` what cannot be read. Once reading has set `finish`,
-    each transaction calls it.
+    each transaction calls it. With `adopt`, which returns the state and the number of checkpoints, nothing else is used.
     """
 
     key: str
@@ -60,13 +60,15 @@ class Found:
     notes: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     finish: Callable[[Store], None] = lambda _: None
+    adopt: Callable[..., tuple[Any, int]] | None = None
 
 
 class Database(NamedTuple):
-    """An open database of a framework: the columns of its tables, and a function that runs a query."""
+    """An open database of a framework: the columns of its tables, a function that runs a query, and the connection."""
 
     tables: dict[str, set[str]]
     query: Callable[[str, Row], Iterator[Row]]
+    connection: Any
 
     def rows(self, query: str, **params: Any) -> Iterator[Row]:
         """Yield the rows of a query with parameters such as `:key`, without loading all of them."""
@@ -137,7 +139,9 @@ def open_source(url: str) -> Iterator[Database]:
                 connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
                 guard(connection, path)
                 file = sqlite_utils.Database(connection, recursive_triggers=False, execute_plugins=False)
-                yield Database({name: set(file[name].columns_dict) for name in file.table_names()}, file.query)
+                yield Database(
+                    {name: set(file[name].columns_dict) for name in file.table_names()}, file.query, connection
+                )
             return
         options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True, "yield_per": PAGE}
         with engine.connect().execution_options(**options) as opened:
@@ -145,6 +149,7 @@ def open_source(url: str) -> Iterator[Database]:
             yield Database(
                 {table: {each["name"] for each in listed} for (_, table), listed in columns.items()},
                 lambda query, params: map(dict, opened.execute(sa.text(query), params).mappings()),
+                opened.connection.driver_connection,
             )
     except (sqlite3.Error, UnicodeError) as error:
         fault = f"cannot be read ({database_fault(error)}): give a complete SQLite file"
