@@ -81,7 +81,7 @@ def test_command_fails_if_a_session_collides_or_a_row_is_left_out(url: str, file
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--from", "autogen"], "give one of openai-agents, google-adk, langchain"),
+        (["--from", "autogen"], "give one of openai-agents, google-adk, langgraph, langchain"),
         (["--from", "langchain"], "none of langchain"),
     ],
 )
@@ -94,7 +94,7 @@ def test_command_refuses_a_source_that_is_not_there(words: list[str], fault: str
 
 @pytest.mark.one_database
 def test_database_of_a_store_is_refused_as_source(url: str) -> None:
-    with Store(url) as store, pytest.raises(ValueError, match="none of openai-agents, google-adk, langchain"):
+    with Store(url) as store, pytest.raises(ValueError, match="none of openai-agents, google-adk, langgraph, langchain"):
         interchange.adopt(store, url)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import ormsgpack
@@ -43,12 +43,16 @@ class Thread(NamedTuple):
     ids: Sequence[tuple[str, str]]
     paths: Mapping[str, str]
 
-    def load(self, saver: BaseCheckpointSaver[Any], namespace: str, checkpoint_id: str) -> CheckpointTuple:
-        """Load a checkpoint that exists."""
-        where = {"thread_id": self.id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
-        loaded = saver.get_tuple({"configurable": where})
-        assert loaded is not None
-        return loaded
+    def load(self, ids: Iterable[tuple[str, str]], skipped: list[str]) -> Iterator[CheckpointTuple]:
+        """Load checkpoints. One that cannot be read is added to `skipped`."""
+        for namespace, id in ids:
+            where = {"thread_id": self.id, "checkpoint_ns": namespace, "checkpoint_id": id}
+            try:
+                loaded = self.saver.get_tuple({"configurable": where})
+                assert loaded is not None
+                yield loaded
+            except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+                skipped.append(f"checkpoint {id} cannot be read ({error}): left out")
 
 
 def open_saver(connection: Any, *, has_paths: bool) -> BaseCheckpointSaver[Any]:
@@ -68,8 +72,8 @@ def open_saver(connection: Any, *, has_paths: bool) -> BaseCheckpointSaver[Any]:
 
 
 def adopt(
-    thread: Thread, store: Store, *, dry_run: bool, on_rows: Callable[[int], None]
-) -> tuple[Literal["imported", "continued", "already there"], int]:
+    thread: Thread, store: Store, *, dry_run: bool, on_rows: Callable[[int], None], skipped: list[str]
+) -> tuple[Literal["imported", "continued", "already there", "failed"], int]:
     """Store the checkpoints and pending writes that are new. Return the state, and the number of checkpoints.
 
     Raises `Conflict` if the session was not adopted, or has changed in the store and in the source.
@@ -86,17 +90,18 @@ def adopt(
     new, has_grown = thread.ids[adopted[-1] :], not stored <= set(thread.ids)
     if new and has_grown:
         raise _conflict(thread, "has changed in the store and in the source")
+    grown = [] if has_grown else list(dict(thread.ids[: adopted[-1]]).items())  # the last checkpoint of each namespace
+    writes = sum(_adopt_writes(thread, store, each, dry_run=dry_run) for each in thread.load(grown, skipped))
     count = 0
-    last_ones = {} if has_grown else dict(thread.ids[: adopted[-1]])
-    for namespace, id in last_ones.items():
-        count += _adopt_writes(thread, store, namespace, id, dry_run=dry_run)
-    for start in range(0, 0 if dry_run else len(new), _BATCH):
-        batch = [thread.load(thread.saver, *id) for id in new[start : start + _BATCH]]
-        store.transact(lambda tx, batch=batch: _put(tx, thread, batch))
+    for start in range(0, len(new), _BATCH):
+        batch = [*thread.load(new[start : start + _BATCH], skipped)]
+        count += len(batch)
+        if batch and not dry_run:
+            store.transact(lambda tx, batch=batch: _put(tx, thread, batch))
         on_rows(len(batch))
     if not stored:
-        return "imported", len(new)
-    return "continued" if new or count else "already there", len(new)
+        return "imported" if count else "failed", count
+    return "continued" if count or writes else "already there", count
 
 
 def _conflict(thread: Thread, fact: str) -> Conflict:
@@ -120,16 +125,20 @@ def _put_writes(
         saver.put_writes(checkpoint.config, named, task, thread.paths.get(task, ""))
 
 
-def _adopt_writes(thread: Thread, store: Store, namespace: str, id: str, *, dry_run: bool) -> int:
+def _adopt_writes(thread: Thread, store: Store, checkpoint: CheckpointTuple, *, dry_run: bool) -> int:
     """Store the pending writes that a checkpoint got after it was adopted, and return their number."""
-    checkpoint = thread.load(thread.saver, namespace, id)
 
     def write(tx: Store) -> int:
         saver = LangoSaver(tx, serde=_serde)
-        known = thread.load(saver, namespace, id).pending_writes or []
-        new = [each for each in checkpoint.pending_writes or [] if each not in known]
+        stored = saver.get_tuple(checkpoint.config)
+        known = [_packed(each) for each in (stored and stored.pending_writes) or []]
+        new = [each for each in checkpoint.pending_writes or [] if _packed(each) not in known]
         if not dry_run:
             _put_writes(saver, thread, checkpoint, new)
         return len(new)
 
     return store.transact(write)
+
+
+def _packed(write: tuple[str, str, Any]) -> tuple[Any, ...]:
+    return (*write[:2], *_serde.dumps_typed(write[2]))

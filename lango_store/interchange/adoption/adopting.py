@@ -136,7 +136,8 @@ class _Adoption:
         report, found, pause = self._report, self._found, Pause(self._context)
         try:
             if found.adopt is not None:
-                report.state, report.messages = found.adopt(self._store, dry_run=report.dry_run, on_rows=on_rows)
+                options: dict[str, Any] = {"dry_run": report.dry_run, "on_rows": on_rows, "skipped": report.skipped}
+                report.state, report.messages = found.adopt(self._store, **options)
                 return report
             with self._context.snapshot() as connection:
                 if info := self._info(connection, self._context.now(connection)):

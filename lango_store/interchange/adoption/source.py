@@ -46,7 +46,7 @@ class Found:
     `read(after)` yields the pieces that follow the first `after` rows. If `after` is not 0, the first piece has only
     the last of these rows. `values` are the session's values, `columns` are columns that the framework does not know,
     `notes` say what became of data without a column, and `skipped` what cannot be read. Once reading has set `finish`,
-    each transaction calls it. With `adopt`, which returns the state and the number of checkpoints, nothing else is used.
+    each transaction calls it. `adopt`, if set, does the whole adoption and returns the state and number of checkpoints.
     """
 
     key: str

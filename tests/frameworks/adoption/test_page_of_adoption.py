@@ -9,7 +9,12 @@ from support.pages import blocks
 
 PAGE = "docs/howto/coming-from.md"
 PROGRAMS = [program for program in blocks(PAGE, "python") if "interchange.adopt(" in program]
-PRINTED = ["user-123 imported 1\n", "weather:ann:trip imported 1\n", "user-123 imported 1\n"]
+PRINTED = [
+    "user-123 imported 1\n",
+    "weather:ann:trip imported 1\n",
+    "trip imported 3\n",
+    "user-123 imported 1\n",
+]
 
 
 @pytest.mark.timeout(400)
@@ -17,6 +22,8 @@ PRINTED = ["user-123 imported 1\n", "weather:ann:trip imported 1\n", "user-123 i
 def test_program_on_the_page_adopts_a_session(number: int, tmp_path: Path) -> None:
     if "langchain" in PROGRAMS[number]:
         pytest.importorskip("langchain_community")
+    if "SqliteSaver" in PROGRAMS[number]:
+        pytest.importorskip("langgraph.checkpoint.sqlite")
     assert started("-c", PROGRAMS[number], folder=tmp_path, timeout=200).startswith(PRINTED[number])
 
 

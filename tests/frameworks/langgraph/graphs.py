@@ -14,6 +14,17 @@ def _extended(state: list[Any], writes: list[list[Any]]) -> list[Any]:
     return [*state, *(item for write in writes for item in write)]
 
 
+class Reversing:
+    """A cipher for tests."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "reversing", plaintext[::-1]
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "reversing"
+        return ciphertext[::-1]
+
+
 class State(TypedDict, total=False):
     messages: Annotated[list[Any], add_messages]
     steps: Annotated[list[str], operator.add]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from frameworks.langgraph.graphs import asked, built, config, weather_turn, with_delta_channel, with_messages
+from frameworks.langgraph.graphs import Reversing, asked, built, config, weather_turn, with_delta_channel, with_messages
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
@@ -24,17 +24,6 @@ class Place:
     """A class that is not on LangGraph's list."""
 
     name: str
-
-
-class Reversing:
-    """A cipher for tests."""
-
-    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-        return "reversing", plaintext[::-1]
-
-    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-        assert ciphername == "reversing"
-        return ciphertext[::-1]
 
 
 def values(store: Store) -> object:
