@@ -94,7 +94,10 @@ def test_command_refuses_a_source_that_is_not_there(words: list[str], fault: str
 
 @pytest.mark.one_database
 def test_database_of_a_store_is_refused_as_source(url: str) -> None:
-    with Store(url) as store, pytest.raises(ValueError, match="none of openai-agents, google-adk, langgraph, langchain"):
+    with (
+        Store(url) as store,
+        pytest.raises(ValueError, match="none of openai-agents, google-adk, langgraph, langchain"),
+    ):
         interchange.adopt(store, url)
 
 

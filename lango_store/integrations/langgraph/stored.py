@@ -3,6 +3,7 @@
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import ormsgpack
@@ -97,7 +98,7 @@ def adopt(
         batch = [*thread.load(new[start : start + _BATCH], skipped)]
         count += len(batch)
         if batch and not dry_run:
-            store.transact(lambda tx, batch=batch: _put(tx, thread, batch))
+            store.transact(partial(_put, thread=thread, batch=batch))
         on_rows(len(batch))
     if not stored:
         return "imported" if count else "failed", count
