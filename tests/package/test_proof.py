@@ -40,6 +40,12 @@ def test_planted_fault_is_found(mutant: str) -> None:
     assert f"python -m benchmarks.proof --store lango_store --on {database} --trial " in run.stdout
 
 
+def test_each_planted_fault_replaces_code_that_exists() -> None:
+    code = "from benchmarks.proof.mutants import MUTANTS\nfor plant in MUTANTS.values(): plant()"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_each_store_has_an_adapter_on_the_page() -> None:
     page = (ROOT / "docs" / "why" / "proof.md").read_text()
     assert [name for name in STORES if f"`{name}`" not in page] == []
