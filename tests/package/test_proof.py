@@ -12,7 +12,7 @@ from benchmarks.proof.mutants import MUTANTS
 from benchmarks.proof.stores import STORES
 
 OURS = ["lango_store", "lango_store-async"]
-QUICKLY_FOUND = ["text-altered", "tail-skips", "no-lease"]
+QUICKLY_FOUND = ["text-altered", "tail-skips", "id-not-unique"]
 PLANTED = MUTANTS if os.environ.get("LANGO_STORE_PLANTED_FAULTS") == "all" else QUICKLY_FOUND
 
 
