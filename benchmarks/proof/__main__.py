@@ -56,7 +56,7 @@ def main() -> None:
     driver.preload([STORES[name].module for name in options.store])
     chosen = [(name, each) for name in options.store for each in options.databases if each in STORES[name].databases]
     results = [run(*each, options.seconds, options.seed, options.mutant) for each in chosen]
-    report(results)
+    report(results, f" --mutant {options.mutant}" if options.mutant else "")
     sys.exit(any(each for result in results for each in result.found.values()))
 
 
@@ -79,7 +79,7 @@ def run(store: str, database: str, seconds: float, seed: int, mutant: str | None
     return Result(store, database, number - seed + 1, found)
 
 
-def report(results: list[Result]) -> None:
+def report(results: list[Result], mutant: str) -> None:
     """Print a table, and for each violation its history and the command that repeats it."""
     packages = sorted({name for each in results for name in STORES[each.store].packages.split()})
     versions = [f"{name} {version(name)}" for name in packages]
@@ -102,7 +102,7 @@ def report(results: list[Result]) -> None:
             texts = [f"{name}: {found.text}, in {found.times} of {each.trials} trials" for name, found in own.items()]
             print(f"\n### {each.title}\n" * (not number), textwrap.fill(f"{'; '.join(texts)}.", 120), sep="\n")
             history = "\n".join(lines(next(iter(own.values())).history))
-            command = f"python -m benchmarks.proof --store {each.store} --on {each.database} --trial {seed}"
+            command = f"python -m benchmarks.proof --store {each.store} --on {each.database} --trial {seed}{mutant}"
             print(f"\n```text\n{history}\n```\n\n```sh\n{command}\n```")
 
 

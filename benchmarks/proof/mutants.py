@@ -22,6 +22,7 @@ _known: dict[str, list[Message]] = {}
 
 def _plant(target: Any, **values: Any) -> None:
     for name, value in values.items():
+        getattr(target, name)  # a name that the package no longer has would plant nothing
         setattr(target, name, value)
 
 
@@ -50,7 +51,7 @@ class _InsertInSecondTransaction:
         self._statement = _insert(*names)
 
     def run_many(self, connection: Any, rows: Any) -> None:
-        for text in ("COMMIT", "BEGIN IMMEDIATE"):
+        for text in ("COMMIT", "SELECT 1", "SELECT 1", "BEGIN IMMEDIATE"):  # more steps without the lock
             connection.connection.cursor().execute(text)
         self._statement.run_many(connection, rows)
 
@@ -79,7 +80,7 @@ def _take(*conditions: Any) -> None:
 
 def _run_stored_turns_again() -> None:
     _take(leases._IS_FREE)
-    _plant(running, _find=lambda *_: None)
+    _plant(running, find=lambda *_: None)
 
 
 def _begin_dropping(self: working.Worker, turn: Any) -> bool:

@@ -16,7 +16,7 @@ class Lango(Adapter):
     can = frozenset({"batch", "ids", "turn", "request", "tool", "answer", "follow"})
 
     def __init__(self, url: str) -> None:
-        self.store = Store(url, migrate=True)
+        self.store = Store(url)
 
     def open(self, key: str) -> None:
         self.store.open(key)
@@ -63,7 +63,7 @@ class AsyncLango(Lango):
     def __init__(self, url: str) -> None:
         from support.awaiting import awaiting
 
-        self._open = awaiting(AsyncStore(url, migrate=True))
+        self._open = awaiting(AsyncStore(url))
         self.store = self._open.__enter__()
 
     def _work(self, handle: Any, **options: Any) -> None:
