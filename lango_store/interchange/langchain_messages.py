@@ -10,7 +10,6 @@ NAME: Final = "langchain"
 """The name under which the rest of a message is stored in `extra`."""
 
 _ROLES: Final = {
-    "human": MessageRole.USER,
     "ai": MessageRole.ASSISTANT,
     "AIMessageChunk": MessageRole.ASSISTANT,
     "system": MessageRole.SYSTEM,
@@ -19,6 +18,11 @@ _ROLES: Final = {
 }
 _KINDS: Final = {MessageRole.ASSISTANT: "ai", MessageRole.SYSTEM: "system", MessageRole.TOOL: "tool"}
 _CALL: Final = {"name", "args", "id", "type"}
+
+
+def role_of(kind: str) -> MessageRole:
+    """Return the role of a type of LangChain's messages."""
+    return _ROLES.get(kind, MessageRole.USER)
 
 
 def message_of(stored: Mapping[str, Any]) -> Message:
@@ -30,7 +34,7 @@ def message_of(stored: Mapping[str, Any]) -> Message:
     has_calls = isinstance(calls, list) and bool(calls) and all(map(_is_call, calls))
     moved = {"content", "tool_calls"} if has_calls else {"content"}
     return Message(
-        role=_ROLES.get(kind, MessageRole.USER),
+        role=role_of(kind),
         content=data["content"],
         name=storable_text(data.get("name")),
         tool_call_id=storable_text(data.get("tool_call_id")),

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from lango_store import DamagedMessage, Message, MessageRole, ToolCall
+from lango_store import DamagedMessage, Message, ToolCall
 from lango_store.integrations.counts import as_usage, counts_of
 from lango_store.integrations.fields import mapping, storable_text
 from lango_store.integrations.langgraph.records import NAME, pack, unpack
+from lango_store.interchange.langchain_messages import role_of
 
 _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "human": HumanMessage,
@@ -19,19 +20,7 @@ _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "system": SystemMessage,
     "tool": ToolMessage,
 }
-_ROLES: Final = {
-    "ai": MessageRole.ASSISTANT,
-    "AIMessageChunk": MessageRole.ASSISTANT,
-    "system": MessageRole.SYSTEM,
-    "tool": MessageRole.TOOL,
-    "function": MessageRole.TOOL,
-}
 _SHOWN: Final = ("type", "content", "name", "tool_call_id", "tool_calls")
-
-
-def role_of(kind: str) -> MessageRole:
-    """Return the role of a type of LangChain's messages."""
-    return _ROLES.get(kind, MessageRole.USER)
 
 
 def message_of(original: BaseMessage, id: str, serde: Any) -> Message:

@@ -29,8 +29,9 @@ from lango_store import AsyncStore, Conflict, Conversation, Message, MessageRole
 from lango_store.integrations.adapter import Adapter
 from lango_store.integrations.fields import level_id, level_key, turn_metadata
 from lango_store.integrations.langgraph import records
-from lango_store.integrations.langgraph.messages import hash_of, message_of, originals_of, role_of, usage_of
+from lango_store.integrations.langgraph.messages import hash_of, message_of, originals_of, usage_of
 from lango_store.integrations.langgraph.records import CHANNEL, NAME, Stored, pack, unpack
+from lango_store.interchange.langchain_messages import role_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,7 +205,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         """
         thread, namespace, checkpoint_id = _where(config)
         conversation = self._conversation(thread)
-        found = next(self._found(thread, namespace, checkpoint_id), None)
+        found = next(self._checkpoints(thread, namespace, checkpoint_id), None)
         if found is None:
             return None
         loaded, seqs = self._load(thread, found)
@@ -232,7 +233,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         found = (
             (thread, each)
             for thread in ([str(where["thread_id"])] if config else self._threads())
-            for each in self._found(thread, namespace, checkpoint_id)
+            for each in self._checkpoints(thread, namespace, checkpoint_id)
             if (end is None or each.id < end) and (filter or {}).items() <= each.content["metadata"].items()
         )
         for thread, each in itertools.islice(found, limit):
@@ -245,7 +246,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         thread, namespace, wanted = _where(config)
         history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
         remaining = set(channels)
-        target = next(self._found(thread, namespace, wanted), None)
+        target = next(self._checkpoints(thread, namespace, wanted), None)
         if target is None or (wanted := target.content["parent"]) is None:
             return history
         steps = target.content["metadata"].get("counters_since_delta_snapshot", {}).values()
@@ -266,7 +267,7 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 break
         return history
 
-    def _found(self, thread: str, namespace: str | None, checkpoint_id: str | None) -> Iterator[Stored]:
+    def _checkpoints(self, thread: str, namespace: str | None, checkpoint_id: str | None) -> Iterator[Stored]:
         """Yield the checkpoints of a thread, or one of them, the last one first."""
         prefix = records.PREFIX if namespace is None else records.prefix_of(namespace) + (checkpoint_id or "")
         found: Iterable[Stored] = records.stored(self._conversation(thread), prefix)
