@@ -23,7 +23,16 @@ from lango_store._values.value import Value
 from lango_store.errors import quoted
 from lango_store.interchange import importing
 from lango_store.interchange.adoption import google_adk, langchain, langgraph, openai_agents
-from lango_store.interchange.adoption.source import CHARACTERS, PAGE, Found, Piece, Source, mark_of, open_source, unread
+from lango_store.interchange.adoption.source import (
+    CHARACTERS,
+    PAGE,
+    Original,
+    Piece,
+    Source,
+    mark_of,
+    open_source,
+    unread,
+)
 from lango_store.interchange.draft import Part, SessionDraft
 from lango_store.interchange.fidelity import check_message, mapping
 from lango_store.interchange.pieces import Pause
@@ -108,8 +117,8 @@ def adopt(
             tables = " and ".join(names) or f"none of {', '.join(SOURCES if source is None else [source])}"
             raise ValueError(f"the database has the tables of {tables}: check the URL, or choose the source")
         chosen = SOURCES[names[0]]
-        for found in chosen.sessions(database):
-            add(_Adoption(store, found, chosen.NAME, dry_run=dry_run).run(on_rows))
+        for session in chosen.sessions(database):
+            add(_Adoption(store, session, chosen.NAME, dry_run=dry_run).run(on_rows))
         for scope, values in chosen.shared(database):
             add(_adopt_shared(store, scope, values, chosen.NAME, dry_run=dry_run))
         if notes := [*unread(database, chosen.columns(database))]:
@@ -125,26 +134,26 @@ _FAILURES: Final = (errors.InvalidKey, errors.InvalidValue, errors.DamagedMessag
 class _Adoption:
     """The adoption of one session. `_mark` is its entry in the metadata, None before the first transaction."""
 
-    def __init__(self, store: Store, found: Found, name: str, *, dry_run: bool) -> None:
-        self._store, self._context, self._found = store, store._context, found
-        self._report = Adopted(key=found.key, source=name, dry_run=dry_run)
+    def __init__(self, store: Store, session: Original, name: str, *, dry_run: bool) -> None:
+        self._store, self._context, self._session = store, store._context, session
+        self._report = Adopted(key=session.key, source=name, dry_run=dry_run)
         self._mark: dict[str, Any] | None = None
         self._turns: set[str | None] = set()
 
     def run(self, on_rows: Callable[[int], None]) -> Adopted:
         """Write what the store does not have yet, and return the report."""
-        report, found, pause = self._report, self._found, Pause(self._context)
+        report, session, pause = self._report, self._session, Pause(self._context)
         try:
-            if found.adopt is not None:
+            if session.adopt is not None:
                 options: dict[str, Any] = {"dry_run": report.dry_run, "on_rows": on_rows, "skipped": report.skipped}
-                report.state, report.messages = found.adopt(self._store, **options)
+                report.state, report.messages = session.adopt(self._store, **options)
                 return report
             with self._context.snapshot() as connection:
                 if info := self._info(connection, self._context.now(connection)):
                     self._mark = mapping(info.metadata)[MARK]
-                    self._turns |= {*connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, found.key)))}
+                    self._turns |= {*connection.scalars(sa.select(TURN.c.id).where(of_session(TURN, session.key)))}
             stored: dict[str, Any] = {"rows": 0} | (self._mark or {})
-            pieces = found.read(stored["rows"])
+            pieces = session.read(stored["rows"])
             if stored["rows"] and mark_of(next(pieces, Piece(Part([]))).last or {}) != stored["last"]:
                 raise self._conflict("was adopted, but the source has changed or removed rows since")
             for batch, is_last in _batches(pieces):
@@ -154,16 +163,16 @@ class _Adoption:
         except (*_COLLISIONS, *_FAILURES) as error:
             report.state = "collided" if isinstance(error, _COLLISIONS) else "failed"
             report.skipped.append(str(error))
-        return report.model_copy(update={"skipped": found.skipped + report.skipped, "notes": found.notes})
+        return report.model_copy(update={"skipped": session.skipped + report.skipped, "notes": session.notes})
 
     def _conflict(self, fact: str) -> errors.Conflict:
-        message = f"session {quoted(self._found.key)} {fact}: it was not changed"
-        return errors.Conflict(self._found.key, expected=0, last_seq=0, message=message)
+        message = f"session {quoted(self._session.key)} {fact}: it was not changed"
+        return errors.Conflict(self._session.key, expected=0, last_seq=0, message=message)
 
     def _info(self, connection: sa.Connection, now: datetime) -> SessionInfo | None:
         """Return the session as adopted before, None if there is none."""
         try:
-            info = sessions.info(connection, now, self._found.key)
+            info = sessions.info(connection, now, self._session.key)
         except errors.SessionNotFound:
             return None
         if mapping(mapping(info.metadata).get(MARK)).get("source") != self._report.source:
@@ -184,7 +193,7 @@ class _Adoption:
         parts = [part for part in parts if part.messages or part.kind]
         skipped = [reason for each in batch for reason in each.skipped]
         mark: dict[str, Any] = {"source": report.source, "rows": 0, "last": "", "values": _EMPTY}
-        mark |= self._mark or ({"columns": self._found.columns} if self._found.columns else {})
+        mark |= self._mark or ({"columns": self._session.columns} if self._session.columns else {})
         mark["rows"] += sum(each.rows for each in batch)
         if last := next((each.last for each in reversed(batch) if each.last), None):
             mark["last"] = mark_of(last)
@@ -201,33 +210,38 @@ class _Adoption:
 
     def _commit(self, parts: list[Part], mark: dict[str, Any], *, is_last: bool) -> None:
         """Write parts and the mark. Changes `mark["values"]` if values were written."""
-        found, context, draft = self._found, self._context, SessionDraft(self._found.key, parts)
+        session, context, draft = self._session, self._context, SessionDraft(self._session.key, parts)
         if self._report.dry_run:
             importing.check(draft, context.clock_time())
             return
         with context.transaction() as connection:
             now, tx = context.now(connection), self._store.using(connection)
             if self._mark is None:
-                new = NewSession(found.key, context.ttl(found.key, UNSET), found.fields)
+                new = NewSession(session.key, context.ttl(session.key, UNSET), session.fields)
                 if sessions.insert(connection, now, new) is None:
                     raise self._conflict("was created by another process")
-                columns: dict[str, Any] = {"created_at": found.created_at or now, "updated_at": found.updated_at or now}
-                columns["forked_from"] = encode_text(found.forked_from, "forked_from")
+                columns: dict[str, Any] = {
+                    "created_at": session.created_at or now,
+                    "updated_at": session.updated_at or now,
+                }
+                columns["forked_from"] = encode_text(session.forked_from, "forked_from")
             else:
-                sessions.lock(connection, now, found.key)
+                sessions.lock(connection, now, session.key)
                 info = self._info(connection, now)
                 if info is None or mapping(info.metadata)[MARK] != self._mark:
                     raise self._conflict("was adopted further by another process")
-                columns = {"updated_at": max(found.updated_at or now, info.updated_at), "metadata": info.metadata}
-            if is_last and found.values is not None:
+                columns = {"updated_at": max(session.updated_at or now, info.updated_at), "metadata": info.metadata}
+            if is_last and session.values is not None:
                 try:
-                    mark["values"] = _replace_values(tx.conversation(found.key).values, found.values, mark["values"])
+                    mark["values"] = _replace_values(
+                        tx.conversation(session.key).values, session.values, mark["values"]
+                    )
                 except errors.Conflict as error:
                     self._report.skipped.append(str(error))
             if parts or mark != self._mark:
                 columns["metadata"] = mapping(columns.get("metadata")) | {MARK: mark}
                 importing.extend(connection, now, draft, encode=context.batch, **columns)
-                found.finish(tx)
+                session.finish(tx)
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[tuple[list[Piece], bool]]:

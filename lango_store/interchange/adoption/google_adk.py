@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from lango_store.interchange.adoption.source import Database, Found, Row, adapter, rest_of, time_of
+from lango_store.interchange.adoption.source import Database, Original, Row, adapter, rest_of, time_of
 from lango_store.interchange.draft import Part
 
 NAME: Final = "google-adk"
@@ -40,7 +40,7 @@ def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
             yield scope, stored.values_of(_json(row["state"]), prefix)
 
 
-def sessions(database: Database) -> Iterator[Found]:
+def sessions(database: Database) -> Iterator[Original]:
     """Yield the sessions."""
     stored = adapter("google_adk.stored", NAME)
     tie = "id" if "adk_internal_metadata" in database.tables or not database.with_columns("event_data") else "rowid"
@@ -48,7 +48,7 @@ def sessions(database: Database) -> Iterator[Found]:
     for row in database.rows("SELECT * FROM sessions ORDER BY app_name, user_id, id"):
         ids = stored.Ids(row["app_name"], row["user_id"], row["id"])
         created_at, updated_at = time_of(row["create_time"]), time_of(row["update_time"])
-        found = Found(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at)
+        found = Original(ids.key, lambda _: iter(()), ids.fields, created_at, updated_at)
         found.columns = rest_of(row, _SESSION).get("adopted", {})
         try:
             found.values = stored.values_of(_json(row["state"]), "")
@@ -59,7 +59,7 @@ def sessions(database: Database) -> Iterator[Found]:
         yield found
 
 
-def _convert(stored: Any, found: Found, row: Row) -> Part:
+def _convert(stored: Any, found: Original, row: Row) -> Part:
     at = time_of(row["timestamp"])
     event = stored.event_of(row, None if at is None else at.timestamp())
     if event.actions.rewind_before_invocation_id:

@@ -7,7 +7,16 @@ from itertools import groupby, islice
 from typing import Any, Final
 
 from lango_store.interchange import langchain_messages
-from lango_store.interchange.adoption.source import Database, Found, Piece, Row, escaped, following, rest_of, time_of
+from lango_store.interchange.adoption.source import (
+    Database,
+    Original,
+    Piece,
+    Row,
+    escaped,
+    following,
+    rest_of,
+    time_of,
+)
 from lango_store.interchange.draft import Part
 
 NAME: Final = "langchain"
@@ -30,12 +39,12 @@ def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
     return iter(())
 
 
-def sessions(database: Database) -> Iterator[Found]:
+def sessions(database: Database) -> Iterator[Original]:
     """Yield the histories of each table, in one pass, because the tables may have no index."""
     for table in database.with_columns(*_COLUMNS):
         rows = database.rows(f'SELECT * FROM "{table}" WHERE session_id IS NOT NULL ORDER BY session_id, id')
         for id, history in groupby(rows, lambda row: str(row["session_id"])):
-            yield Found(key=escaped(id), read=partial(_read, history))
+            yield Original(key=escaped(id), read=partial(_read, history))
 
 
 def _read(rows: Iterator[Row], after: int) -> Iterator[Piece]:

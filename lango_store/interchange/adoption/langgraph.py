@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from lango_store.interchange.adoption.source import Database, Found, adapter, escaped
+from lango_store.interchange.adoption.source import Database, Original, adapter, escaped
 
 NAME: Final = "langgraph"
 
@@ -38,7 +38,7 @@ def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
     return iter(())
 
 
-def sessions(database: Database) -> Iterator[Found]:
+def sessions(database: Database) -> Iterator[Original]:
     """Yield the threads."""
     stored = adapter("langgraph.stored", NAME)
     table = "checkpoint_writes" if "checkpoint_writes" in database.tables else "writes"
@@ -51,4 +51,4 @@ def sessions(database: Database) -> Iterator[Found]:
         ids = [(each["checkpoint_ns"], each["checkpoint_id"]) for each in database.rows(checkpoints, id=id)]
         paths = {each["task_id"]: each["task_path"] for each in database.rows(writes, id=id)} if has_paths else {}
         thread = stored.Thread(id, escaped(id), saver, ids, paths)
-        yield Found(thread.key, lambda _: iter(()), adopt=partial(stored.adopt, thread))
+        yield Original(thread.key, lambda _: iter(()), adopt=partial(stored.adopt, thread))

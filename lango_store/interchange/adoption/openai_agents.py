@@ -18,7 +18,7 @@ from lango_store.interchange.adoption.source import (
     CHARACTERS,
     PAGE,
     Database,
-    Found,
+    Original,
     Piece,
     Row,
     escaped,
@@ -65,14 +65,16 @@ def shared(database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
     return iter(())
 
 
-def sessions(database: Database) -> Iterator[Found]:
+def sessions(database: Database) -> Iterator[Original]:
     """Yield the sessions of each table of items, and after each session its branches; then sessions without items."""
     for items in database.with_columns(*_COLUMNS):
         query = f'SELECT * FROM "{items}" WHERE session_id = :id ORDER BY {_order(database, items)}'
         times = "min(created_at) AS created_at, max(created_at) AS updated_at"
         for row in database.rows(f'SELECT session_id, {times} FROM "{items}" GROUP BY session_id ORDER BY session_id'):
             created_at, updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
-            found = Found(escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at)
+            found = Original(
+                escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at
+            )
             if branches := [*_branches(database, row["session_id"])]:
                 yield from _branched(database, items, found, row["session_id"], branches)
             else:
@@ -84,7 +86,7 @@ def sessions(database: Database) -> Iterator[Found]:
             query += f' AND NOT EXISTS (SELECT 1 FROM "{items}" WHERE session_id = s.session_id)'
         for row in database.rows(f"{query} ORDER BY session_id"):
             created_at, updated_at = time_of(row["created_at"]), time_of(row["updated_at"])
-            yield Found(escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at)
+            yield Original(escaped(row["session_id"]), lambda _: iter(()), created_at=created_at, updated_at=updated_at)
 
 
 def _order(database: Database, items: str) -> str:
@@ -100,7 +102,7 @@ def _branches(database: Database, id: str) -> Iterator[str]:
         yield from (row["branch_id"] for row in database.rows(query, id=id))
 
 
-def _branched(database: Database, items: str, main: Found, id: str, branches: list[str]) -> Iterator[Found]:
+def _branched(database: Database, items: str, main: Original, id: str, branches: list[str]) -> Iterator[Original]:
     """Yield the main branch of a session, and then the others."""
     strays = "AND id NOT IN (SELECT message_id FROM message_structure WHERE session_id = :id)"
     query = f'SELECT count(*) AS count FROM "{items}" WHERE session_id = :id {strays}'

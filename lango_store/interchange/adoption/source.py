@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Found:
+class Original:
     """A session in a source.
 
     `read(after)` yields the pieces that follow the first `after` rows. If `after` is not 0, the first piece has only
@@ -79,7 +79,7 @@ class Database(NamedTuple):
         return [name for name, existing in self.tables.items() if existing.issuperset(columns)]
 
     def read(self, query: str, after: int, convert: Callable[[Row], Part], **params: Any) -> Iterator[Piece]:
-        """Yield the rows of a session as pieces, see `Found.read`."""
+        """Yield the rows of a session as pieces, see `Original.read`."""
         rows = self.rows(f"{query} LIMIT {2**62} OFFSET :offset", **params, offset=max(after - 1, 0))
         return following(rows, after, convert)
 
@@ -111,7 +111,7 @@ class Source(Protocol):
     def recognizes(self, database: Database) -> bool:
         """Return True if the database has the tables of the framework."""
 
-    def sessions(self, database: Database) -> Iterator[Found]:
+    def sessions(self, database: Database) -> Iterator[Original]:
         """Yield the sessions."""
 
     def shared(self, database: Database) -> Iterator[tuple[str, dict[str, Any]]]:
