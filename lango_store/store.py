@@ -79,7 +79,7 @@ class Store:
         payload_threshold: The length in characters from which a string in `content`, `tool_calls` or `extra` of a
             message is stored separately from the message's row, once per session; 1 or more. By default, it is 4,096
             for data URIs and for the strings of records, `tool_calls` and `extra`, and 65,536 for all others. None
-            stores all strings in the row. What reads return does not depend on this option.
+            stores all strings in the row. The option does not change what is read.
         keep_removed: How long to keep the messages that cuts, edits and compactions remove or replace, so that
             `Conversation.versions.undo` can take these changes back, and `get(as_of=…)` can read the earlier log. When
             this time has passed, `expire` deletes the kept messages. None (default) keeps nothing: changes by such a

@@ -282,7 +282,7 @@ def move_row(
             insert(connection, key, bodies)
         else:
             return False
-    except FAULTS:  # a damaged row stays as it is, and `doctor` reports it
+    except FAULTS:  # a damaged row is not changed, and `doctor` reports it
         return False
     _update.run_many(connection, [row | {"key": key, "seq": seq}])
     return True
