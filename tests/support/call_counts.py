@@ -1,5 +1,6 @@
 """The number of functions of the package and of libraries that a call runs."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -20,11 +21,15 @@ def count_calls(call: Callable[[], object]) -> tuple[int, int]:
 
 def _count(call: Callable[[], object]) -> tuple[int, int]:
     own = library = 0
+    generators: set[FrameType] = set()
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
         nonlocal own, library
         code = frame.f_code
-        if event == "call" and code.co_name not in _COMPREHENSIONS:
+        if event == "call" and code.co_name not in _COMPREHENSIONS and frame not in generators:
+            # psycopg resumes its generators as often as it has to wait for the server.
+            if "/psycopg/" in code.co_filename and code.co_flags & inspect.CO_GENERATOR:
+                generators.add(frame)
             own += code.co_filename.startswith(str(PACKAGE))
             library += any(each in code.co_filename for each in _LIBRARIES)
 
