@@ -1,6 +1,6 @@
 # Each target creates the virtual environment that it needs; PYTHON and VENV choose another one.
 #   make test        the tests, without those marked as slow
-#   make quick       the tests that need no PostgreSQL, in seconds
+#   make quick       two cases of each test that needs no PostgreSQL, in about a minute
 #   make check       all tests, the linters and the documentation
 #   make long        the randomized tests, with many more examples
 #   make lowest      all tests with the lowest versions of the dependencies
@@ -23,7 +23,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 quick: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto -m "not slow and not postgresql"
+	$(BIN)/python -m pytest --few -m "not slow and not postgresql"  # each worker of -n would collect all tests again
 
 # Randomized histories, fuzzing, failover, hung servers, and races of several processes.
 slow: $(VENV)/.test

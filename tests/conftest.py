@@ -71,6 +71,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 _NO_TRIGRAMS = pytest.StashKey[bool]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--few", action="store_true", help="run at most two cases of each parametrized test")
+
+
 _NEED_POSTGRESQL = {"make_postgres", "postgres_databases", "server_url", "administrator"}
 
 
@@ -83,6 +87,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -k and -m have deselected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--few"):
+        _leave_out_cases(config, items)
     trigrams = [item for item in items if item.get_closest_marker("pg_trgm") and "sqlite" not in item.name]
     config.stash[_NO_TRIGRAMS] = bool(trigrams) and not _has_extension(config, "pg_trgm")
     for item in trigrams if config.stash[_NO_TRIGRAMS] else []:
@@ -96,6 +102,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in missing:
             if missing[name] and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"{name} is not available"))
+
+
+def _leave_out_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the first and the last case of each parametrized test."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {item for group in cases.values() for item in group[1:-1]}
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _has_extension(config: pytest.Config, name: str) -> bool:
@@ -115,8 +131,8 @@ def _url_of(config: pytest.Config) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker more than processors if tests wait for servers and processes: those of `make quick` do not."""
-    return len(os.sched_getaffinity(0)) + ("not postgresql" not in config.getoption("markexpr"))
+    """Return one worker more than processors, because tests wait for servers and processes."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

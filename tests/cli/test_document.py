@@ -231,6 +231,7 @@ MARKUP += [
 markup = st.lists(st.sampled_from(MARKUP) | st.text(max_size=3), max_size=30).map("".join)
 
 
+@pytest.mark.slow
 @given(markup)
 def test_markdown_becomes_only_the_permitted_tags_attributes_and_links(text: str) -> None:
     found = read(Message.assistant(text))

@@ -132,6 +132,7 @@ def test_primary_answers_a_read_during_which_the_replica_fails(
         assert reading.result() == 3
 
 
+@pytest.mark.slow
 def test_snapshot_on_a_replica_does_not_see_later_commits(
     store: Store, primary: PostgresServer, replica: PostgresServer
 ) -> None:

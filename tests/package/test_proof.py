@@ -40,6 +40,7 @@ def test_planted_fault_is_found(mutant: str) -> None:
     assert f"python -m benchmarks.proof --store lango_store --on {database} --trial " in run.stdout
 
 
+@pytest.mark.slow
 def test_each_planted_fault_replaces_code_that_exists() -> None:
     code = "from benchmarks.proof.mutants import MUTANTS\nfor plant in MUTANTS.values(): plant()"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
