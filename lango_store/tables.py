@@ -34,7 +34,7 @@ KNOWN_FEATURES: Final = frozenset({"payloads"})
 
 @dataclass(frozen=True)
 class Stored:
-    """What backups, copies, archives, forks, salvage and `doctor` need to know about the rows of a table.
+    """What backups, copies, forks, changes of the log, salvage and `doctor` need to know about the rows of a table.
 
     Backups have the rows in the order in which this module defines the tables: digests depend on the order.
 
@@ -47,6 +47,11 @@ class Stored:
         ids: Text columns with ids, which are limited in length and not empty.
         embedded: A JSON column with an object, whose members backups have in the place of the column.
         types: The types of JSON columns that cannot have any JSON, with a description.
+        of_message: The column with the `seq` of the message that a row belongs to. A row is deleted with its message,
+            and a fork without the message leaves it out. A row with NULL belongs to no message.
+        redacted: The columns that a redaction of the message sets to NULL.
+        names_calls: True if a row refers to tool calls of the message: an undo that restores other calls deletes it.
+        fixes_calls: True if no edit may change the tool calls of the message while it has a row.
     """
 
     kind: str
@@ -57,6 +62,10 @@ class Stored:
     ids: tuple[str, ...] = ()
     embedded: str = ""
     types: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    of_message: str = ""
+    redacted: tuple[str, ...] = ()
+    names_calls: bool = False
+    fixes_calls: bool = False
 
 
 def _stored(kind: str, **facts: Any) -> dict[str, Any]:
@@ -381,7 +390,16 @@ class CallRow(Base, table=True):
         _session_reference("fk_lango_call_session"),
         sa.Index("uq_lango_call_position", "session_key", "message_seq", "position", unique=True),
         _index_where("result_seq IS NULL", "ix_lango_call_open", "until"),
-        _stored("call", name="call of message {message_seq}", since="0104", in_forks=False, ids=("effect_key",)),
+        _stored(
+            "call",
+            name="call of message {message_seq}",
+            since="0104",
+            in_forks=False,
+            ids=("effect_key",),
+            of_message="message_seq",
+            names_calls=True,
+            fixes_calls=True,
+        ),
     )
 
     session_key: str = _key()
@@ -409,6 +427,9 @@ class SuspensionRow(Base, table=True):
             in_forks=False,
             ids=("digest",),
             types={"positions": (list[int], "a list of positions")},
+            of_message="message_seq",
+            redacted=("state", "reason", "answer"),
+            names_calls=True,
         ),
     )
 

@@ -19,11 +19,11 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
-from lango_store._operations.log import counters, payloads, removals
+from lango_store._operations.log import changes, counters, payloads, removals
 from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
-from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
 from lango_store._operations.rows import SESSION_COLUMNS, session_info
+from lango_store._operations.session_tables import CHILDREN, TABLES
 from lango_store._values.reports import Finding
 from lango_store.errors import DamagedMessage
 from lango_store.tables import Base
@@ -99,6 +99,12 @@ def _orphans(connection: sa.Connection) -> Iterator[Fault]:
         number = connection.execute(sa.select(sa.func.count()).select_from(table).where(_orphaned(table))).scalar_one()
         if number:
             yield table.name, f"{number} rows of {table.name} belong to no session", "doctor --repair deletes them"
+
+
+def _without_message(connection: sa.Connection) -> Iterator[Fault]:
+    for key, table, number, seq in changes.orphans(connection):
+        detail = f"session {key!r}: {number} rows of {table} belong to messages that do not exist, such as {seq}"
+        yield _shown(key), detail, "doctor --repair deletes them"
 
 
 def _missing_payloads(connection: sa.Connection) -> Iterator[Fault]:
@@ -188,6 +194,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "misplaced message": _misplaced,
     "repeated id": _repeated_ids,
     "orphans": _orphans,
+    "row without message": _without_message,
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,
     "time in another form": _times,
@@ -223,6 +230,9 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
     elif finding.name == "unused payload":
         connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
         payloads.release(connection, finding.subject)
+    elif finding.name == "row without message":
+        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
+        changes.delete_orphans(connection, finding.subject)
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))

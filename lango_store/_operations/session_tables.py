@@ -1,4 +1,4 @@
-"""The tables with the rows of sessions: what transfers, backups, forks, salvage and `doctor` know about each of them.
+"""The tables with the rows of sessions: what transfers, forks, changes, salvage and `doctor` know about each of them.
 
 The facts come from the table and its `Stored` in `lango_store.tables`; a table without one is refused at import.
 """
@@ -42,6 +42,11 @@ class SessionTable:
         """True if the rows belong to a session, and are not the row of the session itself."""
         return "session_key" in self.table.c
 
+    @property
+    def message_seq(self) -> sa.Column[int]:
+        """The column with the seq of the message that a row belongs to."""
+        return self.table.c[self.stored.of_message]
+
     @cached_property
     def unique(self) -> list[tuple[str, ...]]:
         """The columns whose values are unique in a session, apart from ascending numbers."""
@@ -66,3 +71,6 @@ TABLES: Final = describe(Base.metadata)
 
 CHILDREN: Final = [each for each in TABLES.values() if each.is_child]
 """The tables with the rows of a session, besides its own row, in the order in which they are written."""
+
+OF_MESSAGES: Final = [each for each in CHILDREN if each.stored.of_message]
+"""The tables whose rows belong to messages."""
