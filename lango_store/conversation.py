@@ -715,7 +715,9 @@ class Conversation(_features.SessionPart):
 
         Args:
             format: "openai" (chat completions, the default), "openai-responses", "anthropic" or "gemini".
-            last: The maximum number of messages, not counting instructions at the start. Defaults to no limit.
+            last: The maximum number of messages, not counting instructions at the start. If these messages are only
+                instructions or results of tools, the prompt reaches back to the last message of the user or the model.
+                Defaults to no limit.
             max_tokens: The maximum number of tokens, including instructions at the start; if they have more, the prompt
                 has nothing else. Needs messages with `tokens`, or a store with a `token_counter`. Defaults to no limit.
             step: With `last`: if the window is longer, start the prompt after a `seq` that is a multiple of this

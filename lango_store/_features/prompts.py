@@ -73,9 +73,11 @@ def history(
     size = budget.most if budget.max_tokens is None else min(_FIRST_PAGE, budget.most)
     while True:
         read = read_last_of_prompt(connection, now, key, size, newest=newest)
-        if read.is_whole or size == budget.most or len(_fitting(read.messages, budget, count)) < len(read.messages):
+        if read.is_whole or size == ALL or len(_fitting(read.messages, budget, count)) < len(read.messages):
             break
-        size = min(4 * size, budget.most)
+        if size >= budget.most and (not budget.last or _last_to_send(read.messages) is not None):
+            break
+        size = min(4 * size, budget.most if size < budget.most else ALL)
     chosen = _chosen(read, budget, stored_tokens, count)
     results = [message.seq for message in chosen if message.role.canonical is MessageRole.TOOL]
     return chosen, calls.read_of_results(connection, key, results)
@@ -87,21 +89,27 @@ def simulated(messages: Sequence[Message], summary_turn: int | None, budget: Bud
     Token budgets are not supported.
     """
     leading = [] if summary_turn is not None else list(takewhile(_instructs, messages))
+    to_send = 0
     for position, message in enumerate([*messages, None]):
         if message is None or message.role.canonical is MessageRole.ASSISTANT:
-            start = max(position - budget.most, 0)
+            start = min(max(position - budget.most, 0), to_send)
             read = LastMessages(messages[start:position], summary_turn, is_whole=start == 0, leading=leading[:position])
             yield _chosen(read, budget, 0, None)
+        if message is not None and _can_be_sent(message):
+            to_send = position
 
 
 def _chosen(read: LastMessages, budget: Budget, stored_tokens: int, count: window.Count | None) -> list[Message]:
     """Return the last messages that fit the budget, after the instructions at the start of the window.
 
-    If the budget leaves out other messages, the rest begins with a user message if it has one, or with a summary.
+    If the budget leaves out other messages, the rest begins with a user message if it has one, or with a summary. A
+    prompt of instructions and results alone would be refused, so `last` reaches back to a message that can be sent.
     """
     leading = {message.seq for message in read.leading}
     rest = [message for message in read.messages if message.seq not in leading]
     limited = _last_messages(rest, read.summary_turn, budget)
+    if budget.last and _last_to_send(limited) is None:
+        limited = rest[_last_to_send(rest) or 0 :]
     if budget.max_tokens is not None:
         tokens = sum(window.tokens_of(message, count) for message in read.leading)
         fitting = _fitting(rest, budget, count, leading=tokens)
@@ -122,6 +130,16 @@ def _fitting(
     if budget.max_tokens is None:
         return messages
     return window.last_within(messages, max(budget.max_tokens - leading, 0), count=count)
+
+
+def _can_be_sent(message: Message) -> bool:
+    is_said = message.role.canonical in (MessageRole.USER, MessageRole.ASSISTANT)
+    return is_said and bool(message.content or message.sent or message.tool_calls)
+
+
+def _last_to_send(messages: Sequence[Message]) -> int | None:
+    """Return the position of the last message that a provider accepts without the messages before it."""
+    return next((n for n in reversed(range(len(messages))) if _can_be_sent(messages[n])), None)
 
 
 def _instructs(message: Message) -> bool:
