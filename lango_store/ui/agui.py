@@ -63,8 +63,8 @@ async def agui(
     Args:
         conversation: The conversation.
         turn_id: The id of a turn that has begun or was saved.
-        after: The id of the last frame that the client has received. Defaults to None: the stream begins with a
-            snapshot of the messages.
+        after: The id of the last frame that the client has received. With None (the default) or an empty id, the stream
+            begins with a snapshot of the messages.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
             an error. Defaults to 10 seconds.
         heartbeat: How long the stream is silent before a comment is sent. Defaults to 15 seconds.
@@ -78,7 +78,7 @@ async def agui(
     """
     run = {"threadId": conversation.key, "runId": turn_id}
     opening = frame({"type": "RUN_STARTED"} | run)
-    writer = None if after is None else _Writer(turn_id, *_parse(after))
+    writer = _Writer(turn_id, *_parse(after)) if after else None
     while True:
         if writer is None:
             session, at = await streams.read(conversation, _load, turn_id)

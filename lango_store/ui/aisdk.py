@@ -49,7 +49,8 @@ async def aisdk(
     Args:
         conversation: The conversation.
         turn_id: The id of a turn that has begun or was saved.
-        after: The id of the last frame that the client has received. Defaults to None, the start of the message.
+        after: The id of the last frame that the client has received. None (the default) and an empty id are the start
+            of the message.
         continues: True if the client continues its last message, as it does after it has sent an approval. Then the
             message gets no new id. Defaults to False.
         retry: How long to wait for the next attempt of a turn that ended without being saved. Then the stream ends with
@@ -63,9 +64,10 @@ async def aisdk(
         SessionNotFound: There is no such session, or it has expired.
         InvalidCursor: `after` is not the id of a frame.
     """
-    writer = _Writer(turn_id, is_open=after is not None and after.endswith(_OPEN))
-    writer.has_earlier_calls = continues or after is not None
-    if after is None:
+    after = after or ""
+    writer = _Writer(turn_id, is_open=after.endswith(_OPEN))
+    writer.has_earlier_calls = continues or bool(after)
+    if not after:
         start, writer.known = await streams.read(conversation, _start, turn_id)
         yield frame({"type": "start"} if continues else {"type": "start", "messageId": writer.id})
     else:

@@ -45,7 +45,7 @@ class TurnStream(sse.Application):
         conversation = self._store.conversation(key)
         turn = await conversation.turns.in_progress()
         if turn is not None and turn.held:
-            position, heartbeat = sse.requested_position(scope) or None, timedelta(seconds=self._heartbeat)
+            position, heartbeat = sse.requested_position(scope), timedelta(seconds=self._heartbeat)
             async with aclosing(self.stream(conversation, turn.id, after=position, heartbeat=heartbeat)) as frames:
                 async for frame in frames:
                     yield frame.encode()
