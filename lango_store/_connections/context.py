@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from lango_store._connections import cancellation
+from lango_store._connections.group_commit import WriteQueue
 from lango_store._connections.providers import Callers, Connections, Pooled
 from lango_store._connections.replicas import Replicated, position_of, text_of
 from lango_store._connections.retry import Retry
@@ -24,6 +25,7 @@ from lango_store._connections.schema_gate import SchemaGate
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.postgresql import write_position
 from lango_store._dialect.statement import Observer
+from lango_store._engine.engine import busy_timeout, database_file
 from lango_store._operations.binds import BEFORE_ANY_EXPIRY
 from lango_store._operations.log import leases
 from lango_store._operations.log.appends import Batch
@@ -127,6 +129,8 @@ class Context:
         self._replica = replica
         self._on_statement = on_statement
         pooled = Pooled(engine, self._gate, on_statement)
+        if owned and database_file(engine.url) is not None:
+            pooled.queue = WriteQueue(busy_timeout(engine.url))
         self._connections: Connections = pooled
         if replica is not None:
             if not all(dialect_of(each).has_replicas for each in (engine, replica)):
