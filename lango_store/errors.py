@@ -14,7 +14,8 @@ A method that raises one of these exceptions has rolled back its transaction, ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -593,11 +594,22 @@ class MigrationRefused(LangoStoreError):
     """
 
 
-class InstallationIncomplete(LangoStoreError):
-    """A part of the installation is missing: the driver of the database, or the migration revisions.
+class InstallationIncomplete(LangoStoreError, ImportError):
+    """A part of the installation is missing: a driver, an extra, or the migration revisions.
 
     The text says what to install.
     """
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Raise `InstallationIncomplete` with the name of an extra if an import in the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise InstallationIncomplete(
+            f"{error}: pip install 'lango-store[{extra}]'; another module of the same name must not hide it"
+        ) from error
 
 
 class UnsupportedDatabase(LangoStoreError):

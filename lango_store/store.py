@@ -564,7 +564,7 @@ class Store:
             DatabaseUnavailable: The database or the archive cannot be reached, or `archive` is not a SQLite file or
                 cannot be written; the current batch was not deleted.
         """
-        moment = None if now is None else aware(now)
+        moment = None if now is None else aware(now, "now")
         policy = Policy(older_than, created_before, agent_id, user_id, key_prefix, descendants=descendants)
         report = lifecycle.purge(self._context, policy, moment, batch_size, limit, archive, on_batch, dry_run)
         if not dry_run:

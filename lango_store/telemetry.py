@@ -13,10 +13,6 @@ from contextlib import aclosing, closing, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
-from opentelemetry import metrics, trace
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
-
 from lango_store import _features
 from lango_store._connections.context import Telemetry
 from lango_store._engine.fair_pool import FairPool
@@ -25,7 +21,13 @@ from lango_store._values.model import Message, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncStore
 from lango_store.conversation import Conversation
+from lango_store.errors import needs_extra
 from lango_store.store import Store
+
+with needs_extra("otel"):
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
 R = TypeVar("R")
 

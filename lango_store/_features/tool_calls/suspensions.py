@@ -192,7 +192,7 @@ def page(
     conditions = [SUSPENSION.c.answered_at.is_(None), live_at(now or sessions.server_time(connection))]
     conditions += [SESSION.c[name] == encode_text(value, name) for name, value in which.items() if value is not None]
     if due_before is not None:
-        conditions.append(SUSPENSION.c.due_at < aware(due_before))
+        conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))
     if cursor is not None:
         digest, created_at, key = lists.read_cursor(cursor, "Store.suspensions")
         if len(digest) != _DIGEST_LENGTH:

@@ -137,8 +137,8 @@ _adding: Final = Statement(
 
 def seq_at(connection: sa.Connection, now: Moment, key: str, as_of: int | datetime, last_seq: int) -> int:
     """Return the last seq of the log at `as_of`; raise `NotKept` if rows removed since then are not kept."""
-    if isinstance(as_of, datetime):
-        bound = {"key": key, "moment": dialect_of(connection).time(aware(as_of))}
+    if not isinstance(as_of, int):
+        bound = {"key": key, "moment": dialect_of(connection).time(aware(as_of, "as_of"))}
         later = [each.run(connection, bound)[0][0] for each in _later_than]
         at = min([seq for seq in later if seq is not None], default=last_seq + 1) - 1
     else:

@@ -68,7 +68,7 @@ class Filter:
         values: dict[str, Any] = {"now": dialect.time(now), "level": self._level}
         for name, value in self._values.items():
             is_time = name.endswith(("_since", "_before"))
-            values[name] = dialect.time(aware(value)) if is_time else encode_text(value, name)
+            values[name] = dialect.time(aware(value, name)) if is_time else encode_text(value, name)
         if "key_prefix" in values:
             values["prefix_end"] = end_of_prefix(values["key_prefix"])
         if "title" in values:
@@ -222,6 +222,6 @@ def read_cursor(cursor: str, method: str) -> tuple[str, datetime, str]:
         if not _CURSOR.fullmatch(text):  # check before decoding: deeply nested lists would exhaust the stack
             raise ValueError("is not a list of three texts")
         name, moment, key = json.loads(text)
-        return name, aware(datetime.fromisoformat(moment)), checked_key(key)
+        return name, aware(datetime.fromisoformat(moment), "cursor"), checked_key(key)
     except (ValueError, TypeError):
         raise InvalidCursor(f"{quoted(cursor)} is not a cursor of {method}: pass Page.next unchanged") from None
