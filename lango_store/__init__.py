@@ -17,10 +17,9 @@ from lango_store._features import (
     Versions,
 )
 from lango_store._features.tool_calls.effects import Effect
-from lango_store._features.turns_in_progress.claims import WorkFilters
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._operations.maintenance.search import SearchFilters
-from lango_store._operations.session.lists import Filters
+from lango_store._operations.session.lists import Filters, WorkFilters
 from lango_store._values.events import Appended, Changed, Ended, Event, Piece, TurnBegan, TurnEnded
 from lango_store._values.model import (
     UNSET,

@@ -27,9 +27,8 @@ from lango_store._engine.engine import Durability
 from lango_store._features.tail import following
 from lango_store._features.tool_calls.effects import Effect
 from lango_store._features.turns_in_progress import working
-from lango_store._features.turns_in_progress.claims import WorkFilters
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
-from lango_store._operations.session.lists import Filter, Filters
+from lango_store._operations.session.lists import Filter, Filters, WorkFilters
 from lango_store._operations.session.sessions import check_duration
 from lango_store._values.events import Event
 from lango_store._values.model import Compaction, Message, SessionInfo, ToolCall, Turn, Unset

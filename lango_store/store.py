@@ -27,7 +27,7 @@ from lango_store._features import (
 )
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress import claims, working
-from lango_store._features.turns_in_progress.claims import Chosen, WorkFilters
+from lango_store._features.turns_in_progress.claims import Chosen
 from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.usage_report import Prices
 from lango_store._operations.binds import SHARED_VALUE
@@ -36,7 +36,7 @@ from lango_store._operations.maintenance import stats
 from lango_store._operations.maintenance.search import SearchFilters
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
-from lango_store._operations.session.lists import Filter, Filters, Order
+from lango_store._operations.session.lists import Filter, Filters, Order, WorkFilters
 from lango_store._operations.session.sessions import Expected
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, searching

@@ -6,11 +6,23 @@ from typing import Annotated, Any, Final
 import typer
 
 from lango_store._values.model import UNSET, BegunCall
-from lango_store.cli.options import JsonOption, Key, UrlOption, example, flag, open_store, option, runs_command
+from lango_store.cli.options import (
+    Agent,
+    JsonOption,
+    Key,
+    Prefix,
+    UrlOption,
+    User,
+    example,
+    flag,
+    open_store,
+    option,
+    runs_command,
+)
 from lango_store.cli.output import Columns, print_items
 from lango_store.interchange.fidelity import read_json
 
-app = typer.Typer(invoke_without_command=True, epilog=example("calls --unknown --url sqlite:///agent.db"))
+app = typer.Typer(invoke_without_command=True, epilog=example("calls --user ann --url sqlite:///agent.db"))
 
 COLUMNS: Final[Columns[BegunCall]] = {
     "key": lambda call: call.key,
@@ -25,30 +37,32 @@ COLUMNS: Final[Columns[BegunCall]] = {
 @app.callback()
 def calls(
     context: typer.Context,
-    unknown: Annotated[
-        bool, flag("--unknown", "List the tool calls whose time limit passed without a result.")
-    ] = False,
+    user: User = None,
+    agent: Agent = None,
+    prefix: Prefix = None,
     url: UrlOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List unknown tool calls with `calls --unknown`, and resolve them.
+    """List the unknown tool calls of live sessions, and resolve them.
 
     A call is unknown if its time limit has passed and it has no result, for
     example because its process died. Its tool may have run. At most 1,000
-    calls of live sessions are listed.
+    calls are listed.
 
     In a pipe, each call is one line of tab-separated fields without a
     header: session key, seq of the message that asks for the call,
     position of the call in it, name of the tool, effect key, and time at
     which the call was begun. Control characters are escaped with a backslash.
     """
-    if runs_command(context, unknown, url, json_):
-        return
-    if not unknown:
-        print(context.get_help())
+    if runs_command(context, user, agent, prefix, url, json_):
         return
     with open_store(url) as store:
-        print_items(COLUMNS, [store.calls.unknown()], as_json=json_, none="no call is unknown")
+        print_items(
+            COLUMNS,
+            [store.calls.unknown(user_id=user, agent_id=agent, key_prefix=prefix)],
+            as_json=json_,
+            none="no call is unknown",
+        )
 
 
 @app.command(epilog=example("calls resolve telegram:42 17 0 --retry --url sqlite:///agent.db"))

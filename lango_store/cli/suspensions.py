@@ -6,11 +6,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from lango_store._operations.session.lists import WorkFilters
 from lango_store._values.model import Suspension
 from lango_store.cli.calls import json_file
 from lango_store.cli.options import (
     Agent,
     JsonOption,
+    Prefix,
     UrlOption,
     User,
     example,
@@ -38,6 +40,7 @@ def suspensions(
     context: typer.Context,
     user: User = None,
     agent: Agent = None,
+    prefix: Prefix = None,
     due_before: Annotated[Any, time_option("Only suspensions that expire before this time.")] = None,
     url: UrlOption = None,
     json_: JsonOption = False,
@@ -51,15 +54,16 @@ def suspensions(
     its position), reason, time of the suspension, and the time until which
     it can be answered. Control characters are escaped with a backslash.
     """
-    if runs_command(context, user, agent, due_before, url, json_):
+    if runs_command(context, user, agent, prefix, due_before, url, json_):
         return
 
     with open_store(url) as store:
 
         def pages() -> Iterator[list[Suspension]]:
-            cursor, waiting = None, store.suspensions.list
+            cursor = None
+            which: WorkFilters = {"user_id": user, "agent_id": agent, "key_prefix": prefix}
             while True:
-                page = waiting(user_id=user, agent_id=agent, due_before=due_before, limit=500, cursor=cursor)
+                page = store.suspensions.list(due_before=due_before, limit=500, cursor=cursor, **which)
                 yield page.items
                 if (cursor := page.next) is None:
                     return

@@ -33,26 +33,26 @@ def call_of(url: str) -> BegunCall:
 
 @pytest.mark.slow
 def test_unknown_calls_are_written_to_a_pipe_as_tab_separated_lines(url: str, unknown: BegunCall) -> None:
-    done = run("calls", "--unknown", "--url", url)
+    done = run("calls", "--url", url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"tab\\tkey\t1\t0\tpay\t{unknown.effect_key}\t{unknown.begun_at.isoformat()}\n"
 
 
 def test_unknown_calls_are_printed_as_json_lines(url: str, unknown: BegunCall) -> None:
-    done = run("calls", "--unknown", "--json", "--url", url)
+    done = run("calls", "--json", "--url", url)
     assert BegunCall.model_validate_json(done.stdout) == unknown
 
 
 @pytest.mark.slow
 def test_unknown_calls_are_shown_on_a_terminal_as_a_table(url: str, unknown: BegunCall) -> None:
-    shown, code = run_on_terminal("calls", "--unknown", "--url", url)
+    shown, code = run_on_terminal("calls", "--url", url)
     header, line = shown.splitlines()
     assert (code, header.split()[:4]) == (0, ["key", "seq", "position", "tool"])
     assert line.split()[:4] == ["tab␉key", "1", "0", "pay"]
 
 
 def test_calls_command_reports_that_no_call_is_unknown(url: str) -> None:
-    done = run("calls", "--unknown", "--url", url)
+    done = run("calls", "--url", url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no call is unknown\n")
 
 

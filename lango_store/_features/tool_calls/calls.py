@@ -8,17 +8,19 @@ unknown ones. All functions that write need a transaction.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import CALL, KEY, LIVE, MESSAGE, NOW, SESSION, column, number, of_session
+from lango_store._operations.binds import CALL, KEY, MESSAGE, NOW, SESSION, column, number, of_session
 from lango_store._operations.log import appends, leases, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
-from lango_store._operations.session import sessions
+from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
@@ -256,9 +258,13 @@ _IS_RESULT: Final = sa.and_(of_session(_RESULT, CALL.c.session_key), _RESULT.c.s
 _LIST: Final = sa.select(*_FIELDS).join(_ASKING, _IS_ASKING).outerjoin(_RESULT, _IS_RESULT).order_by(*_PLACE)
 _IS_UNKNOWN: Final = (CALL.c.result_seq.is_(None), CALL.c.token.is_not(None), CALL.c.until <= NOW)
 _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
-_unknown: Final = Statement(
-    lambda _: _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(LIVE, *_IS_UNKNOWN).limit(_LISTED)
-)
+
+
+@cache
+def _unknown(names: tuple[str, ...]) -> Statement:
+    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(*_IS_UNKNOWN).limit(_LISTED)
+    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
+
 
 _RESULT_ROLES: Final = [sa.literal_column(f"'{role}'", sa.Text()) for role in MessageRole if role.canonical == "tool"]
 _of_results: Final = Statement(
@@ -292,9 +298,10 @@ def read(connection: AnyConnection, now: Moment, key: str) -> list[BegunCall]:
     return [_decoded(row) for row in _of_session.run(connection, bound)]
 
 
-def read_unknown(connection: AnyConnection, now: Moment) -> list[BegunCall]:
-    """Return the unknown calls of all live sessions, at most 1,000."""
-    return [_decoded(row) for row in _unknown.run(connection, {"now": dialect_of(connection).time(now)})]
+def read_unknown(connection: AnyConnection, now: Moment, chosen: Filter) -> list[BegunCall]:
+    """Return the unknown calls of chosen sessions, at most 1,000."""
+    values = chosen.values(dialect_of(connection), now)
+    return [_decoded(row) for row in _unknown(chosen.named()).run(connection, values)]
 
 
 def _decoded(row: Sequence[Any]) -> BegunCall:

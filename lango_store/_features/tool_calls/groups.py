@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.tool_calls import calls, effects, suspensions
 from lango_store._features.tool_calls.calls import Place
 from lango_store._features.tool_calls.effects import Effect
 from lango_store._operations.log.appends import Batch
+from lango_store._operations.session.lists import Filter, WorkFilters
 from lango_store._rows.encoding import encode_id, encode_json
 from lango_store._values.model import UNSET, BegunCall, Message, Suspension, ToolCall
 from lango_store._values.reports import SuspensionPage
@@ -132,14 +133,17 @@ class Calls(SessionPart):
 class StoreCalls(StorePart):
     """The tool calls of all sessions: `Store.calls`."""
 
-    def unknown(self) -> list[BegunCall]:
-        """List the unknown tool calls of all live sessions.
+    def unknown(self, **which: Unpack[WorkFilters]) -> list[BegunCall]:
+        """List the unknown tool calls of live sessions.
 
         A call is unknown if it was begun, and its time limit passed without a result. At most 1,000 are listed.
         `Conversation.calls.resolve` resolves a call. A call whose result was deleted is unknown too, but only
         `Conversation.calls.list` lists it.
+
+        Args:
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
         """
-        return self._context.on_primary().read(calls.read_unknown)
+        return self._context.on_primary().read(calls.read_unknown, Filter(**which))
 
 
 class Suspensions(SessionPart):
@@ -249,24 +253,21 @@ class StoreSuspensions(StorePart):
     def list(
         self,
         *,
-        user_id: str | None = None,
-        agent_id: str | None = None,
         due_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        **which: Unpack[WorkFilters],
     ) -> SuspensionPage:
         """List the unanswered suspensions of live sessions, oldest first.
 
         Args:
-            user_id: Only suspensions of sessions of this user.
-            agent_id: Only suspensions of sessions of this agent.
             due_before: Only suspensions whose `due_at` is before this time, an aware datetime. None (default) also
                 lists suspensions without a `due_at`. In both cases, the `due_at` may have passed already.
             limit: The number of suspensions per page, 1 to 1,000. Defaults to 50.
             cursor: The `next` of the previous page. None (default) reads the first page.
+            **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
 
         Raises:
             InvalidCursor: The cursor was not returned by this method.
         """
-        which = {"user_id": user_id, "agent_id": agent_id}
         return self._context.on_primary().read_together(suspensions.page, which, due_before, limit, cursor)

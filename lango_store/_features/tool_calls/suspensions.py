@@ -4,7 +4,7 @@ import hashlib
 import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,6 +19,8 @@ from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPE
 from lango_store._operations.log import owed
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.expiry import Policy
+from lango_store._operations.session.lists import WorkFilters
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
 from lango_store._values.model import Suspension
@@ -182,15 +184,16 @@ _POSITION: Final = (SUSPENSION.c.created_at, SUSPENSION.c.session_key, SUSPENSIO
 def page(
     connection: sa.Connection,
     now: Moment,
-    which: Mapping[str, str | None],
+    which: WorkFilters,
     due_before: datetime | None,
     limit: int,
     cursor: str | None,
 ) -> SuspensionPage:
     """Return a page of the suspensions of live sessions that have no answer, oldest first."""
     lists.check_limit(limit)
+    sessions.check_fields(which, WorkFilters)
     conditions = [SUSPENSION.c.answered_at.is_(None), live_at(now or sessions.server_time(connection))]
-    conditions += [SESSION.c[name] == encode_text(value, name) for name, value in which.items() if value is not None]
+    conditions += Policy(**which).filters(dialect_of(connection))
     if due_before is not None:
         conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))
     if cursor is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -15,18 +15,11 @@ from lango_store._operations.log import leases, owed
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.lists import WorkFilters
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
 from lango_store._values.model import OwedTurn
 from lango_store._values.reports import OwedPage
-
-
-class WorkFilters(TypedDict, total=False):
-    """The sessions that a worker takes, or that `Store.owed` lists: those that match all of the filters."""
-
-    agent_id: str | None
-    user_id: str | None
-    key_prefix: str | None
 
 
 class Chosen:

@@ -7,6 +7,7 @@ only decides when another owner may take over.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -17,7 +18,8 @@ from lango_store._operations.binds import IS_STORED_TURN, LIVE, NOW, SESSION, co
 from lango_store._operations.log import owed
 from lango_store._operations.log.append_statements import lease_end
 from lango_store._operations.rows import session_value, stored_time, whole_number
-from lango_store._operations.session import sessions
+from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import Expected, Lease
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
@@ -151,7 +153,12 @@ def extend(connection: AnyConnection, now: Moment, key: str, lease: Lease) -> No
 # Read
 
 _find: Final = Statement(lambda _: sa.select(*_OPEN).where(of_session(SESSION), _IS_OPEN))
-_all: Final = Statement(lambda _: sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until).limit(_LISTED))
+
+
+@cache
+def _all(names: tuple[str, ...]) -> Statement:
+    query = sa.select(*_OPEN).where(_IS_OPEN).order_by(SESSION.c.lease_until).limit(_LISTED)
+    return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
 
 
 def find(connection: AnyConnection, now: Moment, key: str) -> OpenTurn | None:
@@ -173,9 +180,9 @@ def check_free(connection: AnyConnection, now: Moment, key: str, turn_id: str) -
         raise TurnInProgress(key, current.id, current.until)
 
 
-def read(connection: AnyConnection, now: Moment) -> list[OpenTurn]:
-    """Return the turns in progress of all live sessions in the order in which their leases end, at most 1,000."""
-    return [_decoded(row) for row in _all.run(connection, {"now": dialect_of(connection).time(now)})]
+def read(connection: AnyConnection, now: Moment, chosen: Filter) -> list[OpenTurn]:
+    """Return the turns in progress of chosen sessions in the order in which their leases end, at most 1,000."""
+    return [_decoded(row) for row in _all(chosen.named()).run(connection, chosen.values(dialect_of(connection), now))]
 
 
 def _decoded(row: Any) -> OpenTurn:

@@ -44,6 +44,14 @@ class Filters(TypedDict, total=False):
     expired: bool | None
 
 
+class WorkFilters(TypedDict, total=False):
+    """The sessions that a worker takes, or whose work is listed: those that match all of the filters."""
+
+    agent_id: str | None
+    user_id: str | None
+    key_prefix: str | None
+
+
 class Filter:
     """A filter of sessions. `expired` selects live sessions (False, the default), expired ones (True) or both (None).
 
