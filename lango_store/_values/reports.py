@@ -144,6 +144,14 @@ class Stats(Value):
         bytes: The size of the tables and their indexes on disk, in bytes.
         payload_bytes: The size of the payloads, the large strings that are stored separately from messages, in bytes.
         saved_bytes: The bytes that the payloads would need in addition if each message had its own copy.
+        owed_turns: The number of turns that live sessions are owed and that no process is running, without those that
+            were given up. `Store.owed` lists them.
+        oldest_owed_seconds: How long the first of these turns has been due, in seconds; 0 if none is due.
+        given_up_turns: The number of turns that were given up. `Conversation.turns.retry` makes one due again.
+        unknown_calls: The number of tool calls of live sessions that may have run and have no result.
+            `Store.calls.unknown` lists them.
+        unanswered_suspensions: The number of suspensions of live sessions that wait for an answer. Expired suspensions
+            do not count.
         agents: The statistics of each agent, sorted by the number of messages, largest first.
         expiring: The number of sessions by the time until they expire: "expired", "within an hour", "within a day",
             "within a week", "within 30 days", "later" and "never". Each session is counted once.
@@ -158,6 +166,11 @@ class Stats(Value):
     bytes: int
     payload_bytes: int
     saved_bytes: int
+    owed_turns: int
+    oldest_owed_seconds: float
+    given_up_turns: int
+    unknown_calls: int
+    unanswered_suspensions: int
     agents: list[AgentStats]
     expiring: dict[str, int]
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import CALL, KEY, MESSAGE, NOW, SESSION, column, number, of_session
-from lango_store._operations.log import appends, leases, messages
+from lango_store._operations.log import appends, leases, messages, pending
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
@@ -256,13 +256,12 @@ _FIELDS: Final = (*_PLACE, as_stored(_ASKING.c.tool_calls), CALL.c.effect_key, _
 _IS_ASKING: Final = sa.and_(of_session(_ASKING, CALL.c.session_key), _ASKING.c.seq == CALL.c.message_seq)
 _IS_RESULT: Final = sa.and_(of_session(_RESULT, CALL.c.session_key), _RESULT.c.seq == CALL.c.result_seq)
 _LIST: Final = sa.select(*_FIELDS).join(_ASKING, _IS_ASKING).outerjoin(_RESULT, _IS_RESULT).order_by(*_PLACE)
-_IS_UNKNOWN: Final = (CALL.c.result_seq.is_(None), CALL.c.token.is_not(None), CALL.c.until <= NOW)
 _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 
 
 @cache
 def _unknown(names: tuple[str, ...]) -> Statement:
-    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(*_IS_UNKNOWN).limit(_LISTED)
+    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(pending.IS_UNKNOWN).limit(_LISTED)
     return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
 
 

@@ -9,7 +9,7 @@ from lango_store._features.tool_calls import calls, effects, suspensions
 from lango_store._features.tool_calls.calls import Place
 from lango_store._features.tool_calls.effects import Effect
 from lango_store._operations.log.appends import Batch
-from lango_store._operations.session.lists import Filter, WorkFilters
+from lango_store._operations.session.lists import WorkFilters, work_filter
 from lango_store._rows.encoding import encode_id, encode_json
 from lango_store._values.model import UNSET, BegunCall, Message, Suspension, ToolCall
 from lango_store._values.reports import SuspensionPage
@@ -143,7 +143,7 @@ class StoreCalls(StorePart):
         Args:
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
         """
-        return self._context.on_primary().read(calls.read_unknown, Filter(**which))
+        return self._context.on_primary().read(calls.read_unknown, work_filter(which))
 
 
 class Suspensions(SessionPart):

@@ -16,7 +16,7 @@ from lango_store._dialect.statement import Statement
 from lango_store._features.tool_calls import calls
 from lango_store._features.tool_calls.calls import Place
 from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, of_session, text
-from lango_store._operations.log import owed
+from lango_store._operations.log import owed, pending
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
@@ -192,7 +192,7 @@ def page(
     """Return a page of the suspensions of live sessions that have no answer, oldest first."""
     lists.check_limit(limit)
     sessions.check_fields(which, WorkFilters)
-    conditions = [SUSPENSION.c.answered_at.is_(None), live_at(now or sessions.server_time(connection))]
+    conditions = [pending.IS_UNANSWERED, live_at(now or sessions.server_time(connection))]
     conditions += Policy(**which).filters(dialect_of(connection))
     if due_before is not None:
         conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))

@@ -8,7 +8,7 @@ from lango_store._features.turns_in_progress import claims, drafts, inbox
 from lango_store._operations.log import leases, turns
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.turns import ReadWindow
-from lango_store._operations.session.lists import Filter, WorkFilters
+from lango_store._operations.session.lists import WorkFilters, work_filter
 from lango_store._services import appending
 from lango_store._values.model import Compaction, Draft, Message, OpenTurn, Turn
 from lango_store._values.summarizer import Summary
@@ -140,7 +140,7 @@ class StoreTurns(StorePart):
         Args:
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
         """
-        return self._context.on_primary().read(leases.read, Filter(**which))
+        return self._context.on_primary().read(leases.read, work_filter(which))
 
 
 class Drafts(SessionPart):

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from lango_store._dialect import Dialect, dialect_of
 from lango_store._dialect.statement import Statement
 from lango_store._operations.binds import NOW, SESSION, time
-from lango_store._operations.log import payloads
+from lango_store._operations.log import payloads, pending
 from lango_store._values.reports import AgentStats, Stats
 from lango_store.errors import DamagedDatabase
 from lango_store.tables import Base, expired_at
@@ -53,6 +53,7 @@ def sum_up(connection: sa.Connection, now: datetime) -> Stats:
         saved_bytes=whole - payload_bytes,
         agents=agents,
         expiring=expiring,
+        **pending.count(connection, now),
     )
 
 

@@ -86,6 +86,12 @@ class Filter:
         return values
 
 
+def work_filter(which: WorkFilters) -> Filter:
+    """Return the filter of a list of work; raise TypeError for any other name."""
+    sessions.check_fields(which, WorkFilters)
+    return Filter(**which)
+
+
 _ORDERS: Final[dict[Order, sa.Column[datetime]]] = {"updated": SESSION.c.updated_at, "created": SESSION.c.created_at}
 
 _CONDITIONS: Final[dict[str, sa.ColumnElement[bool]]] = {
