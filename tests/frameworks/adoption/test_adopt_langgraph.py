@@ -129,7 +129,7 @@ def test_thread_that_continued_in_the_store_is_kept(url: str, source: str) -> No
         assert states(adopt(url, source)) == {"already there": 1}
         with_messages(saver).invoke({"messages": [("user", "3")]}, config())
         (report,) = adopt(url, source)
-        assert (report.state, "in the store and in the source" in report.skipped[0]) == ("collided", True)
+        assert (report.state, "in the store than in the source" in report.skipped[0]) == ("collided", True)
         assert store.conversation("t").all_messages() == log
 
 
