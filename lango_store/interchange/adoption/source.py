@@ -179,7 +179,7 @@ def unread(database: Database, columns: Mapping[str, Set[str]]) -> Iterator[str]
     """Describe the columns that hold data and are not read, for each table."""
     for table, read in columns.items():
         if names := sorted(database.tables.get(table, set()) - read):
-            counts = ", ".join(f"count({database.named(name)})" for name in names)
+            counts = ", ".join(f"count({database.named(name)}) AS n{number}" for number, name in enumerate(names))
             (row,) = database.rows(f"SELECT {counts} FROM {database.named(table)}")
             found = zip(names, row.values(), strict=True)
             if listed := ", ".join(f"{legible(name)} ({count:,})" for name, count in found if count):
