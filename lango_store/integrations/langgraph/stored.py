@@ -25,8 +25,10 @@ from lango_store.integrations.fields import level_key, mapping
 from lango_store.integrations.langgraph import records
 from lango_store.integrations.langgraph.saver import LangoSaver
 from lango_store.interchange.adoption.source import legible, reason_of
+from lango_store.interchange.fidelity import read_json
 
 _BATCH: Final = 20
+_LEVELS: Final = 199  # of metadata, which is one level deeper in its record
 _KINDS: Final = {"v": int, "ts": str, "id": str} | dict.fromkeys(
     ("channel_values", "channel_versions", "versions_seen"), dict
 )
@@ -96,6 +98,7 @@ def _checked(loaded: CheckpointTuple | None) -> CheckpointTuple:
     checkpoint, writes = loaded.checkpoint, loaded.pending_writes or []
     if not isinstance(checkpoint, dict) or not isinstance(loaded.metadata, dict):
         raise ValueError("the checkpoint or its metadata is not an object")
+    read_json(json.dumps(loaded.metadata), levels=_LEVELS, strict=False)
     wrong = [name for name, kinds in _KINDS.items() if not isinstance(checkpoint.get(name), kinds)]
     if wrong or checkpoint["id"] != loaded.config["configurable"]["checkpoint_id"]:
         raise ValueError(f"wrong values: {', '.join(wrong or ['id'])}")

@@ -272,7 +272,7 @@ class _Adoption:
 
     def _storable(self, parts: list[Part], skipped: list[str]) -> list[Part]:
         """Return parts without the messages and turns that cannot be stored, and without ids that are stored."""
-        key, kept = self._session.key, []
+        key, kept = self._session.key, list[Part]()
         ids = [message.id for part in parts for message in part.messages]
         query = sa.select(MESSAGE.c.id).where(of_session(MESSAGE, key), MESSAGE.c.id.in_(ids))
         with self._context.snapshot() as connection:
@@ -290,13 +290,13 @@ class _Adoption:
                 else:
                     known.add(message.id)
                     messages.append(message)
-            is_turn = (part.id is None or storable_id(part.id)) and all(
-                map(is_storable_json, (part.usage, part.metadata))
-            )
-            if not is_turn:
-                skipped.append(f"{legible(part.id)}: the usage of the turn cannot be stored: left out")
+            has_id = part.id is None or storable_id(part.id)
+            if not (has_id and is_storable_json(part.usage) and is_storable_json(part.metadata)):
+                # Not counted as left out: each adoption finds usage without a turn again
+                self._report.skipped.append(f"{legible(part.id)}: the usage of the turn cannot be stored: left out")
                 part = Part([])
-            kept.append(replace(part, messages=messages))
+            if messages or part.kind:
+                kept.append(replace(part, messages=messages))
         return kept
 
     def _commit(self, parts: list[Part], mark: dict[str, Any], *, is_last: bool) -> None:
