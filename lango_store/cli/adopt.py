@@ -28,8 +28,8 @@ def adopt(
         str | None, option("TABLE", "Adopt only the sessions in this table. Default: all.", "--table")
     ] = None,
     prefix: Annotated[
-        str, option("TEXT", "Prefix of the session keys; pass it to the framework's adapter too.", "--prefix")
-    ] = "",
+        str | None, option("TEXT", "Prefix of the session keys; pass it to the framework's adapter too.", "--prefix")
+    ] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Report what would be adopted. Write nothing.")] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -59,7 +59,7 @@ def adopt(
                 source_url,
                 source,
                 table=table,
-                prefix=prefix,
+                prefix=prefix or "",
                 dry_run=dry_run,
                 on_session=on_session,
                 on_rows=lambda rows: update(advance=rows),

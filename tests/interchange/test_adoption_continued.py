@@ -67,7 +67,12 @@ def contents(store: Store, key: str) -> list[Any]:
 def in_first_transaction(action: Callable[[], object]) -> Callable[[int], None]:
     """Return a function for `on_rows` that runs the action after the first transaction."""
     actions = [action]
-    return lambda _: actions.pop()() and None if actions else None
+
+    def on_rows(_: int) -> None:
+        if actions:
+            actions.pop()()
+
+    return on_rows
 
 
 def test_repeated_adoption_reports_the_number_of_rows_that_were_left_out(url: str, source: Source) -> None:

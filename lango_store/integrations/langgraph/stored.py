@@ -102,6 +102,8 @@ def _checked(loaded: CheckpointTuple | None) -> CheckpointTuple:
     wrong = [name for name, kinds in _KINDS.items() if not isinstance(checkpoint.get(name), kinds)]
     if wrong or checkpoint["id"] != loaded.config["configurable"]["checkpoint_id"]:
         raise ValueError(f"wrong values: {', '.join(wrong or ['id'])}")
+    if loaded.parent_config and not isinstance(loaded.parent_config["configurable"]["checkpoint_id"], str):
+        raise ValueError("the id of its parent is not text")
     if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
         raise ValueError("the table of writes has a wrong task or channel")
     return loaded
