@@ -93,7 +93,7 @@ def _left_out(id: object, verb: str, error: Exception) -> str:
 
 def _checked(loaded: CheckpointTuple | None) -> CheckpointTuple:
     """Return a checkpoint unchanged. Raises ValueError if its parts have wrong types."""
-    if loaded is None:
+    if loaded is None or not isinstance(loaded.config["configurable"]["checkpoint_ns"], str):
         raise ValueError("its ids are not text")
     checkpoint, writes = loaded.checkpoint, loaded.pending_writes or []
     if not isinstance(checkpoint, dict) or not isinstance(loaded.metadata, dict):

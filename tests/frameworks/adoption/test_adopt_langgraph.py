@@ -198,19 +198,20 @@ def test_damaged_checkpoints_are_reported_each_time_and_the_others_are_adopted(u
                 ("metadata", b"[" * 3000),
                 ("type", "pickle"),
                 ("parent_checkpoint_id", b"\xff"),
+                ("checkpoint_ns", b"\xff"),
             ]
         ):
             execute(source, change.format(column), value, ids[number])
-        execute(source, "UPDATE writes SET channel = x'ff' WHERE checkpoint_id = ?", ids[6])
-        for state, count in (("imported", len(ids) - 7), ("already there", 0)):
+        execute(source, "UPDATE writes SET channel = x'ff' WHERE checkpoint_id = ?", ids[7])
+        for state, count in (("imported", len(ids) - 8), ("already there", 0)):
             damaged, sound = adopt(url, source)
             assert (damaged.state, damaged.messages, sound.state) == (state, count, state)
             assert [each.partition(" cannot")[0] for each in damaged.skipped] == [
-                f"table checkpoints, checkpoint {id}" for id in ids[:7]
+                f"table checkpoints, checkpoint {id}" for id in ids[:8]
             ]
         with Store(url) as store:
             check_equal(saver, store, ["sound"])
-            assert [each.checkpoint["id"] for each in LangoSaver(store).list(config("damaged"))] == ids[:6:-1]
+            assert [each.checkpoint["id"] for each in LangoSaver(store).list(config("damaged"))] == ids[:7:-1]
 
 
 def test_pruned_thread_is_continued_as_long_as_a_checkpoint_is_known(url: str, source: str) -> None:
