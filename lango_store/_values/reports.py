@@ -146,7 +146,7 @@ class Stats(Value):
         saved_bytes: The bytes that the payloads would need in addition if each message had its own copy.
         owed_turns: The number of turns that live sessions are owed and that no process is running, without those that
             were given up. `Store.owed` lists them.
-        oldest_owed_seconds: How long the first of these turns has been due, in seconds; 0 if none is due.
+        owed_since: The time from which the first of these turns is due, in UTC; None without such turns.
         given_up_turns: The number of turns that were given up. `Conversation.turns.retry` makes one due again.
         unknown_calls: The number of tool calls of live sessions that may have run and have no result.
             `Store.calls.unknown` lists them.
@@ -167,7 +167,7 @@ class Stats(Value):
     payload_bytes: int
     saved_bytes: int
     owed_turns: int
-    oldest_owed_seconds: float
+    owed_since: datetime | None
     given_up_turns: int
     unknown_calls: int
     unanswered_suspensions: int

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -172,9 +171,9 @@ def stats(
 
 def _waiting(totals: Stats) -> list[Finding]:
     """Return the work that waits, with what to do about it."""
-    age = timedelta(seconds=int(totals.oldest_owed_seconds))
+    since = "" if totals.owed_since is None else f"{totals.owed_since:%Y-%m-%d %H:%M:%S} UTC"
     waiting = {
-        f"{quantity(totals.owed_turns, 'turn')} owed, the first due for {age}": (
+        f"{quantity(totals.owed_turns, 'turn')} owed, the first due at {since}": (
             totals.owed_turns,
             "`lango-store owed` lists them; start workers, or more of them",
         ),

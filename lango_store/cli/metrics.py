@@ -1,6 +1,7 @@
 """Metrics in the text format of Prometheus."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from lango_store._values.reports import Stats, UsageRow
@@ -35,7 +36,10 @@ def tokens_and_cost(row: UsageRow) -> dict[str, int | float]:
 
 def print_metrics(totals: Stats, rows: Sequence[UsageRow]) -> None:
     """Print each metric with its help text. All are gauges, because a purge deletes turns, which decreases the sums."""
+    now = datetime.now(UTC)
+    age = max(0.0, (now - (totals.owed_since or now)).total_seconds())  # a turn may wait for its next attempt
     used = dict.fromkeys(_USAGE, 0) | (tokens_and_cost(rows[0]) if rows else {})
+    values = dict(totals) | used | {"oldest_owed_seconds": age}
     for name, text in _HELP.items():
         metric = f"lango_store_usage_{name}" if name in used else f"lango_store_{name}"
-        print(f"# HELP {metric} {text}\n# TYPE {metric} gauge\n{metric} {used.get(name, getattr(totals, name, 0))}")
+        print(f"# HELP {metric} {text}\n# TYPE {metric} gauge\n{metric} {values.get(name, 0)}")

@@ -45,12 +45,12 @@ def count(connection: sa.Connection, now: datetime) -> dict[str, Any]:
     ((turns, oldest),) = _waiting.run(connection, bound)
     ((given_up, _),) = _given_up.run(connection, bound)
     try:
-        age = 0.0 if oldest is None else (now - decode_time(oldest)).total_seconds()
+        owed_since = None if oldest is None else decode_time(oldest)
     except ValueError as error:
         raise DamagedDatabase(f"owed_at of a session {error}: run `lango-store doctor`") from None
     return {
         "owed_turns": turns,
-        "oldest_owed_seconds": max(0.0, age),  # a turn that waits for its next attempt is due in the future
+        "owed_since": owed_since,
         "given_up_turns": given_up,
         "unknown_calls": _unknown.run(connection, bound)[0][0],
         "unanswered_suspensions": _unanswered.run(connection, bound)[0][0],
