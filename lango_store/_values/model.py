@@ -6,7 +6,6 @@ data.
 
 from __future__ import annotations
 
-import json
 import secrets
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
@@ -14,8 +13,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
-from lango_store._values.content_blocks import text_of
 from lango_store._values.value import Json, JsonList, JsonObject, Value, absent, built, copied
+from lango_store.content.openai_chat import written_call
+from lango_store.content.text import as_text
 
 
 class Unset(Enum):
@@ -97,6 +97,11 @@ class ToolCall(Value):
         """True if the call has an output, including an output of None."""
         return "output" in self.model_fields_set
 
+    @property
+    def failed(self) -> bool:
+        """True if the output is the error of a tool that failed: `extra` has `"failed": true`."""
+        return self.extra.get("failed") is True
+
     def copied(self) -> Self:
         """Return a copy that shares no list and no dict with this call."""
         values = {name: value if type(value) is str else copied(value) for name, value in self.__dict__.items()}
@@ -110,12 +115,7 @@ class ToolCall(Value):
             Arguments that are not text become JSON text, and None becomes `{}`. If `extra` has the type `custom`:
             `{"id": …, "type": "custom", "custom": {"name": …, "input": …}}`.
         """
-        extra = dict(self.extra)
-        kind = "custom" if extra.get("type") == "custom" else "function"
-        value = {} if self.arguments is None and kind == "function" else self.arguments
-        arguments = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-        body = {"name": self.name, _ARGUMENTS[kind]: arguments} | extra.pop(kind, {})
-        return {"id": self.id, "type": kind, kind: body} | extra
+        return written_call(self)
 
 
 class Payload(Value):
@@ -197,6 +197,7 @@ class MessageFields(TypedDict, total=False):
     sent: Any
 
 
+_FAILED: Final = {"failed": True}
 _STORED_FIELDS: Final = frozenset({"seq", "created_at"})
 
 
@@ -271,14 +272,23 @@ class Message(Value):
         """
         return cls(role=MessageRole.ASSISTANT, content=content, **fields)
 
+    @property
+    def failed(self) -> bool:
+        """True for the result of a tool that failed: `extra` has `"failed": true`."""
+        return self.extra.get("failed") is True or self.extra.get("is_error") is True
+
     @classmethod
-    def tool(cls, content: Any = None, **fields: Unpack[MessageFields]) -> Self:
+    def tool(cls, content: Any = None, *, failed: bool = False, **fields: Unpack[MessageFields]) -> Self:
         """Create a message with the role `tool`: the result of one or more tool calls.
 
         Args:
             content: The result of the call with the id `tool_call_id`: any JSON, usually text.
+            failed: If the tool failed, and the content is the error for the model. It is stored in `extra`, as
+                `"failed": true`. If `tool_calls` have outputs, an `extra` of a call can say the same of this call.
             **fields: Any other field of `Message`, among them `tool_call_id`, or `tool_calls` with an `output` each.
         """
+        if failed:
+            fields["extra"] = fields.get("extra", {}) | _FAILED
         return cls(role=MessageRole.TOOL, content=content, **fields)
 
     @classmethod
@@ -373,12 +383,6 @@ def as_asked(message: Message) -> dict[str, Any]:
     if message.tool_calls:
         asked["tool_calls"] = [call.to_openai() for call in message.tool_calls]
     return asked | message.extra
-
-
-def as_text(output: Any) -> str:
-    """Return the output of a tool as text for a model: text and text blocks as they are, anything else as JSON."""
-    text = text_of(output)
-    return json.dumps(output, ensure_ascii=False) if text is None else text
 
 
 class Diff(Value):

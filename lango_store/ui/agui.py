@@ -24,7 +24,6 @@ from lango_store._operations.log import messages as log
 from lango_store._values.events import Appended, Changed, Event, Piece
 from lango_store._values.model import Message, MessageRole, Suspension, Turn
 from lango_store._values.session import Session
-from lango_store._values.tool_blocks import has_failed
 from lango_store._values.usage import numbers_by_path, tokens
 from lango_store.aio import AsyncConversation
 from lango_store.errors import InvalidCursor, quoted
@@ -267,7 +266,7 @@ def _shown(message: Message, answers: Counter[str]) -> list[Fields]:
     if role is MessageRole.RECORD:
         return []
     if role is MessageRole.TOOL:
-        failed = {"metadata": {"failed": True}} if has_failed(message) else {}
+        failed = {"metadata": {"failed": True}} if message.failed else {}
         results = enumerate(results_of(message).items())
         return [_result(f"{id}-{n}" if n else id, call, output) | failed for n, (call, output) in results]
     blocks = [*blocks_of(message)]

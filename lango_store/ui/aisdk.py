@@ -23,7 +23,6 @@ from lango_store._features.turns_in_progress import running
 from lango_store._values.events import Appended, Changed, Event, Piece
 from lango_store._values.model import Message, MessageRole, Suspension, ToolCall, Turn
 from lango_store._values.session import Session
-from lango_store._values.tool_blocks import has_failed
 from lango_store.aio import AsyncConversation
 from lango_store.ui import streams
 from lango_store.ui.streams import TURN_ID, ChatRequest, blocks_of, frame, results_of
@@ -256,7 +255,7 @@ def _input(call: ToolCall) -> Chunk:
 
 def _results(message: Message) -> Iterator[Chunk]:
     for call, output in results_of(message).items():
-        if has_failed(message):
+        if message.failed:
             text = output if isinstance(output, str) else json.dumps(output)
             yield {"type": "tool-output-error", "toolCallId": call, "errorText": text}
         else:

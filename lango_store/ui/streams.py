@@ -16,11 +16,11 @@ from lango_store import sse
 from lango_store._features.tail import reading
 from lango_store._features.tail.following import Reader, follow_async
 from lango_store._features.tail.reading import Cursor
-from lango_store._values.content_blocks import parts_of
 from lango_store._values.events import Ended, Event, TurnBegan, TurnEnded
 from lango_store._values.model import Message, Suspension, Turn
 from lango_store._values.value import Value
 from lango_store.aio import AsyncConversation
+from lango_store.content import texts_of
 
 R = TypeVar("R")
 
@@ -116,7 +116,7 @@ def blocks_of(message: Message) -> Iterator[dict[str, Any]]:
     content = message.content
     blocks: list[Any] = [content] if isinstance(content, str) else [json.dumps(content)] if content else []
     if isinstance(content, list) and all(isinstance(block, dict) for block in content):
-        blocks = parts_of(content) or content
+        blocks = texts_of(content) or content
     for block in blocks:
         kind = None if isinstance(block, str) else block.get("type")
         if isinstance(block, str):
