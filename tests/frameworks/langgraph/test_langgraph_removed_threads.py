@@ -166,18 +166,12 @@ def test_value_that_was_deleted_from_the_log_raises_damaged_message(store: Store
 
 
 def test_delta_channel_with_deleted_writes_raises_damaged_message(store: Store) -> None:
-    graph = with_delta_channel(LangoSaver(store))
-    for number in range(3):
-        graph.invoke({"items": [number]}, config())
-    store.conversation("t").truncate(after=0)
-    last = LangoSaver(store)
+    saver = LangoSaver(store)
+    with_delta_channel(saver).invoke({"items": [1]}, config())
+    last = saver.get_tuple(config())
+    assert last is not None
+    store.delete("t")
+    successor = empty_checkpoint() | {"channel_versions": last.checkpoint["channel_versions"]}
+    saver.put(last.config, successor, last.metadata, {})  # as a run does whose thread was deleted
     with pytest.raises(DamagedMessage, match="'items', was deleted"):
-        _put_successor(last, store, graph)
-        with_delta_channel(last).get_state(config())
-
-
-def _put_successor(saver: LangoSaver, store: Store, graph: Any) -> None:
-    """Store a checkpoint whose parent is missing, as a run does whose thread was deleted."""
-    checkpoint = empty_checkpoint() | {"channel_versions": {"items": 3}}
-    metadata: Any = {"counters_since_delta_snapshot": {"items": (2, 2)}}
-    saver.put(config(checkpoint_id="1ef00000-0000-6000-8000-000000000000", checkpoint_ns=""), checkpoint, metadata, {})
+        with_delta_channel(saver).get_state(config())
