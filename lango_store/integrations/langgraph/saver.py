@@ -31,7 +31,6 @@ from lango_store import (
     Conversation,
     DamagedMessage,
     Message,
-    MessageNotFound,
     MessageRole,
     SessionExpired,
     SessionInfo,
@@ -84,10 +83,7 @@ _NO_PARENT: Final = _Known("", 0, {}, {}, [], is_shown=False, info=None)
 
 
 class _ParentRemoved(Exception):
-    """The log no longer has the parent of a checkpoint. `written` are messages to remove."""
-
-    def __init__(self, written: Sequence[Message]) -> None:
-        self.written = written
+    """The log no longer has the parent of a checkpoint."""
 
 
 def _in_thread(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
@@ -161,9 +157,9 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         parent = self._parent(config)
         put = functools.partial(self._put, config, checkpoint, metadata, new_versions)
         try:
-            return put(parent, parent, [])
-        except _ParentRemoved as removed:  # the thread was deleted, cleared or cut, or has expired and begun again
-            return put(_NO_PARENT, parent, removed.written)
+            return put(parent, parent)
+        except _ParentRemoved:  # the thread was deleted, cleared or cut, or has expired and begun again
+            return put(_NO_PARENT, parent)
 
     def _put(
         self,
@@ -173,9 +169,8 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         new_versions: ChannelVersions,
         parent: _Known,
         before: _Known,
-        replaced: Sequence[Message],
     ) -> RunnableConfig:
-        """Store a checkpoint that refers to values and messages of its parent, in place of some messages.
+        """Store a checkpoint that refers to values and messages of its parent.
 
         `before` is the checkpoint before it, even if the log no longer has that, and it cannot be the parent.
         """
@@ -207,16 +202,13 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
         messages = [*(message_of(each, id, self.serde) for each, id in zip(added, ids, strict=True)), record]
         paid = {hashed for each, _ in before.listed for hashed in each}  # a message that is stored again was paid once
         spent = [each for each, hashed in zip(added, hashes, strict=True) if hashed not in paid]
-        usage, models = usage_of([] if replaced else spent)
+        usage, models = usage_of(spent)
         remaining = {seq for _, seq in kept}
         shown_before = self._shown(thread, before, parent, checkpoint["id"]) if is_root else remaining
-        is_atomic = bool(replaced) or self._fence or shown_before != remaining
+        is_atomic = parent is not _NO_PARENT or self._fence or shown_before != remaining
 
         def write(store: Store) -> tuple[Sequence[Message], SessionInfo | None]:
             conversation = store.conversation(self._key(thread))
-            for each in replaced:
-                with suppress(MessageNotFound, *_NO_SESSION):
-                    conversation.edits.delete(str(each.id))
             if usage:
                 turn = conversation.save_turn(messages, usage, metadata=turn_metadata(models), create=True)
                 written: Sequence[Message] = turn.messages
@@ -224,10 +216,10 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 written = conversation.append_messages(messages, create=True)
             if self._fence:
                 _check_last(conversation, namespace, parent_id, checkpoint["id"])
-            info = _info(conversation)
-            is_new = parent is not _NO_PARENT and not written[-1].replayed
-            if is_new and not _has_parent(conversation, info, namespace, parent, refs):
-                raise _ParentRemoved([] if is_atomic else written)
+            info = conversation.info() if is_atomic else None
+            # The append has locked the session's row, so nothing is removed between the check and the commit.
+            if info and not written[-1].replayed and not _has_parent(conversation, info, namespace, parent, refs):
+                raise _ParentRemoved
             for each in _changed_roles(conversation, shown_before, remaining):
                 conversation.edits.update(each.seq, each)
             return written, info
@@ -579,13 +571,6 @@ def _missing(key: str, found: Stored, channel: str, part: str) -> DamagedMessage
     return DamagedMessage(key, found.record.seq, "content", reason)
 
 
-def _info(conversation: Conversation) -> SessionInfo | None:
-    """Return a session, or None if it was deleted or has expired."""
-    with suppress(*_NO_SESSION):
-        return conversation.info()
-    return None
-
-
 def _check_last(conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
     """Raise `Conflict` unless a stored checkpoint follows its parent. The session's row must be locked."""
     last = [each.id for each in itertools.islice(_stored(conversation, records.prefix_of(namespace)), 2)]
@@ -595,11 +580,11 @@ def _check_last(conversation: Conversation, namespace: str, parent_id: str | Non
 
 
 def _has_parent(
-    conversation: Conversation, info: SessionInfo | None, namespace: str, parent: _Known, refs: Mapping[str, int]
+    conversation: Conversation, info: SessionInfo, namespace: str, parent: _Known, refs: Mapping[str, int]
 ) -> bool:
     """Return True if the log still has a parent and the values to which its successor refers."""
-    if info is None:
-        return False
+    if parent is _NO_PARENT:
+        return True
     # A revision starts at a random number, so a little higher one is that of the same session.
     is_same = parent.info is not None and 0 <= info.revision - parent.info.revision < _NEAR
     if parent.info and is_same and _removed(info) == _removed(parent.info):

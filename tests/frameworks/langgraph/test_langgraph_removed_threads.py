@@ -100,8 +100,7 @@ def test_usage_of_a_run_is_counted_once_if_its_thread_is_cut(store: Store) -> No
     assert store.conversation("t").total_usage().get("input_tokens", 0) <= 5
 
 
-def test_put_stores_everything_if_the_thread_is_deleted_during_the_append(store: Store) -> None:
-    """The parent exists when the append begins, and is gone when it ends."""
+def test_put_after_a_deletion_stores_the_whole_checkpoint(store: Store) -> None:
     source = InMemorySaver()
     run(with_tool(source, lambda: None), 1)
     saver = LangoSaver(store)
