@@ -64,13 +64,14 @@ def _original_of(message: Message, serde: Any) -> BaseMessage:
     """
     if message.role is MessageRole.RECORD:
         message = shown(message)
-    rest = dict(mapping(message.extra.get(NAME))) or {"id": message.id}
+    is_known = NAME in message.extra
+    rest: dict[str, Any] = dict(message.extra[NAME]) if is_known else {"id": message.id}
     content = "" if message.content is None else message.content
     if "packed" in rest:
         packed: BaseMessage = unpack(serde, rest["packed"])
         return packed if content == _text_of(packed) else packed.model_copy(update={"content": content})
-    kind = rest.get("type")
-    if kind is None or role_of(kind) != message.role:
+    kind = rest["type"] if is_known else kind_of(message.role)
+    if kind in _CLASSES and role_of(kind) != message.role:
         kind = kind_of(message.role)
     fields = rest | {"type": kind, "content": content, "name": message.name}
     if kind == "ai":

@@ -216,9 +216,9 @@ class LangoSaver(Adapter, BaseCheckpointSaver[int]):
                 written = conversation.append_messages(messages, create=True)
             if self._fence:
                 _check_last(conversation, namespace, parent_id, checkpoint["id"])
-            info = conversation.info() if is_atomic else None
+            info = _info(conversation) if is_atomic else None
             # The append has locked the session's row, so nothing is removed between the check and the commit.
-            if info and not written[-1].replayed and not _has_parent(conversation, info, namespace, parent, refs):
+            if not written[-1].replayed and not _has_parent(conversation, info, namespace, parent, refs):
                 raise _ParentRemoved
             for each in _changed_roles(conversation, shown_before, remaining):
                 conversation.edits.update(each.seq, each)
@@ -571,6 +571,13 @@ def _missing(key: str, found: Stored, channel: str, part: str) -> DamagedMessage
     return DamagedMessage(key, found.record.seq, "content", reason)
 
 
+def _info(conversation: Conversation) -> SessionInfo | None:
+    """Return a session, or None if it has expired."""
+    with suppress(*_NO_SESSION):
+        return conversation.info()
+    return None
+
+
 def _check_last(conversation: Conversation, namespace: str, parent_id: str | None, id: str) -> None:
     """Raise `Conflict` unless a stored checkpoint follows its parent. The session's row must be locked."""
     last = [each.id for each in itertools.islice(_stored(conversation, records.prefix_of(namespace)), 2)]
@@ -580,11 +587,13 @@ def _check_last(conversation: Conversation, namespace: str, parent_id: str | Non
 
 
 def _has_parent(
-    conversation: Conversation, info: SessionInfo, namespace: str, parent: _Known, refs: Mapping[str, int]
+    conversation: Conversation, info: SessionInfo | None, namespace: str, parent: _Known, refs: Mapping[str, int]
 ) -> bool:
     """Return True if the log still has a parent and the values to which its successor refers."""
     if parent is _NO_PARENT:
         return True
+    if info is None:
+        return False
     # A revision starts at a random number, so a little higher one is that of the same session.
     is_same = parent.info is not None and 0 <= info.revision - parent.info.revision < _NEAR
     if parent.info and is_same and _removed(info) == _removed(parent.info):

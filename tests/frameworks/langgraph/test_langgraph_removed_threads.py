@@ -9,7 +9,7 @@ from frameworks.langgraph.graphs import asked, config, with_delta_channel, with_
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
-from lango_store import Conflict, DamagedMessage, LeaseLost, Store
+from lango_store import Conflict, DamagedMessage, SessionNotFound, Store
 from lango_store.integrations.langgraph import LangoSaver
 from lango_store.testing import Clock
 
@@ -132,7 +132,7 @@ def test_fenced_run_of_a_deleted_thread_raises_conflict(store: Store) -> None:
 
 
 def test_run_in_a_turn_of_a_deleted_thread_raises_a_documented_error(store: Store) -> None:
-    with pytest.raises((Conflict, LeaseLost)), store.open("t").turn("request") as turn:
+    with pytest.raises((Conflict, SessionNotFound)), store.open("t").turn("request") as turn:
         run(with_tool(LangoSaver(store).in_turn(turn), lambda: store.delete("t")), 1, durability="sync")
     assert not store.exists("t")
 
