@@ -1,9 +1,9 @@
 """Owed turns: list them, claim them for a worker, and try again those that were given up."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -51,18 +51,54 @@ def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select
 _IS_DUE: Final = SESSION.c.owed_at <= NOW
 
 
+_HAS_DIED: Final = SESSION.c.lease_token.is_not(None)
+"""Matches owed sessions whose last attempt never ended: only a process that died, or was frozen, leaves its token."""
+
+
 @cache
-def _due(names: tuple[str, ...], *, locks: bool) -> Statement:
+def _due(names: tuple[str, ...], *, locks: bool, without_deaths: bool) -> Statement:
     def build(dialect: Dialect) -> sa.Select[Any]:
-        query = _query(dialect, names, SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts).where(_IS_DUE)
+        columns = SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts, _HAS_DIED
+        query = _query(dialect, names, *columns).where(_IS_DUE, *[~_HAS_DIED] * without_deaths)
         return query.with_for_update(skip_locked=True) if locks else query
 
     return Statement(build)
 
 
-def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen) -> bool:
-    """Return True if a worker could claim a turn now."""
-    return bool(_due(chosen.names, locks=False).run(connection, chosen.bound(dialect_of(connection), now, 1)))
+class Running(NamedTuple):
+    """What a worker does when it claims turns.
+
+    Attributes:
+        turns: The turns that it is running.
+        was_alone: Whether the last turn ran alone: now it is the turn of the others.
+        refused: The keys of sessions whose claim has failed, and which are not tried now.
+    """
+
+    turns: Collection[RunningTurn] = ()
+    was_alone: bool = False
+    refused: Collection[str] = ()
+
+
+def _read_due(
+    connection: AnyConnection,
+    now: Moment,
+    chosen: Chosen,
+    limit: int,
+    refused: Collection[str],
+    *,
+    locks: bool = False,
+    without_deaths: bool = False,
+) -> list[Any]:
+    dialect = dialect_of(connection)
+    statement = _due(chosen.names, locks=locks and dialect.locks_many, without_deaths=without_deaths)
+    rows = statement.run(connection, chosen.bound(dialect, now, limit + len(refused)))
+    return [row for row in rows if row[0] not in refused][:limit]
+
+
+def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen, running: Running) -> bool:
+    """Return True if a worker could claim a turn now. A turn that has to run alone waits until no other is running."""
+    rows = _read_due(connection, now, chosen, 1, running.refused)
+    return any(not (has_died and running.turns) for *_, has_died in rows)
 
 
 def claim(
@@ -72,25 +108,43 @@ def claim(
     limit: int,
     max_attempts: int,
     open_turn: Callable[[str, str | None], RunningTurn],
-) -> list[RunningTurn]:
+    running: Running,
+) -> tuple[list[RunningTurn], bool]:
     """Take the leases of owed turns, the longest due first.
+
+    If a process dies, nobody knows which of its turns was the cause. So each of them runs alone next time: the worker
+    claims it only if nothing else is running. Only the attempts of a turn that runs alone are counted here, before
+    they end; otherwise all turns of a process that one of them kills would be given up together.
 
     A turn that has already been tried `max_attempts` times is given up instead. Sessions that another worker is
     claiming are skipped, so the list can be empty although more turns are due.
+
+    Returns:
+        The turns, and whether there is one that has to run alone.
     """
-    dialect = dialect_of(connection)
     claimed: list[RunningTurn] = []
-    due = _due(chosen.names, locks=dialect.locks_many)
-    for key, turn_id, attempts in due.run(connection, chosen.bound(dialect, now, limit)):
+    rows: list[Any] = []
+    if running.was_alone:
+        rows = _read_due(connection, now, chosen, limit, running.refused, locks=True, without_deaths=True)
+    rows = rows or _read_due(connection, now, chosen, limit, running.refused, locks=True)
+    is_alone = not running.turns and len(rows) == 1
+    for key, turn_id, attempts, has_died in rows:
+        if has_died and (running.turns or claimed):
+            break
         turn = open_turn(key, turn_id)
         turn.attempt = (attempts or 0) + 1
-        if not leases.claim(connection, now, key, turn.id, turn.lease):
+        if not leases.claim(connection, now, key, turn.id, turn.lease, counts=is_alone or has_died):
             continue
         if turn.attempt > max_attempts:
             leases.postpone(connection, now, key, turn.lease.token, Retry(max_attempts, None))
-        else:
-            claimed.append(turn)
-    return claimed
+            continue
+        claimed.append(turn)
+        if has_died:
+            return claimed, True
+    if claimed and len(running.turns) == 1:  # it was counted as the only one, and now has company
+        for turn in running.turns:
+            leases.set_attempts(connection, turn.key, turn.lease.token, turn.attempt - 1)
+    return claimed, False
 
 
 # List and try again

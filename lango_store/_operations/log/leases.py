@@ -38,7 +38,6 @@ _IS_OPEN: Final = sa.and_(LIVE, SESSION.c.lease_token.is_not(None))
 # Take and release
 
 _TOKEN: Final = number("lease_token")
-_ONE: Final = sa.literal_column("1", sa.BigInteger())
 _ATTEMPTS: Final = sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger()))
 _IS_OURS: Final = SESSION.c.lease_token == _TOKEN
 IS_ENDED: Final = sa.or_(SESSION.c.lease_token.is_(None), SESSION.c.lease_until <= NOW)
@@ -65,7 +64,8 @@ _release: Final = _update(lambda _: owed.RELEASED, _IS_OURS)
 _TURN: Final = text("turn_id")
 _claim: Final = _update(
     lambda dialect: (
-        {"lease_token": _TOKEN, "lease_turn": _TURN, "lease_until": lease_end(dialect), "attempts": _ATTEMPTS + _ONE}
+        {"lease_token": _TOKEN, "lease_turn": _TURN, "lease_until": lease_end(dialect)}
+        | {"attempts": _ATTEMPTS + number("counted")}
         | owed.BEGUN
     ),
     LIVE,
@@ -73,6 +73,7 @@ _claim: Final = _update(
     IS_ENDED,
     sa.func.coalesce(SESSION.c.lease_turn, _TURN) == _TURN,
 )
+_set_attempts: Final = _update(lambda _: {"attempts": column(SESSION.c.attempts)}, _IS_OURS)
 _postpone: Final = _update(
     lambda _: (
         owed.NOT_SAVED
@@ -105,9 +106,17 @@ def take(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: 
     return _run(_take, connection, now, key, lease, turn_id=turn_id)
 
 
-def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease) -> bool:
-    """Take the lease of a live session for the turn that it is owed, and count the attempt; False if none is owed."""
-    return _run(_claim, connection, now, key, lease, turn_id=turn_id)
+def claim(connection: AnyConnection, now: Moment, key: str, turn_id: str, lease: Lease, *, counts: bool) -> bool:
+    """Take the lease of a live session for the turn that it is owed; return False if none is owed.
+
+    With `counts`, count the attempt now, because its process may die and never report its end.
+    """
+    return _run(_claim, connection, now, key, lease, turn_id=turn_id, counted=int(counts))
+
+
+def set_attempts(connection: AnyConnection, key: str, token: int, attempts: int) -> None:
+    """Change the number of attempts that count, if the session still has the lease."""
+    _set_attempts.run(connection, {"key": key, "lease_token": token, "attempts": attempts})
 
 
 def settle(connection: sa.Connection, _: datetime, key: str, token: int) -> None:
