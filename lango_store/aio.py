@@ -473,6 +473,7 @@ class AsyncStore:
 
         See `Store.work`. If the call is cancelled, it cancels the running handlers and releases the leases of their
         turns, so that other processes continue them at once. A handler whose turn has lost its lease is cancelled too.
+        A handler that something else cancels has failed.
 
         Args:
             handle: A coroutine function that runs one turn. It takes an `AsyncConversation` whose writes all need the
@@ -482,9 +483,10 @@ class AsyncStore:
             lease: How long a turn keeps its session if this process dies or is paused, 100 ms to 1 day. Defaults to 30
                 seconds.
             poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. Defaults to 1 second.
-            attempts: How often a turn is tried before it is given up, at least 1. Defaults to 5.
-            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long.
-                Defaults to 5 seconds.
+            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
+                only if no other turn was running in this call. Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
+                1 day. Defaults to 5 seconds.
             once: Return as soon as no turn is due. False by default.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
 

@@ -453,6 +453,12 @@ class Store:
         has the messages of the failed attempt. After too many attempts, the turn is given up: no worker runs it, until
         you call `Conversation.turns.retry`.
 
+        If a process dies, each of its turns runs alone next time: a worker takes it when none of its other turns is
+        running, and takes no other turn until it has ended.
+
+        A session whose turn cannot be claimed, for example because a trigger refuses it, is tried again after a
+        minute, with a warning in the log. The other sessions are not affected.
+
         At SIGTERM, which only the main thread notices, no more turns are taken, and this method returns when the
         running ones have ended. If it ends with an exception, such as KeyboardInterrupt, it first releases the leases
         of the running turns, so that other processes continue them at once.
@@ -465,10 +471,10 @@ class Store:
                 seconds.
             poll: How long an idle worker waits before it looks for owed turns again, up to 1 day. `inbox.put`,
                 `suspensions.answer` and `turns.retry` of the same store end the wait. Defaults to 1 second.
-            attempts: How often a turn is tried before it is given up, at least 1. Attempts whose process died count.
-                Defaults to 5.
-            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long.
-                Defaults to 5 seconds.
+            attempts: How often a turn is tried before it is given up, at least 1. An attempt whose process died counts
+                only if no other turn was running in this call. Defaults to 5.
+            backoff: The pause before the second attempt, up to 1 day. Each further pause is four times as long, at most
+                1 day. Defaults to 5 seconds.
             once: Return as soon as no turn is due. Turns that wait for their next attempt are not due. False by
                 default.
             **which: Only sessions that match all of these filters: `agent_id`, `user_id` and `key_prefix`.
