@@ -207,6 +207,9 @@ def _waiting_in(store: Store) -> list[Finding]:
 def doctor(
     url: UrlOption = None,
     repair: Annotated[bool, flag("--repair", "Repair each problem that has only one correct repair.")] = False,
+    delete_unreadable: Annotated[
+        bool, flag("--delete-unreadable", "With --repair: also delete rows that cannot be read. Make a backup before.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Check the store, and print each problem with its remedy.
@@ -218,7 +221,9 @@ def doctor(
     announcement = "repairing" if repair and not json_ else None
     with open_store(url, announcement) as store, progress("checking", quiet=json_) as update:
         findings = store.maintenance.examine(
-            repair=repair, on_check=lambda name: update(description=f"checking: {name}")
+            repair=repair,
+            delete_unreadable=delete_unreadable,
+            on_check=lambda name: update(description=f"checking: {name}"),
         )
         if not any(finding.name == "schema" for finding in findings):
             findings += _waiting_in(store)
