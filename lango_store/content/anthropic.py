@@ -21,7 +21,7 @@ _RESULTS: Final = (
 
 def _image(block: Block) -> Media | None:
     source = block.get("source")
-    if not isinstance(source, dict) or source.get("type") not in ("base64", "url", "file"):
+    if not isinstance(source, dict) or source.keys().isdisjoint(("data", "url", "file_id")):
         return None
     kind = PDF if block["type"] == "document" else "image/"
     return media(

@@ -199,7 +199,8 @@ def test_stored_messages_are_messages_of_ag_ui(store: Store) -> None:
         turn.append(Message.tool({"degrees": 20}, tool_call_id="c2", id="r2", extra={"failed": True}))
     system, asked, reasoning, asking, first, second, answer = agui_messages(conversation.get())
     assert system == {"id": "s1", "role": "system", "content": "Be brief."}
-    assert asked == {"id": "q1", "role": "user", "content": [{"type": "text", "text": "Weather?"}, picture]}
+    named = {"type": "text", "text": "[image attachment]"}
+    assert asked == {"id": "q1", "role": "user", "content": [{"type": "text", "text": "Weather?"}, picture, named]}
     assert (reasoning["role"], reasoning["content"]) == ("reasoning", "Oslo")
     assert asking["content"] == "Let me see."
     function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
