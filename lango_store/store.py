@@ -18,8 +18,6 @@ from lango_store._dialect.statement import Observer
 from lango_store._engine.engine import Durability, create_engine
 from lango_store._features import (
     Maintenance,
-    StoreCalls,
-    StoreSuspensions,
     StoreTurns,
     Values,
     store_group,
@@ -28,7 +26,6 @@ from lango_store._features import (
 from lango_store._features.tail.watcher import Watcher
 from lango_store._features.turns_in_progress import claims, working
 from lango_store._features.turns_in_progress.claims import Chosen
-from lango_store._features.turns_in_progress.running_turn import RunningTurn
 from lango_store._features.usage_report import Prices
 from lango_store._operations.binds import SHARED_VALUE
 from lango_store._operations.log import kept_copies
@@ -38,18 +35,20 @@ from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import Filter, Filters, Order, WorkFilters
 from lango_store._operations.session.sessions import Expected
+from lango_store._rooms.tool_calls import groups as tool_calls
+from lango_store._rooms.tool_calls import waiting
 from lango_store._rows.encoding import aware, checked_key
 from lango_store._services import appending, archiving, lifecycle, searching
 from lango_store._values.model import UNSET, Message, SessionFields, SessionInfo, Unset
 from lango_store._values.reports import ExpiryReport, OwedPage, Page, SearchPage, Stats, UsageRow
 from lango_store._values.session import Session
-from lango_store.conversation import Conversation
+from lango_store.conversation import Conversation, RunningTurn
 from lango_store.errors import InvalidState, SessionHeld
 
 R = TypeVar("R")
 
 
-class Store:
+class Store(tool_calls.InStore):
     """Sessions and messages of LLM agents, in a SQLite or PostgreSQL database.
 
     One store serves all threads of a process. Creating a store does not connect; the first call connects and checks the
@@ -408,10 +407,6 @@ class Store:
 
     turns = store_group(StoreTurns)
     """The turns of all sessions: list those in progress."""
-    calls = store_group(StoreCalls)
-    """The tool calls of all sessions: list the unknown ones."""
-    suspensions = store_group(StoreSuspensions)
-    """The suspensions of all sessions: list and answer them."""
     maintenance = store_group(Maintenance)
     """Maintenance of the tables: check and repair them, and move large strings."""
 
@@ -820,7 +815,7 @@ class Store:
         Expired sessions are included.
         """
         return self._context.read_together(
-            lambda connection, _: stats.sum_up(connection, self._context.now(connection))
+            lambda connection, _: stats.sum_up(connection, self._context.now(connection), waiting.count)
         )
 
     def ping(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lango_store._features.groups import StorePart
+from lango_store._parts.groups import StorePart
 from lango_store._rows.payloads import threshold_of
 from lango_store._services import maintenance
 from lango_store._values.model import UNSET, Unset

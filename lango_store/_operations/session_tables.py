@@ -1,6 +1,6 @@
 """The tables with the rows of sessions: what transfers, forks, changes, salvage and `doctor` know about each of them.
 
-The facts come from the table and its `Stored` in `lango_store.tables`; a table without one is refused at import.
+The facts come from the table and its `Stored`; a table without one is refused at import.
 """
 
 from functools import cached_property
@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from lango_store._rows.columns import JsonColumn, TimeColumn, as_stored
-from lango_store.tables import Base, Stored
+from lango_store._rows.definitions import Stored
+from lango_store.tables import Base
 
 
 class SessionTable:

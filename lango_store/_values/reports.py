@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from lango_store._values.model import MessageRole, OwedTurn, SessionInfo, Suspension
+from lango_store._values.model import MessageRole, OwedTurn, SessionInfo
 from lango_store._values.value import Value, absent
 
 
@@ -19,18 +19,6 @@ class Page(Value):
     """
 
     items: list[SessionInfo]
-    next: str | None = None
-
-
-class SuspensionPage(Value):
-    """One page of the suspensions that have no answer yet, oldest first.
-
-    Attributes:
-        items: The suspensions.
-        next: The cursor to pass to `Store.suspensions` for the next page; None on the last page.
-    """
-
-    items: list[Suspension]
     next: str | None = None
 
 
@@ -169,8 +157,8 @@ class Stats(Value):
     owed_turns: int
     owed_since: datetime | None
     given_up_turns: int
-    unknown_calls: int
-    unanswered_suspensions: int
+    unknown_calls: int = 0
+    unanswered_suspensions: int = 0
     agents: list[AgentStats]
     expiring: dict[str, int]
 

@@ -20,8 +20,9 @@ from lango_store._dialect import Moment
 from lango_store._features.tail import reading
 from lango_store._features.tail.reading import Cursor
 from lango_store._features.turns_in_progress import running
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.events import Appended, Changed, Event, Piece
-from lango_store._values.model import Message, MessageRole, Suspension, Turn
+from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, parts

@@ -16,8 +16,9 @@ from lango_store import sse
 from lango_store._features.tail import reading
 from lango_store._features.tail.following import Reader, follow_async
 from lango_store._features.tail.reading import Cursor
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store._values.events import Ended, Event, TurnBegan, TurnEnded
-from lango_store._values.model import Message, MessageRole, Suspension, Turn
+from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.value import Value
 from lango_store.aio import AsyncConversation
 from lango_store.content import Call, Note, Result

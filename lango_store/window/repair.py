@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Literal
 
-from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
+from lango_store._values.model import Message, MessageRole, ToolCall
 from lango_store._values.value import Value
 from lango_store.content import Call, Entry, Form, Note, Result, Text, as_object, parts, read
 from lango_store.content.reading import output_of
@@ -82,7 +82,7 @@ _Call = tuple[_Exchange, int]
 """A call: its exchange, and its position in the message."""
 
 
-def recorded_calls(calls: Iterable[BegunCall]) -> Recorded:
+def recorded_calls(calls: Iterable[Any]) -> Recorded:
     """Return the calls of results, for `prompt` and `close_calls`.
 
     Args:

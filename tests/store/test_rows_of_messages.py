@@ -40,7 +40,7 @@ EXPECTED = {
 @pytest.mark.slow
 def test_rows_of_a_new_table_follow_the_messages_that_they_name(url: str, tmp_path: Path) -> None:
     copy = copy_project(tmp_path / "project", "lango_store", "migrations", "alembic.ini", "tests/support")
-    with (copy / "lango_store" / "tables.py").open("a") as tables:
+    with (copy / "lango_store" / "tables" / "core.py").open("a") as tables:
         tables.write(NOTE)
     databases = tmp_path / "databases"
     databases.mkdir()

@@ -18,16 +18,16 @@ class NoteRow(Base, table=True):
     __tablename__ = "lango_note"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_note"),
-        _session_reference("fk_lango_note_session"),
-        _stored("note", name="note {n}", since=SCHEMA_REVISION,),
+        session_reference("fk_lango_note_session"),
+        stored("note", name="note {n}", since=SCHEMA_REVISION,),
     )
 
-    session_key: str = _key()
+    session_key: str = key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     message_seq: int | None = Field(default=None, sa_type=sa.BigInteger)
     text: str | None = Field(default=None, sa_type=TEXT)
 '''
-"""The lines to append to `lango_store/tables.py`."""
+"""The lines to append to `lango_store/tables/core.py`."""
 
 
 def run(url: str, folder: Path) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from typing import Unpack
 
 from lango_store._connections.context import Context
-from lango_store._features.groups import SessionPart, StorePart
 from lango_store._features.turns_in_progress import claims, drafts, inbox
 from lango_store._operations.log import leases, turns
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.turns import ReadWindow
 from lango_store._operations.session.lists import WorkFilters, work_filter
+from lango_store._parts.groups import SessionPart, StorePart
 from lango_store._services import appending
 from lango_store._values.model import Compaction, Draft, Message, OpenTurn, Turn
 from lango_store._values.summarizer import Summary

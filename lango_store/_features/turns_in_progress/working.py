@@ -238,7 +238,7 @@ def _on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, previous)
 
 
-def work(worker: Worker, handle: Callable[[RunningTurn], object]) -> int:
+def work(worker: Worker, handle: Callable[[Any], object]) -> int:
     """Run owed turns in threads, until SIGTERM or, with `once`, until none is due; return how many were saved."""
 
     def run(turn: RunningTurn) -> None:
@@ -261,7 +261,7 @@ def work(worker: Worker, handle: Callable[[RunningTurn], object]) -> int:
             woken.clear()
 
 
-async def work_async(threads: Threads, worker: Worker, handle: Callable[[RunningTurn], Awaitable[object]]) -> int:
+async def work_async(threads: Threads, worker: Worker, handle: Callable[[Any], Awaitable[object]]) -> int:
     """Run owed turns in tasks, as `work` does in threads; after a cancellation, cancel the tasks too."""
     loop, woken, working = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
     tasks: dict[RunningTurn, asyncio.Task[None]] = {}

@@ -13,26 +13,20 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._features.tool_calls import calls
-from lango_store._features.tool_calls.calls import Place
-from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, SUSPENSION, column, of_session, text
-from lango_store._operations.log import owed, pending
+from lango_store._operations.binds import KEY, LIVE_SESSION, NOW, SESSION, column, of_session, text
+from lango_store._operations.log import owed
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.expiry import Policy
 from lango_store._operations.session.lists import WorkFilters
+from lango_store._rooms.tool_calls import calls, waiting
+from lango_store._rooms.tool_calls.calls import Place
+from lango_store._rooms.tool_calls.errors import AlreadyAnswered, SuspensionExpired, SuspensionNotFound
+from lango_store._rooms.tool_calls.tables import SUSPENSION
+from lango_store._rooms.tool_calls.values import Suspension, SuspensionPage
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import aware, checked_key, encode_json, encode_text
-from lango_store._values.model import Suspension
-from lango_store._values.reports import SuspensionPage
-from lango_store.errors import (
-    AlreadyAnswered,
-    InvalidCursor,
-    SessionNotFound,
-    SuspensionExpired,
-    SuspensionNotFound,
-    quoted,
-)
+from lango_store.errors import InvalidCursor, SessionNotFound, quoted
 from lango_store.tables import live_at
 
 _DIGEST_LENGTH: Final = 64
@@ -192,7 +186,7 @@ def page(
     """Return a page of the suspensions of live sessions that have no answer, oldest first."""
     lists.check_limit(limit)
     sessions.check_fields(which, WorkFilters)
-    conditions = [pending.IS_UNANSWERED, live_at(now or sessions.server_time(connection))]
+    conditions = [waiting.IS_UNANSWERED, live_at(now or sessions.server_time(connection))]
     conditions += Policy(**which).filters(dialect_of(connection))
     if due_before is not None:
         conditions.append(SUSPENSION.c.due_at < aware(due_before, "due_before"))

@@ -15,17 +15,21 @@ import sqlalchemy as sa
 
 from lango_store._dialect import AnyConnection, Moment, dialect_of
 from lango_store._dialect.statement import Statement
-from lango_store._operations.binds import CALL, KEY, MESSAGE, NOW, SESSION, column, number, of_session
-from lango_store._operations.log import appends, leases, messages, pending
+from lango_store._operations.binds import KEY, MESSAGE, NOW, SESSION, column, number, of_session
+from lango_store._operations.log import appends, leases, messages
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.rows import session_value, stored_json, stored_time
 from lango_store._operations.session import lists, sessions
 from lango_store._operations.session.lists import Filter
 from lango_store._operations.session.sessions import ANYTHING, Expected, Lease
+from lango_store._rooms.tool_calls import waiting
+from lango_store._rooms.tool_calls.errors import CallFinished, CallInProgress, CallNotFound, CallUnknown
+from lango_store._rooms.tool_calls.tables import CALL
+from lango_store._rooms.tool_calls.values import BegunCall
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key
-from lango_store._values.model import BegunCall, Message, MessageRole, ToolCall
-from lango_store.errors import CallFinished, CallInProgress, CallNotFound, CallUnknown, Conflict, LeaseLost, quoted
+from lango_store._values.model import Message, MessageRole, ToolCall
+from lango_store.errors import Conflict, LeaseLost, quoted
 
 _LISTED: Final = 1_000
 
@@ -261,7 +265,7 @@ _of_session: Final = Statement(lambda _: _LIST.where(of_session(CALL)))
 
 @cache
 def _unknown(names: tuple[str, ...]) -> Statement:
-    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(pending.IS_UNKNOWN).limit(_LISTED)
+    query = _LIST.join(SESSION, of_session(SESSION, CALL.c.session_key)).where(waiting.IS_UNKNOWN).limit(_LISTED)
     return Statement(lambda dialect: query.where(*lists.conditions(dialect, names)))
 
 

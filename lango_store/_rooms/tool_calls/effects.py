@@ -11,11 +11,12 @@ import sqlalchemy as sa
 
 from lango_store._connections import cancellation
 from lango_store._connections.context import Context
-from lango_store._features.tool_calls import calls
-from lango_store._features.tool_calls.calls import Attempt, Place
 from lango_store._operations.session.sessions import SHORTEST_LEASE, Lease, check_duration, new_token
+from lango_store._rooms.tool_calls import calls
+from lango_store._rooms.tool_calls.calls import Attempt, Place
+from lango_store._rooms.tool_calls.errors import CallInProgress
 from lango_store._values.model import UNSET, Message, ToolCall, Unset
-from lango_store.errors import CallInProgress, InvalidState, LangoStoreError
+from lango_store.errors import InvalidState, LangoStoreError
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from lango_store._operations.session.lists import WorkFilters
-from lango_store._values.model import Suspension
-from lango_store.cli.calls import json_file
+from lango_store._rooms.tool_calls.commands.calls import json_file
+from lango_store._rooms.tool_calls.values import Suspension
 from lango_store.cli.options import (
     Agent,
     JsonOption,

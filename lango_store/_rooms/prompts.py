@@ -7,9 +7,9 @@ from typing import Final
 
 from lango_store import window
 from lango_store._dialect import AnyConnection, Moment
-from lango_store._features.tool_calls import calls
 from lango_store._operations.log.messages import ALL, LastMessages, check_count, read_last_of_prompt
 from lango_store._operations.session import sessions
+from lango_store._rooms.tool_calls import calls
 from lango_store._values.model import Message, MessageRole
 from lango_store.errors import quoted
 from lango_store.window.repair import INSTRUCTIONS

@@ -1,19 +1,23 @@
-"""The SQLModel classes of the tables, for your own queries.
+"""The tables of the core."""
 
-The classes have a separate `metadata`, so that your `SQLModel.metadata` does not include these tables. Use the classes
-only to read. Write with the methods of the store, which validate values and maintain the session's counters.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.orm import registry
-from sqlmodel import Field, Relationship, SQLModel
+from sqlmodel import Field, Relationship
 
 from lango_store._rows.columns import KEY_TEXT, TEXT, JsonColumn, RoleColumn, TimeColumn
+from lango_store._rows.definitions import BASELINE as BASELINE
+from lango_store._rows.definitions import (
+    NOT_STORED_ELSEWHERE,
+    counter,
+    index_where,
+    index_where_set,
+    key,
+    session_reference,
+    stored,
+)
+from lango_store._rows.definitions import Base as Base
 from lango_store._rows.payloads import fill
 from lango_store._values.model import Message, MessageRole, SessionInfo
 from lango_store._values.value import copied
@@ -21,88 +25,12 @@ from lango_store._values.value import copied
 SCHEMA_REVISION: Final = "0110"
 """The migration revision that this release needs."""
 
-BASELINE: Final = "0100"
-"""The first migration revision."""
-
 VERSION_TABLE: Final = "lango_store_version"
 
 FEATURE_TABLE: Final = "lango_feature"
 
 KNOWN_FEATURES: Final = frozenset({"payloads"})
 """The features that this release supports. A database that uses any other feature raises `UnknownFeature`."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What backups, copies, forks, changes of the log, salvage and `doctor` need to know about the rows of a table.
-
-    Backups have the rows in the order in which this module defines the tables: digests depend on the order.
-
-    Attributes:
-        kind: The name of a row in backups.
-        name: The name of a row in errors, a format with its columns; empty if `seq` is enough.
-        since: The revision that added the table.
-        in_forks: True if a fork of a session copies the rows.
-        unset: Columns that a copy of a row does not get.
-        ids: Text columns with ids, which are limited in length and not empty.
-        embedded: A JSON column with an object, whose members backups have in the place of the column.
-        types: The types of JSON columns that cannot have any JSON, with a description.
-        of_message: The column with the `seq` of the message that a row belongs to. A row is deleted with its message,
-            and a fork without the message leaves it out. A row with NULL belongs to no message.
-        redacted: The columns that a redaction of the message sets to NULL.
-        names_calls: True if a row refers to tool calls of the message: an undo that restores other calls deletes it.
-        fixes_calls: True if no edit may change the tool calls of the message while it has a row.
-    """
-
-    kind: str
-    name: str = ""
-    since: str = BASELINE
-    in_forks: bool = True
-    unset: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    embedded: str = ""
-    types: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    of_message: str = ""
-    redacted: tuple[str, ...] = ()
-    names_calls: bool = False
-    fixes_calls: bool = False
-
-
-def _stored(kind: str, **facts: Any) -> dict[str, Any]:
-    return {"info": {"stored": Stored(kind, **facts)}}
-
-
-_NOT_STORED_ELSEWHERE: Final[dict[str, Any]] = {"info": {"stored": None}}
-"""For tables that only this database needs: backups, copies and forks leave their rows out."""
-
-
-class Base(SQLModel, registry=registry(metadata=sa.MetaData())):
-    """The base class of the tables, with a separate `metadata`."""
-
-    __table__: ClassVar[sa.Table]  # set by SQLAlchemy; an application's foreign keys refer to its columns
-
-
-def _key() -> Any:
-    return Field(sa_column=sa.Column(KEY_TEXT, nullable=False))
-
-
-def _counter() -> Any:
-    return Field(default=0, sa_type=sa.BigInteger, sa_column_kwargs={"server_default": "0"})
-
-
-def _session_reference(name: str) -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint(["session_key"], ["lango_session.key"], name=name, ondelete="CASCADE")
-
-
-def _index_where_set(column: str, name: str, *columns: str, unique: bool = False) -> sa.Index:
-    """Return a partial index of the rows in which a column is not NULL."""
-    return _index_where(f"{column} IS NOT NULL", name, *columns, unique=unique)
-
-
-def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> sa.Index:
-    """Return a partial index of the rows that meet a condition."""
-    where = sa.text(condition)
-    return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
 class SessionRow(Base, table=True):
@@ -119,14 +47,14 @@ class SessionRow(Base, table=True):
     __table_args__ = (
         sa.PrimaryKeyConstraint("key", name="pk_lango_session"),
         sa.Index("ix_lango_session_updated_at", "updated_at", "key"),
-        _index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
-        _index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
-        _index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
-        _index_where_set("owed_at", "ix_lango_session_owed_at", "owed_at", "key"),
-        _stored("session", unset=("incarnation", "revision", "lease_token", "lease_turn", "lease_until")),
+        index_where_set("user_id", "ix_lango_session_user_id", "user_id", "updated_at", "key"),
+        index_where_set("agent_id", "ix_lango_session_agent_id", "agent_id", "updated_at", "key"),
+        index_where_set("expires_at", "ix_lango_session_expires_at", "expires_at"),
+        index_where_set("owed_at", "ix_lango_session_owed_at", "owed_at", "key"),
+        stored("session", unset=("incarnation", "revision", "lease_token", "lease_turn", "lease_until")),
     )
 
-    key: str = _key()
+    key: str = key()
     agent_id: str | None = Field(default=None, sa_type=KEY_TEXT)
     user_id: str | None = Field(default=None, sa_type=KEY_TEXT)
     title: str | None = Field(default=None, sa_type=TEXT)
@@ -138,18 +66,18 @@ class SessionRow(Base, table=True):
     updated_at: datetime = Field(sa_type=TimeColumn)
     expires_at: datetime | None = Field(default=None, sa_type=TimeColumn)
     ttl_seconds: float | None = Field(default=None, sa_type=sa.Double)
-    last_seq: int = _counter()
-    message_count: int = _counter()
-    record_count: int = _counter()
-    token_count: int = _counter()
-    turn_count: int = _counter()
-    last_turn_no: int = _counter()
+    last_seq: int = counter()
+    message_count: int = counter()
+    record_count: int = counter()
+    token_count: int = counter()
+    turn_count: int = counter()
+    last_turn_no: int = counter()
     summary_turn: int | None = Field(default=None, sa_type=sa.BigInteger)
-    summarized_upto: int = _counter()
-    last_consolidated: int = _counter()
+    summarized_upto: int = counter()
+    last_consolidated: int = counter()
     forked_from: str | None = Field(default=None, sa_type=KEY_TEXT)
-    incarnation: int = _counter()
-    revision: int = _counter()
+    incarnation: int = counter()
+    revision: int = counter()
     lease_token: int | None = Field(default=None, sa_type=sa.BigInteger)
     lease_turn: str | None = Field(default=None, sa_type=KEY_TEXT)
     lease_until: datetime | None = Field(default=None, sa_type=TimeColumn)
@@ -234,9 +162,9 @@ class TurnRow(_TurnColumns, table=True):
     __tablename__ = "lango_turn"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "turn_no", name="pk_lango_turn"),
-        _session_reference("fk_lango_turn_session"),
-        _index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
-        _stored("turn", name="turn {turn_no}", ids=("id",)),
+        session_reference("fk_lango_turn_session"),
+        index_where_set("id", "uq_lango_turn_id", "session_key", "id", unique=True),
+        stored("turn", name="turn {turn_no}", ids=("id",)),
     )
 
 
@@ -256,14 +184,12 @@ class MessageRow(_MessageColumns, table=True):
     __tablename__ = "lango_message"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_message"),
-        _session_reference("fk_lango_message_session"),
+        session_reference("fk_lango_message_session"),
         sa.CheckConstraint("(text IS NULL) <> (content IS NULL)", name="ck_lango_message_content"),
-        _index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
-        _index_where_set("payloads", "ix_lango_message_payloads", "session_key", "seq"),
-        _index_where(
-            "taken_by IS NOT NULL AND turn_no IS NULL", "ix_lango_message_taken_by", "session_key", "taken_by"
-        ),
-        _stored("message", ids=("taken_by",)),
+        index_where_set("id", "uq_lango_message_id", "session_key", "id", unique=True),
+        index_where_set("payloads", "ix_lango_message_payloads", "session_key", "seq"),
+        index_where("taken_by IS NOT NULL AND turn_no IS NULL", "ix_lango_message_taken_by", "session_key", "taken_by"),
+        stored("message", ids=("taken_by",)),
     )
 
     def to_message(self) -> Message:
@@ -282,12 +208,12 @@ class PayloadRow(Base, table=True):
     __tablename__ = "lango_payload"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_payload"),
-        _session_reference("fk_lango_payload_session"),
-        _stored("payload", name="payload {digest}", since="0105"),
+        session_reference("fk_lango_payload_session"),
+        stored("payload", name="payload {digest}", since="0105"),
     )
 
-    session_key: str = _key()
-    digest: str = _key()
+    session_key: str = key()
+    digest: str = key()
     body: str = Field(sa_type=TEXT)
 
 
@@ -304,12 +230,12 @@ class ChangeRow(Base, table=True):
     __tablename__ = "lango_change"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "seq", name="pk_lango_change"),
-        _session_reference("fk_lango_change_session"),
-        _index_where_set("undo_until", "ix_lango_change_undo_until", "undo_until"),
-        _stored("change", since="0101", unset=("undo_until", "consolidated")),
+        session_reference("fk_lango_change_session"),
+        index_where_set("undo_until", "ix_lango_change_undo_until", "undo_until"),
+        stored("change", since="0101", unset=("undo_until", "consolidated")),
     )
 
-    session_key: str = _key()
+    session_key: str = key()
     seq: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     kind: str = Field(sa_type=TEXT)
     after_seq: int = Field(sa_type=sa.BigInteger)
@@ -326,12 +252,12 @@ class ValueRow(Base, table=True):
     __tablename__ = "lango_value"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "name", name="pk_lango_value"),
-        _session_reference("fk_lango_value_session"),
-        _stored("value", name="value {name!r}"),
+        session_reference("fk_lango_value_session"),
+        stored("value", name="value {name!r}"),
     )
 
-    session_key: str = _key()
-    name: str = _key()
+    session_key: str = key()
+    name: str = key()
     value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     updated_at: datetime = Field(sa_type=TimeColumn)
 
@@ -342,13 +268,13 @@ class DraftRow(Base, table=True):
     __tablename__ = "lango_draft"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_draft"),
-        _session_reference("fk_lango_draft_session"),
-        _stored(
+        session_reference("fk_lango_draft_session"),
+        stored(
             "draft", name="piece {n}", since="0103", in_forks=False, ids=("turn_id",), types={"piece": (str, "text")}
         ),
     )
 
-    session_key: str = _key()
+    session_key: str = key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     token: int = Field(sa_type=sa.BigInteger)
     turn_id: str = Field(sa_type=KEY_TEXT)
@@ -366,83 +292,16 @@ class InboxRow(Base, table=True):
     __tablename__ = "lango_inbox"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "n", name="pk_lango_inbox"),
-        _session_reference("fk_lango_inbox_session"),
-        _index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
-        _stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False, embedded="message"),
+        session_reference("fk_lango_inbox_session"),
+        index_where_set("id", "uq_lango_inbox_id", "session_key", "id", unique=True),
+        stored("inbox_message", name="inbox message {n}", since="0103", in_forks=False, embedded="message"),
     )
 
-    session_key: str = _key()
+    session_key: str = key()
     n: int = Field(sa_column=sa.Column(sa.BigInteger, nullable=False, autoincrement=False))
     id: str | None = Field(default=None, sa_type=KEY_TEXT)
     message: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     created_at: datetime = Field(sa_type=TimeColumn)
-
-
-class CallRow(Base, table=True):
-    """A row of `lango_call`: a tool call that was begun.
-
-    `message_seq` and `position` identify the call.
-    """
-
-    __tablename__ = "lango_call"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "effect_key", name="pk_lango_call"),
-        _session_reference("fk_lango_call_session"),
-        sa.Index("uq_lango_call_position", "session_key", "message_seq", "position", unique=True),
-        _index_where("result_seq IS NULL", "ix_lango_call_open", "until"),
-        _stored(
-            "call",
-            name="call of message {message_seq}",
-            since="0104",
-            in_forks=False,
-            ids=("effect_key",),
-            of_message="message_seq",
-            names_calls=True,
-            fixes_calls=True,
-        ),
-    )
-
-    session_key: str = _key()
-    effect_key: str = _key()
-    message_seq: int = Field(sa_type=sa.BigInteger)
-    position: int = Field(sa_type=sa.BigInteger)
-    token: int | None = Field(default=None, sa_type=sa.BigInteger)
-    begun_at: datetime = Field(sa_type=TimeColumn)
-    until: datetime = Field(sa_type=TimeColumn)
-    result_seq: int | None = Field(default=None, sa_type=sa.BigInteger)
-
-
-class SuspensionRow(Base, table=True):
-    """A row of `lango_suspension`: a request for an answer, and the state to continue from."""
-
-    __tablename__ = "lango_suspension"
-    __table_args__ = (
-        sa.PrimaryKeyConstraint("session_key", "digest", name="pk_lango_suspension"),
-        _session_reference("fk_lango_suspension_session"),
-        _index_where("answered_at IS NULL", "ix_lango_suspension_open", "created_at", "session_key", "digest"),
-        _stored(
-            "suspension",
-            name="suspension of message {message_seq}",
-            since="0104",
-            in_forks=False,
-            ids=("digest",),
-            types={"positions": (list[int], "a list of positions")},
-            of_message="message_seq",
-            redacted=("state", "reason", "answer"),
-            names_calls=True,
-        ),
-    )
-
-    session_key: str = _key()
-    digest: str = _key()
-    message_seq: int | None = Field(default=None, sa_type=sa.BigInteger)
-    positions: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    state: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    reason: str | None = Field(default=None, sa_type=TEXT)
-    created_at: datetime = Field(sa_type=TimeColumn)
-    due_at: datetime | None = Field(default=None, sa_type=TimeColumn)
-    answer: Any = Field(default=None, sa_type=JsonColumn, nullable=True)
-    answered_at: datetime | None = Field(default=None, sa_type=TimeColumn)
 
 
 class RemovedMessageRow(_MessageColumns, table=True):
@@ -456,9 +315,9 @@ class RemovedMessageRow(_MessageColumns, table=True):
     __tablename__ = "lango_removed_message"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "seq", "removed_at", name="pk_lango_removed_message"),
-        _session_reference("fk_lango_removed_message_session"),
+        session_reference("fk_lango_removed_message_session"),
         sa.Index("ix_lango_removed_message_removed_at", "session_key", "removed_at"),
-        _NOT_STORED_ELSEWHERE,
+        NOT_STORED_ELSEWHERE,
     )
 
     removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
@@ -477,8 +336,8 @@ class RemovedTurnRow(_TurnColumns, table=True):
     __tablename__ = "lango_removed_turn"
     __table_args__ = (
         sa.PrimaryKeyConstraint("session_key", "turn_no", "removed_at", name="pk_lango_removed_turn"),
-        _session_reference("fk_lango_removed_turn_session"),
-        _NOT_STORED_ELSEWHERE,
+        session_reference("fk_lango_removed_turn_session"),
+        NOT_STORED_ELSEWHERE,
     )
 
     removed_at: int = Field(sa_type=sa.BigInteger, sa_column_kwargs={"autoincrement": False})
@@ -491,11 +350,11 @@ class SharedValueRow(Base, table=True):
     __tablename__ = "lango_shared_value"
     __table_args__ = (
         sa.PrimaryKeyConstraint("scope", "name", name="pk_lango_shared_value"),
-        _stored("shared_value", name="value {name!r}"),
+        stored("shared_value", name="value {name!r}"),
     )
 
-    scope: str = _key()
-    name: str = _key()
+    scope: str = key()
+    name: str = key()
     value: Any = Field(sa_column=sa.Column(JsonColumn, nullable=False))
     updated_at: datetime = Field(sa_type=TimeColumn)
 
@@ -504,9 +363,9 @@ class FeatureRow(Base, table=True):
     """A row of `lango_feature`: a feature that a release must know to use the tables."""
 
     __tablename__ = FEATURE_TABLE
-    __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"), _NOT_STORED_ELSEWHERE)
+    __table_args__ = (sa.PrimaryKeyConstraint("name", name="pk_lango_feature"), NOT_STORED_ELSEWHERE)
 
-    name: str = _key()
+    name: str = key()
 
 
 def _values(row: SessionRow | MessageRow, kind: type[SessionInfo | Message]) -> dict[str, Any]:

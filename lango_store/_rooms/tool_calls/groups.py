@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from lango_store._features.groups import SessionPart, StorePart
-from lango_store._features.tool_calls import calls, effects, suspensions
-from lango_store._features.tool_calls.calls import Place
-from lango_store._features.tool_calls.effects import Effect
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.session.lists import WorkFilters, work_filter
+from lango_store._parts.groups import SessionPart, StorePart, session_group, store_group
+from lango_store._rooms.tool_calls import calls, effects, suspensions
+from lango_store._rooms.tool_calls.calls import Place
+from lango_store._rooms.tool_calls.effects import Effect
+from lango_store._rooms.tool_calls.values import BegunCall, Suspension, SuspensionPage
 from lango_store._rows.encoding import encode_id, encode_json
-from lango_store._values.model import UNSET, BegunCall, Message, Suspension, ToolCall
-from lango_store._values.reports import SuspensionPage
+from lango_store._values.model import UNSET, Message, ToolCall
 
 
 class Calls(SessionPart):
@@ -271,3 +271,21 @@ class StoreSuspensions(StorePart):
             InvalidCursor: The cursor was not returned by this method.
         """
         return self._context.on_primary().read_together(suspensions.page, which, due_before, limit, cursor)
+
+
+class InConversation(SessionPart):
+    """What the room adds to `Conversation`."""
+
+    calls = session_group(Calls)
+    """The tool calls of the session: run each of them once."""
+    suspensions = session_group(Suspensions)
+    """The suspensions of the session: questions that wait for an answer from outside the program."""
+
+
+class InStore:
+    """What the room adds to `Store`."""
+
+    calls = store_group(StoreCalls)
+    """The tool calls of all sessions: list the unknown ones."""
+    suspensions = store_group(StoreSuspensions)
+    """The suspensions of all sessions: list and answer them."""

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lango_store._values.model import UNSET, BegunCall
+from lango_store._rooms.tool_calls.values import BegunCall
+from lango_store._values.model import UNSET
 from lango_store.cli.options import (
     Agent,
     JsonOption,
