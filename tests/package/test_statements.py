@@ -12,7 +12,7 @@ PACKAGES = ("_connections", "_features", "_operations", "_rooms", "_rows", "_ser
 
 BUILT_PER_CALL = {
     "_rooms/tool_calls/suspensions.py": 1,  # filters
-    "_features/usage_report.py": 1,  # filters and groups, row by row
+    "_rooms/usage/report.py": 1,  # filters and groups, row by row
     "_operations/log/counters.py": 2,  # of one session or of all, row by row; only the wrong counters are set
     "_operations/log/changes.py": 1,  # all sessions of a table whose rows refer to messages, for `examine`
     "_operations/maintenance/examination.py": 12,  # all sessions, row by row, and repairs
