@@ -11,7 +11,7 @@ without a writer for a kind of part fails at import. Import the record below, so
 """
 
 from lango_store.content.anthropic import ANTHROPIC, CLAUDE
-from lango_store.content.form import ROLES, Entry, Form, Note
+from lango_store.content.form import ROLES, Entry, Form, Note, ignore
 from lango_store.content.frameworks import LANGCHAIN, MCP, PYDANTIC_AI
 from lango_store.content.gemini import ADK, GEMINI
 from lango_store.content.openai_chat import OPENAI
@@ -66,6 +66,7 @@ __all__ = [
     "Thinking",
     "as_object",
     "as_text",
+    "ignore",
     "parts",
     "plain",
     "read",

@@ -131,6 +131,10 @@ def left_out(_: Part, __: Note) -> None:
     """Write nothing: the form has no block for this kind of part."""
 
 
+def ignore(_: str) -> None:
+    """Do not note what a form cannot express."""
+
+
 def kept(written: Block, part: Any, *names: str) -> Block:
     """Return a written block with those of these fields that the block had from which the part was read."""
     block = part.block

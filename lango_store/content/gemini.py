@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lango_store.content.form import Entry, Form, Note, left_out, own
+from lango_store.content.form import Entry, Form, Note, ignore, left_out, own
 from lango_store.content.media import media
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
 from lango_store.content.reading import plain, read
@@ -86,7 +86,7 @@ def _written_call(part: Call, _: Note) -> Block:
 def _written_result(part: Result, note: Note) -> Block:
     content = part.content
     if not isinstance(content, dict) or part.failed:
-        text = plain(read(content, is_data=True), _silent if _is_data(content) else note)
+        text = plain(read(content, is_data=True), ignore if _is_data(content) else note)
         content = {"error" if part.failed else "result": text}
     return {"function_response": {"name": part.name, "response": content}}
 
@@ -94,10 +94,6 @@ def _written_result(part: Result, note: Note) -> Block:
 def _is_data(content: Any) -> bool:
     found = read(content, is_data=True)
     return len(found) == 1 and isinstance(found[0], Native) and not found[0].form
-
-
-def _silent(_: str) -> None:
-    """The output of a tool may be any JSON, which is no repair."""
 
 
 def render(entries: Sequence[Entry]) -> list[Block]:

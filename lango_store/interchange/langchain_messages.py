@@ -47,7 +47,8 @@ def message_of(stored: Mapping[str, Any]) -> Message:
             ToolCall(id=call["id"], name=call["name"], arguments=call["args"])
             for call in (calls or () if has_calls else ())
         ],
-        extra={NAME: {**stored, "data": {name: value for name, value in data.items() if name not in moved}}},
+        extra={NAME: {**stored, "data": {name: value for name, value in data.items() if name not in moved}}}
+        | ({"failed": True} if data.get("status") == "error" else {}),
     )
 
 

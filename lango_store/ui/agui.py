@@ -27,10 +27,10 @@ from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session
 from lango_store._values.usage import numbers_by_path, tokens
 from lango_store.aio import AsyncConversation
-from lango_store.content import AGUI, Call, Native, Note, Result, parts
+from lango_store.content import AGUI, Call, Native, Note, Result, ignore, parts
 from lango_store.errors import InvalidCursor, quoted
 from lango_store.ui import streams
-from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame, ignore
+from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame
 
 Fields = dict[str, Any]
 

@@ -25,10 +25,10 @@ from lango_store._values.events import Appended, Changed, Event, Piece
 from lango_store._values.model import Message, MessageRole, Turn
 from lango_store._values.session import Session
 from lango_store.aio import AsyncConversation
-from lango_store.content import AISDK, Call, Native, Note, Part, Result, parts
+from lango_store.content import AISDK, Call, Native, Note, Part, Result, ignore, parts
 from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
-from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame, ignore
+from lango_store.ui.streams import TURN_ID, Calls, ChatRequest, Messages, frame
 
 Chunk = dict[str, Any]
 

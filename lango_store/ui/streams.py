@@ -180,10 +180,6 @@ class Messages(list[dict[str, Any]]):
         return lambda text: self.repairs.append(Repair(seq=message.seq, kind="content", text=text))
 
 
-def ignore(_: str) -> None:
-    """Do not note what a stream cannot express: the messages of the page note it."""
-
-
 class ChatRequest(Value):
     """A request of a front end: a new message, a request for another answer, or answers to suspensions.
 

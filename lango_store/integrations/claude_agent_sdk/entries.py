@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from lango_store import InvalidMessage, Message, MessageRole
-from lango_store.integrations.fields import arguments_object, same_json, storable_id, storable_text
-from lango_store.window import as_prompt
+from lango_store.content import CLAUDE, Result, ignore, parts, written
+from lango_store.integrations.fields import same_json, storable_id, storable_text
 
 NAME: Final = "claude_agent_sdk"
 """The name under which the rest of an entry is stored in `extra`."""
@@ -67,7 +67,8 @@ def _message(parts: Parts) -> Message:
     rest, calls = fields.pop("rest"), list(fields.pop("calls"))
     if parts.created_at is None:
         rest = rest | {"untimed": True}
-    return Message(**fields, tool_calls=calls, extra={NAME: rest})
+    failed = {"failed": True} if rest.get("result", {}).get("is_error") is True else {}
+    return Message(**fields, tool_calls=calls, extra={NAME: rest} | failed)
 
 
 def _parts_of(entry: dict[str, Any]) -> Parts | None:
@@ -147,7 +148,9 @@ def _results(content: list[dict[str, Any]], parts: Parts) -> Parts:
         if any(others):
             rest["calls"] = others
         calls = [
-            {"id": block["tool_use_id"], "name": ""} | ({"output": block["content"]} if "content" in block else {})
+            {"id": block["tool_use_id"], "name": ""}
+            | ({"output": block["content"]} if "content" in block else {})
+            | ({"extra": {"failed": True}} if block.get("is_error") is True else {})
             for block in content
         ]
         return parts._replace(calls=calls)
@@ -238,17 +241,15 @@ def _renamed(call: Mapping[str, Any], name: str, new_name: str) -> dict[str, Any
 def entries_of_other_program(key: str, message: Message, parent: str | None, **fields: Any) -> Iterator[dict[str, Any]]:
     """Yield a chain of entries for a message of another program; the first follows the entry `parent`."""
     moment = message.created_at
-    prompt = [each for each in as_prompt([message], nested=False) if MessageRole(each["role"]) in _ENTRY_TYPES]
-    for number, each in enumerate(prompt):
+    for number, (entry_type, content) in enumerate(_contents(message)):
         name = f"{key}/{message.seq}/{number}"
         id = (_uuid(message.id) if number == 0 else None) or str(uuid.uuid5(uuid.NAMESPACE_OID, name))
-        entry_type = _ENTRY_TYPES[MessageRole(each["role"])]
         response = {"id": f"msg_{id}"} if entry_type == "assistant" else {}  # the SDK joins the entries of one response
         yield {
             "parentUuid": parent,
             "isSidechain": False,
             "type": entry_type,
-            "message": {**response, "role": entry_type, "content": _content_blocks(each)},
+            "message": {**response, "role": entry_type, "content": content},
             "uuid": id,
             **({} if moment is None else {"timestamp": timestamp_of(moment)}),
             **fields,
@@ -263,15 +264,16 @@ def _uuid(id: str | None) -> str | None:
         return None
 
 
-def _content_blocks(message: dict[str, Any]) -> Any:
-    content, calls = message["content"], message.get("tool_calls") or []
-    if message["role"] == "tool":
-        return [{"type": "tool_result", "tool_use_id": message.get("tool_call_id", ""), "content": content or ""}]
-    if message["role"] == "user":
-        return content or _NO_CONTENT
-    text = content or ("" if calls else _NO_CONTENT)
-    blocks = text if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
-    return blocks + [
-        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": arguments_object(call.get("arguments"))}
-        for call in calls
-    ]
+def _contents(message: Message) -> Iterator[tuple[str, Any]]:
+    """Yield the type and the content of each entry: one for the message, and one for each result of a tool."""
+    if message.role.canonical not in _ENTRY_TYPES:
+        return
+    entry_type, found = _ENTRY_TYPES[message.role.canonical], parts(message)
+    results = [part for part in found if isinstance(part, Result)]
+    if len(results) < len(found) or not results:
+        own = [part for part in found if not isinstance(part, Result)]
+        content = written(CLAUDE, own, entry_type, ignore) or _NO_CONTENT
+        is_text = isinstance(content, str) and entry_type == "assistant"
+        yield entry_type, [{"type": "text", "text": content}] if is_text else content
+    for result in results:
+        yield "user", CLAUDE.write([result], "user", ignore)

@@ -6,7 +6,6 @@ responses become tool calls. The usage of an event becomes the usage of a turn. 
 would not restore exactly. A message that ADK has rewound becomes a record, and keeps its role in `extra`.
 """
 
-import json
 import logging
 import math
 import re
@@ -22,7 +21,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.integrations.fields import arguments_object, escaped, mapping, same_json, storable_id, storable_text
+from lango_store.content import ADK, Call, Result, ignore, parts
+from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
 
 logger = logging.getLogger("lango_store")
 
@@ -181,7 +181,9 @@ def _call(part: Mapping[str, Any], kind: str) -> tuple[ToolCall, dict[str, Any]]
     body = dict(part[kind])
     adk_name, call_name = _FIELDS[kind]
     value = {call_name: body.pop(adk_name)} if adk_name in body else {}
-    call = ToolCall(id=body.pop("id", ""), name=body.pop("name", ""), **value)
+    failed = mapping(value.get("output")).keys() == {"error"}
+    extra = {"extra": {"failed": True}} if failed else {}
+    call = ToolCall(id=body.pop("id", ""), name=body.pop("name", ""), **value, **extra)
     return call, {name: each for name, each in part.items() if name != kind} | ({kind: body} if body else {})
 
 
@@ -286,26 +288,15 @@ def _foreign_json(message: Message) -> dict[str, Any]:
 
 
 def _foreign_parts(message: Message) -> list[dict[str, Any]]:
-    calls, content = list(message.tool_calls), message.content
-    if message.role.canonical is not MessageRole.TOOL:
-        blocks = [] if content is None or content == "" else content if isinstance(content, list) else [content]
-        return [{"text": _foreign_text(block)} for block in blocks] + [_foreign_part(call) for call in calls]
-    if not any(call.answered for call in calls):
-        calls.append(ToolCall(id=message.tool_call_id or "", name=message.name or "", output=content))
-    return [_foreign_part(call) for call in calls]
-
-
-def _foreign_part(call: ToolCall) -> dict[str, Any]:
-    named = ({"id": call.id} if call.id else {}) | {"name": call.name}
-    if call.answered:
-        response = call.output if isinstance(call.output, dict) else {"result": call.output}
-        return {"function_response": named | {"response": response}}
-    return {"function_call": named | {"args": arguments_object(call.arguments)}}
-
-
-def _foreign_text(block: Any) -> str:
-    text = block.get("text") if isinstance(block, dict) else block
-    return text if isinstance(text, str) else json.dumps(block, ensure_ascii=False)
+    """Return the parts of a message, with the ids of its calls, which ADK needs."""
+    blocks = []
+    for part in parts(message):
+        block = ADK.block(part, "assistant", ignore)
+        if isinstance(part, Call | Result) and block is not None and part.id:
+            (body,) = (value for value in block.values() if isinstance(value, dict))
+            body["id"] = part.id
+        blocks.append(block)
+    return [block for block in blocks if block is not None]
 
 
 # State

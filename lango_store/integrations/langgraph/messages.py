@@ -31,6 +31,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
         for call in getattr(original, "tool_calls", ())
     ]
     rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
+    failed = {"failed": True} if getattr(original, "status", None) == "error" else {}
     message = Message(
         id=id,
         role=role_of(original.type),
@@ -38,7 +39,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
         name=storable_text(original.name),
         tool_call_id=storable_text(getattr(original, "tool_call_id", None)),
         tool_calls=calls,
-        extra={NAME: {"type": original.type, **rest}},
+        extra={NAME: {"type": original.type, **rest}} | failed,
     )
     is_shown = type(original) is _CLASSES.get(original.type) and is_json(rest) and is_json(original.content)
     if is_shown and _original_of(message, serde) == original:
@@ -46,7 +47,7 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
     changes = {
         "content": _text_of(original),
         "tool_calls": [call for call in calls if is_json(call.arguments)],
-        "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}},
+        "extra": {NAME: {"type": original.type, "packed": pack(serde, original)}} | failed,
     }
     return message.model_copy(update=changes)
 

@@ -4,7 +4,6 @@ Texts, tool calls, tokens and times are stored in the fields of a message. `extr
 `item` as the framework dumps it, and its `parts`, without nulls and without the values stored in fields.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -15,8 +14,8 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
+from lango_store.content import PYDANTIC_AI, Result, ignore, parts
 from lango_store.integrations.fields import mapping
-from lango_store.window import as_prompt
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -37,6 +36,8 @@ _TEXT_PARTS: Final = {
 """For each role, the kind of part whose content is stored as the content of the message."""
 
 _CALLS: Final = ("tool-call", "builtin-tool-call")
+_RESULTS: Final = ("tool-return", "retry-prompt")
+_FAILURES: Final = ("failed", "denied")
 
 
 def messages_of(messages: Sequence[ModelMessage], ids: Sequence[str]) -> list[Message]:
@@ -92,8 +93,9 @@ def _take(part: Json, text_part: str, texts: list[Any], calls: list[ToolCall], *
     elif kind in _CALLS:
         calls.append(ToolCall(id=call_id, name=name, arguments=part["args"]))
         taken = ("tool_name", "tool_call_id", "args")
-    elif kind == "tool-return":
-        calls.append(ToolCall(id=call_id, name=name, output=content))
+    elif kind in _RESULTS and name is not None:
+        failed = {"failed": True} if kind == "retry-prompt" or part.get("outcome") in _FAILURES else {}
+        calls.append(ToolCall(id=call_id, name=name, output=content, extra=failed))
         taken = ("tool_name", "tool_call_id", "content")
     elif kind == "builtin-tool-return" and request is not None and request.name == name and not request.answered:
         request.output = content
@@ -106,7 +108,7 @@ def _role_of(item: Json) -> MessageRole:
     if item["kind"] == "response":
         return MessageRole.ASSISTANT
     kinds = {part["part_kind"] for part in item["parts"]}
-    if "tool-return" in kinds:
+    if any(part["part_kind"] in _RESULTS and part.get("tool_name") is not None for part in item["parts"]):
         return MessageRole.TOOL
     return MessageRole.SYSTEM if "system-prompt" in kinds and "user-prompt" not in kinds else MessageRole.USER
 
@@ -164,7 +166,7 @@ def _part_of(part: Json, message: Message, texts: Iterator[Any], calls: Iterator
     if kind == "builtin-tool-return" and "content" not in part:
         call = next(call for call in message.tool_calls if call.id == part["tool_call_id"])
         return part | {"tool_name": call.name, "content": call.output}
-    if (kind in _CALLS or kind == "tool-return") and "tool_call_id" not in part:
+    if (kind in _CALLS or kind in _RESULTS) and "tool_call_id" not in part and "content" not in part:
         call = next(calls)
         value = {"args": call.arguments} if kind in _CALLS else {"content": call.output}
         return part | {"tool_name": call.name, "tool_call_id": call.id} | value
@@ -172,23 +174,24 @@ def _part_of(part: Json, message: Message, texts: Iterator[Any], calls: Iterator
 
 
 def _foreign_parts(message: Message) -> Iterator[Json]:
-    """Yield parts for the text, the calls and the tool outputs of another writer's message."""
-    is_output = message.role.canonical is MessageRole.TOOL
-    is_response = message.role.canonical is MessageRole.ASSISTANT
+    """Yield parts for the text, the attachments, the calls and the tool outputs of another writer's message."""
+    role = message.role.canonical
+    kind, is_output = _TEXT_PARTS[message.role], role is MessageRole.TOOL
+    is_response = role is MessageRole.ASSISTANT
     time = {} if is_response or message.created_at is None else {"timestamp": _time_text(message.created_at)}
-    for entry in as_prompt([message], nested=False):
-        content, call_id = entry["content"], entry.get("tool_call_id")
-        if entry["role"] == MessageRole.TOOL:
-            if is_output and (call_id or content is not None):
-                names = {"tool_name": entry.get("name", ""), "tool_call_id": call_id or ""}
-                yield {"part_kind": "tool-return", "content": content, **names, **time}
+    content: list[Any] = []
+    for part in parts(message):
+        if isinstance(part, Result) and not is_output:
             continue
-        if content is not None:
-            text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-            yield {"part_kind": _TEXT_PARTS[MessageRole(entry["role"])], "content": text, **time}
-        for call in entry.get("tool_calls", ()):
-            names = {"tool_name": call["name"], "tool_call_id": call["id"]}
-            yield {"part_kind": "tool-call", "args": call["arguments"], **names}
+        written = PYDANTIC_AI.block(part, "system" if role is MessageRole.DEVELOPER else role.value, ignore)
+        if written is not None and "part_kind" in written:
+            yield written | (time if is_output else {})
+        elif written is not None:
+            content.append(written["content"] if written["kind"] == "text-content" else written)
+            if is_response or role is MessageRole.SYSTEM:
+                yield {"part_kind": kind, "content": content.pop(), **time}
+    if content:
+        yield {"part_kind": kind, "content": content[0] if [*map(type, content)] == [str] else content, **time}
 
 
 def _is_blocks(content: Any) -> bool:
