@@ -4,19 +4,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lango_store.content.form import Entry, Form, Note, kept, left_out, own
+from lango_store.content.form import ARRANGED, Entry, Form, Note, kept, left_out, own
 from lango_store.content.media import IMAGES, PDF, is_web, media
-from lango_store.content.parts import Block, Call, Media, Native, Refusal, Result, Source, Text, Thinking
+from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
 from lango_store.content.reading import read, written, written_result
 from lango_store.content.text import as_object
 
 _MARK: Final = "cache_control"
 _MAX_MARKS: Final = 4
 _TEXTS: Final = ("document", "search_result")
-_RESULTS: Final = (
-    "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
-    "mcp",
+_RAN: Final = tuple(
+    f"{name}_tool_result"
+    for name in (
+        "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution",
+        "tool_search", "mcp",
+    )
 )  # fmt: skip
+"""The results of tools that the provider runs. They follow their calls in the same message."""
 
 
 def _image(block: Block) -> Media | None:
@@ -90,7 +94,7 @@ READERS: Final = {
     "mcp_tool_use": _server_call,
     "compaction": lambda block: _compaction(block) if "encrypted_content" not in block else None,
     "container_upload": lambda block: Native("anthropic", block),
-    **{f"{name}_tool_result": _server_result for name in _RESULTS},
+    **dict.fromkeys(_RAN, _server_result),
 }
 
 
@@ -173,6 +177,11 @@ def _answer(entry: Entry) -> Any:
     content = written(ANTHROPIC, entry.parts, "assistant", entry.note)
     if isinstance(content, str):
         return content.rstrip()
+    ran = {block.get("id") for block in content}
+    alone = [block for block in content if block["type"] in _RAN and block.get("tool_use_id") not in ran]
+    if alone:
+        entry.note("the result of a tool that the provider ran is left out, since its call is missing")
+        content = [block for block in content if block not in alone]
     while content and content[-1]["type"] in ("thinking", "redacted_thinking"):  # may not be the last block
         content.pop()
     if content and content[-1]["type"] == "text":  # a final answer may not end with white space
@@ -204,3 +213,16 @@ ANTHROPIC: Final = Form(
 )
 CLAUDE: Final = replace(ANTHROPIC, name="claude", readers={}, render=None)
 """The transcripts of Claude."""
+
+
+def _arrange(rest: Any, found: list[Part], calls: list[Call]) -> list[Part] | None:
+    places = rest.get("places")
+    if not isinstance(places, list) or len(places) != len(calls):
+        return None
+    arranged = list(found)
+    for place, call in zip(places, calls, strict=True):
+        arranged.insert(place, call)
+    return arranged
+
+
+ARRANGED["claude_agent_sdk"] = _arrange

@@ -28,6 +28,12 @@ Reader = Callable[[Block], Part | tuple[Part, ...] | None]
 Writer = Callable[[Any, Note], Block | None]
 """A function that writes a part. None if the form cannot express this part."""
 
+Arrange = Callable[[Any, list[Part], list[Call]], list[Part] | None]
+"""A function that puts the parts of a content and calls into the order that an adapter stored, see `ARRANGED`."""
+
+ARRANGED: Final[dict[str, Arrange]] = {}
+"""How adapters that store calls in `tool_calls` store the order of the parts: by the name of their data in `extra`."""
+
 READERS: Final[dict[str, list[Reader]]] = {}
 """The readers of all forms, by the type of a block."""
 
@@ -81,13 +87,13 @@ class Form:
             written = None if text is None else self.writers[Text](text, note)
         return written
 
-    def sends(self, part: Part) -> bool:
-        """Return True if a message with this part is not empty."""
+    def sends(self, part: Part, role: str) -> bool:
+        """Return True if a message of a role with this part is not empty."""
         match part:
             case Text() | Refusal():
                 return bool(part.text.strip())
             case Native(form=form, like=like):
-                return form == self.name or isinstance(like, Text)
+                return (form == self.name and Native in self._by_role[role]) or isinstance(like, Text)
             case Thinking() | Source():
                 return False
         return True
@@ -101,6 +107,7 @@ def in_words(part: Part, note: Note) -> Text | None:
     """Return the text that stands for a part for which a form has no block; None for a part that is left out."""
     match part:
         case Refusal():
+            note("a refusal is sent as text")
             return Text(part.text)
         case Media(type=type, data=str(data)) if type.startswith("text/"):
             note(f"{part.label} is sent as its text")

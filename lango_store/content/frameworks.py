@@ -1,9 +1,11 @@
 """The content blocks of LangChain (both generations), MCP and pydantic-ai."""
 
+import itertools
+from dataclasses import replace
 from typing import Any, Final
 
-from lango_store.content.form import EVERY, Form, Note, left_out
-from lango_store.content.media import media
+from lango_store.content.form import ARRANGED, EVERY, Form, Note, left_out
+from lango_store.content.media import full_type, media
 from lango_store.content.parts import (
     Block,
     Call,
@@ -146,7 +148,7 @@ def _resource(block: Block) -> Part | None:
 def _as_mcp(part: Media, _: Note) -> Block | None:
     name = part.name or "attachment"
     if part.url:
-        typed = {"mimeType": part.type} if part.type and not part.type.endswith("/") else {}
+        typed = {"mimeType": kind} if (kind := full_type(part)) else {}
         return {"type": "resource_link", "uri": part.url, "name": name, **typed}
     if not part.data:
         return None
@@ -228,3 +230,25 @@ PYDANTIC_AI: Final = Form(
     },
     {"user": _TEXTS, "assistant": (*_TEXTS, Call, Thinking), "tool": (*_TEXTS, Result), "system": (Text,)},
 )  # fmt: skip
+
+
+def _arrange(rest: Any, found: list[Part], calls: list[Call]) -> list[Part] | None:
+    """Put texts and calls where they were among the parts of a response, with its thinking between them."""
+    if not isinstance(stored := rest.get("parts"), list):
+        return None
+    texts, asked, arranged = iter(found), iter(calls), list[Part]()
+    for part in stored:
+        kind, details = part.get("part_kind"), part.get("provider_details")
+        if kind == "text" and "content" not in part:
+            arranged += itertools.islice(texts, 1)
+        elif kind == "thinking":
+            issuer = part.get("provider_name")
+            arranged.append(Thinking(str(part.get("content") or ""), part.get("signature"), issuer, None))
+        elif kind in ("tool-call", "builtin-tool-call"):
+            signature = details.get("thought_signature") if isinstance(details, dict) else None
+            extra = {"thought_signature": signature} if isinstance(signature, str) else {}
+            arranged += [replace(call, extra=call.extra | extra) for call in itertools.islice(asked, 1)]
+    return [*arranged, *texts, *asked]
+
+
+ARRANGED["pydantic_ai"] = _arrange

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lango_store.content.form import Entry, Form, Note, ignore, left_out, own
-from lango_store.content.media import media
+from lango_store.content.form import ARRANGED, Entry, Form, Note, ignore, left_out, own
+from lango_store.content.media import full_type, media
 from lango_store.content.parts import Block, Call, Media, Native, Part, Refusal, Result, Source, Text, Thinking
 from lango_store.content.reading import plain, read
 from lango_store.content.text import as_object
@@ -45,8 +45,11 @@ def _part(block: Block) -> Part | None:
     for name in ("function_response", "functionResponse"):
         if isinstance(body := block.get(name), dict):
             response = body.get("response")
-            failed = isinstance(response, dict) and response.keys() == {"error"}
-            content = response["error"] if failed else response  # type: ignore[index]
+            failed, content = False, response
+            if isinstance(response, dict) and len(response) == 1:
+                ((kind, value),) = response.items()
+                failed = kind == "error"
+                content = value if failed or (kind == "result" and isinstance(value, str)) else response
             return Result(_name(body, "id") or None, _name(body, "name") or None, content, failed, block)
     if any(name in block for name in _NATIVE):
         return Native("gemini", block)
@@ -68,7 +71,8 @@ def _written_text(part: Text, _: Note) -> Block:
 
 
 def _written_media(part: Media, _: Note) -> Block | None:
-    named = {} if part.type.endswith("/") or not part.type else {"mime_type": part.type}
+    kind = full_type(part)
+    named = {"mime_type": kind} if kind else {}
     if part.data and named:
         written = {"inline_data": {**named, "data": part.data}}
     elif part.url:
@@ -140,3 +144,27 @@ GEMINI: Final = Form(
 )
 ADK: Final = replace(GEMINI, name="adk", readers={}, render=None)
 """The events of ADK, which have Gemini's parts."""
+
+
+def _arrange(rest: Any, found: list[Part], calls: list[Call]) -> list[Part] | None:
+    """Put calls where they were among the parts of an event, and give them their signatures."""
+    content = rest.get("content")
+    layout = content.get("parts") if isinstance(content, dict) else None
+    if not isinstance(layout, list) or sum(map(_is_call, layout)) != len(calls):
+        return None
+    if len(layout) != len(found) + len(calls):
+        return None
+    blocks, asked = iter(found), iter(calls)
+    return [_with_signature(next(asked), each) if _is_call(each) else next(blocks) for each in layout]
+
+
+def _is_call(rest: Any) -> bool:
+    return isinstance(rest, dict)
+
+
+def _with_signature(call: Call, rest: Block) -> Call:
+    signature = signature_of(rest)
+    return call if signature is None else replace(call, extra=call.extra | {"thought_signature": signature})
+
+
+ARRANGED["google_adk"] = _arrange

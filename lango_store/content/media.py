@@ -1,6 +1,7 @@
 """Attachments: media types, base64 and data URIs."""
 
 import re
+from mimetypes import guess_type
 from typing import Any, Final
 
 from lango_store.content.parts import Block, Media
@@ -46,6 +47,14 @@ def _standard(data: str) -> str:
     if "\n" in data:
         data = "".join(data.split())
     return data + "=" * (-len(data) % 4)
+
+
+def full_type(part: Media) -> str | None:
+    """Return the media type, guessed from the URL if only its beginning is known; None if it cannot be guessed."""
+    if part.type and not part.type.endswith("/"):
+        return part.type
+    guessed = guess_type(part.url)[0] if part.url else None
+    return guessed if guessed and guessed.startswith(part.type) else None
 
 
 def is_web(url: str | None) -> bool:

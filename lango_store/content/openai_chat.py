@@ -32,6 +32,15 @@ def _file(block: Block) -> Media | None:
     return media(block, PDF, url=url, name=file.get("filename"), file=file.get("file_id"), issuer="openai")
 
 
+def _nested_call(block: Block) -> Call | None:
+    body = block.get(kind := block["type"])
+    if not isinstance(body, dict):
+        return None
+    extra = {"type": "custom"} if kind == "custom" else {}
+    arguments = body.get(_ARGUMENTS[kind])
+    return Call(str(block.get("id") or ""), str(body.get("name") or ""), arguments, extra, block)
+
+
 def image_of(part: Media) -> str | None:
     """Return the URL or the data URI of an image that OpenAI can load."""
     is_known = part.is_image and (is_web(part.url) or (part.data and part.type in IMAGES))
@@ -101,6 +110,8 @@ OPENAI: Final = Form(
         "input_audio": _audio,
         "file": _file,
         "input_file": _file,
+        "function": _nested_call,
+        "custom": _nested_call,
         "refusal": lambda block: Refusal(block["refusal"], block) if isinstance(block.get("refusal"), str) else None,
     },
     {

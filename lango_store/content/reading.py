@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from lango_store.content.form import READERS, Form, Note, in_words
+from lango_store.content.form import ARRANGED, READERS, Form, Note, in_words
 from lango_store.content.parts import Block, Call, Native, Part, Result, Text, Thinking
 from lango_store.content.text import as_text, text_in, text_of
 
@@ -107,6 +107,12 @@ def parts(message: Readable, clean: Callable[[Any], Any] | None = None) -> list[
     found = read(content)
     if message.extra and (thinking := reasoning(message)):
         found.insert(0, thinking)
+    for name in message.extra:
+        if (arrange := ARRANGED.get(name)) is not None:
+            rest = message.extra[name] if clean is None else clean(message.extra[name])
+            arranged = arrange(rest, found, list(map(_asked, calls))) if isinstance(rest, Mapping) else None
+            if arranged is not None:
+                return arranged + [output_of(call) for call in calls if call.answered]
     return _merged(found, calls) if calls else found
 
 
@@ -118,10 +124,10 @@ def _cleaned(call: Any, clean: Callable[[Any], Any]) -> _ToolCall:
 def _results(message: Readable, content: Any, calls: Sequence[_ToolCall]) -> Iterator[Part]:
     outputs = [call for call in calls if call.answered]
     covered = {call.id for call in outputs}
-    yield from (_asked(call) for call in calls if not call.answered)
+    repeated = calls[0].id if len(calls) == 1 else None
     if not outputs or (message.tool_call_id and message.tool_call_id not in covered):
         inner = [part for part in read(content, is_data=True) if isinstance(part, Result)]
-        yield from inner or [Result(message.tool_call_id or None, message.name, content, message.failed)]
+        yield from inner or [Result(message.tool_call_id or repeated or None, message.name, content, message.failed)]
     for call in outputs:
         yield output_of(call, failed=message.failed)
 

@@ -160,7 +160,8 @@ class Repairer:
         return prompt
 
     def _is_sendable(self, entry: Entry) -> bool:
-        if entry.role == "tool" or (self._form is not None and any(map(self._form.sends, entry.parts))):
+        form, role = self._form, "system" if entry.role == "developer" else entry.role
+        if role == "tool" or (form is not None and any(form.sends(part, role) for part in entry.parts)):
             return True
         self.note(entry.message, "empty message", f"a {entry.role} message without text or calls is left out")
         return False

@@ -23,7 +23,7 @@ EMPTY: Final = "(The message was empty.)"
 LOGS: Final = int(os.environ.get("LANGO_STORE_DAMAGED_LOGS", "300"))
 
 
-texts: Final = json_values().filter(lambda content: any(map(OPENAI.sends, read(content))))
+texts: Final = json_values().filter(lambda content: any(OPENAI.sends(part, "user") for part in read(content)))
 """Contents that are not left out, and other values than text, which a prompt has as JSON."""
 
 

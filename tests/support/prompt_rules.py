@@ -104,7 +104,7 @@ def _responses(items: Sequence[dict[str, Any]]) -> Iterator[str]:
             ):
                 yield f"{number}: output {item['output']!r}"
             continue
-        is_made_by_model = kind in _CALLS or kind == "reasoning" or item.get("role") == "assistant"
+        is_made_by_model = kind in _CALLS or kind in ("reasoning", "compaction") or item.get("role") == "assistant"
         if open_ids and not is_made_by_model:
             yield f"{number}: calls {open_ids} have no output"
         if kind in _CALLS:
@@ -176,7 +176,8 @@ def _anthropic_block(number: int, block: dict[str, Any]) -> Iterator[str]:
         for each in content if isinstance(content, list) else ():
             yield from _anthropic_block(number, each)
     if block["type"] not in (
-        "text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "redacted_thinking"
+        "text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "redacted_thinking",
+        "server_tool_use",
     ):  # fmt: skip
         yield f"{number}: block {block['type']}"
 
@@ -196,7 +197,8 @@ def _gemini(contents: Sequence[dict[str, Any]]) -> Iterator[str]:
         if not parts:
             yield f"{number}: no parts"
         for part in parts:
-            if {"text", "inline_data", "file_data", "function_call", "function_response"}.isdisjoint(part):
+            kinds = {"text", "inline_data", "file_data", "function_call", "function_response", "executable_code"}
+            if kinds.isdisjoint(part):
                 yield f"{number}: part {part}"
             if part.get("text") == "" and "thought_signature" not in part:
                 yield f"{number}: empty text"

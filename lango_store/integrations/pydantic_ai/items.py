@@ -37,7 +37,7 @@ _TEXT_PARTS: Final = {
 
 _CALLS: Final = ("tool-call", "builtin-tool-call")
 _RESULTS: Final = ("tool-return", "retry-prompt")
-_FAILURES: Final = ("failed", "denied")
+_FAILURES: Final = ("failed", "denied", "retried")
 
 
 def messages_of(messages: Sequence[ModelMessage], ids: Sequence[str]) -> list[Message]:

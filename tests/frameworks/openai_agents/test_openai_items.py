@@ -175,15 +175,23 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
     "system": (Message.system("Be brief."), [{"role": "system", "content": "Be brief."}]),
     "model": (Message(role=MessageRole.MODEL, content="hi"), [{"role": "assistant", "content": "hi"}]),
     "nothing": (Message.assistant(), [{"role": "assistant", "content": ""}]),
-    "blocks": (Message.user([{"type": "text", "text": "a"}, {"text": "b"}]), [{"role": "user", "content": "a\n\nb"}]),
+    "blocks": (
+        Message.user([{"type": "text", "text": "a"}, {"text": "b"}]),
+        [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}],
+    ),
     "an image": (
-        Message.user([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
+        Message.user(
+            [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}},
+            ]
+        ),
         [
             {
                 "role": "user",
                 "content": [
                     {"type": "input_text", "text": "a"},
-                    {"type": "input_image", "image_url": "data:,", "detail": "auto"},
+                    {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0K", "detail": "auto"},
                 ],
             }
         ],
@@ -203,7 +211,7 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
             {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
             {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "1", "output": '{"b": 2}'},
-            {"type": "function_call_output", "call_id": "2", "output": ""},
+            {"type": "function_call_output", "call_id": "2", "output": "null"},
         ],
     ),
     "a custom call": (
@@ -216,7 +224,7 @@ FOREIGN: dict[str, tuple[Message, list[Item]]] = {
     ),
     "an answer of an older API": (
         Message(role=MessageRole.FUNCTION, content=[{"type": "text", "text": "17"}], tool_call_id="1"),
-        [{"type": "function_call_output", "call_id": "1", "output": "17"}],
+        [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "17"}]}],
     ),
     "an answer that repeats its call": (
         Message.tool("17", tool_calls=[ToolCall(id="1", name="f", arguments="{}")]),
