@@ -20,7 +20,7 @@ URI: Final = f"data:image/png;base64,{PNG}"
 
 PDF_URI: Final = f"data:application/pdf;base64,{PDF}"
 
-BLOCKS: Final[dict[str, dict[str, dict[str, Any]]]] = {
+BLOCKS: dict[str, dict[str, dict[str, Any]]] = {
     "openai": {
         "text": {"type": "text", "text": "a"},
         "picture": {"type": "image_url", "image_url": {"url": URI}},
