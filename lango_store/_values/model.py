@@ -301,7 +301,15 @@ class Message(Value):
         """
         return cls(role=MessageRole.SYSTEM, content=content, **fields)
 
-    def stored_as(self, seq: int, created_at: datetime, turn_no: int | None) -> Self:
+    @property
+    def _taken_by(self) -> str | None:
+        """The id of the turn in progress that wrote the message or took it from the inbox, as the store has read it.
+
+        It is not a field, so messages are equal and are dumped without it.
+        """
+        return self.__dict__.get("_taken_by")
+
+    def stored_as(self, seq: int, created_at: datetime, turn_no: int | None, taken_by: str | None = None) -> Self:
         """Return the message as a store has written it: a copy that shares no list and no dict with this message."""
         values = self.__dict__.copy()
         fields = self.__pydantic_fields_set__ | _STORED_FIELDS
@@ -312,6 +320,8 @@ class Message(Value):
                 values[name] = [each.copied() for each in value] if name == "tool_calls" else copied(value)
         if turn_no is not None:
             fields.add("turn_no")
+        if taken_by is not None:
+            values["_taken_by"] = taken_by
         if values["created_at"] is None:
             values["created_at"] = created_at
         return built(type(self), values, fields)

@@ -1,6 +1,7 @@
 """Adapters that write in a turn: `in_turn` makes their appends need its lease."""
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from frameworks.adapters import FRAMEWORKS, Framework, GoogleAdk
 
 from lango_store import AsyncStore, LeaseLost, Store
 from lango_store.integrations.google_adk import StaleSessionError
+from lango_store.ui import aisdk, aisdk_messages
 
 pytestmark = [
     pytest.mark.anyio,
@@ -31,6 +33,29 @@ async def test_adapter_in_turn_appends_and_extends_the_lease(framework: Framewor
         assert after.until > before.until
     assert await framework.texts(adapter) == ["first", "second"]
     assert store.conversation(framework.key).turns.find("run") is not None
+
+
+async def test_messages_of_an_adapter_are_part_of_the_stream_of_the_turn(framework: Framework, store: Store) -> None:
+    if isinstance(framework, GoogleAdk):
+        await framework.say(framework.make(store), "first")  # ADK creates its sessions before a run
+    else:
+        store.open(framework.key)
+    async with AsyncStore(store) as awaited:
+        conversation = awaited.conversation(framework.key)
+        before = (await conversation.info()).last_seq
+        async with conversation.turn("run") as turn:
+            await framework.say(framework.make(store).in_turn(turn), "Oslo")
+            turn.usage = {"output_tokens": 1}
+        stored = await conversation.get()
+        written = [each for each in stored.messages if each.seq > before]
+        assert written
+        assert {each._taken_by for each in written} == {"run"}
+        frames = [frame async for frame in aisdk(conversation, "run")]
+        answers = [each for each in aisdk_messages(stored) if each["role"] == "assistant"]
+    texts = [part["text"] for each in answers for part in each["parts"] if part["type"] == "text"]
+    chunks = [json.loads(each[6:]) for frame in frames for each in frame.split("\n") if each.startswith("data: {")]
+    assert "".join(each["delta"] for each in chunks if each["type"] == "text-delta") == "".join(texts)
+    assert [each["id"] for each in answers] == [chunks[0]["messageId"]] * bool(answers)
 
 
 async def test_adapter_whose_lease_is_lost_stores_nothing(framework: Framework, store: Store) -> None:

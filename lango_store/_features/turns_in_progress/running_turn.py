@@ -49,7 +49,7 @@ class RunningTurn:
         self.usage: dict[str, Any] | None = None
         self.metadata: dict[str, Any] | None = None
         self.stored: Turn | None = None
-        self.lease: Final = Lease(new_token(), lease.total_seconds())
+        self.lease: Final = Lease(new_token(), lease.total_seconds(), self.id)
         self._context: Final = context
         self._wait = check_duration("wait", wait).total_seconds() if wait else 0.0
         self._flush_every = flush.total_seconds()
@@ -67,7 +67,7 @@ class RunningTurn:
         """The messages of the turn in the log so far.
 
         If an attempt of the turn failed, the next attempt starts with the messages that the failed one took from the
-        inbox or appended, except appended messages whose id you chose.
+        inbox or appended. Messages that the stores of `in_turn` append are added when the turn is saved.
         """
         if self.stored is not None:
             return self.stored.messages

@@ -124,6 +124,7 @@ class Lease:
 
     token: int
     seconds: float
+    turn_id: str
 
     def bound(self, dialect: Dialect, now: Moment) -> dict[str, Any]:
         """Return the values to bind, besides `now`, in a statement that needs the lease and extends it."""
