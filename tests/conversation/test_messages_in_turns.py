@@ -5,7 +5,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from lango_store import AsyncConversation, AsyncStore, Message, Store, ToolCall
+import pytest
+
+from lango_store import AsyncConversation, AsyncStore, Conflict, Message, Store, ToolCall
 from lango_store.ui import aisdk, aisdk_messages
 
 CALL = ToolCall(id="c1", name="pay", arguments={})
@@ -44,6 +46,45 @@ def test_turn_saved_under_a_lease_keeps_its_number(store: Store) -> None:
     with conversation.turn("t") as turn:
         inner = store.in_turn(turn).conversation("k").save_turn([Message.assistant("a")], {"output_tokens": 4})
     assert [(each.turn_no, each._taken_by) for each in conversation.messages()] == [(inner.turn_no, "t")]
+
+
+def test_answer_of_in_turn_ends_the_draft(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t", flush=timedelta(0)) as turn:
+        adapter = store.in_turn(turn)
+        turn.write("One")
+        adapter.append_message("other", Message.assistant("of another session"), create=True)
+        adapter.append_message("k", Message.tool("of a call", tool_call_id="c1"))
+        assert turn.draft_text == conversation.drafts.list()[0].text == "One"
+        adapter.append_message("k", Message.assistant("One.", id="mine"))
+        assert turn.draft_text == ""
+        assert conversation.drafts.list() == []
+        turn.write("Two")
+        assert conversation.drafts.list()[0].text == "Two"
+        adapter.conversation("k").save_turn([Message.assistant("Two.")])
+        assert turn.interrupt() is None
+        assert conversation.drafts.list() == []
+    assert [each.content for each in conversation.messages()] == ["of a call", "One.", "Two."]
+
+
+def test_refused_answer_of_in_turn_keeps_the_draft(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t", flush=timedelta(0)) as turn:
+        turn.write("One")
+        with pytest.raises(Conflict):
+            store.in_turn(turn).append_message("k", Message.assistant("One."), after=7)
+        assert turn.draft_text == conversation.drafts.list()[0].text == "One"
+
+
+def test_members_of_a_turn_are_equal_to_and_dumped_as_other_messages(store: Store) -> None:
+    conversation = store.open("k")
+    with conversation.turn("t") as turn:
+        message = turn.append(Message.assistant("a", id="mine", extra={"large": "x" * 100_000}))
+    (read,) = conversation.messages()
+    assert read._taken_by == "t"
+    assert read == message.model_copy(update={"turn_no": 1})
+    assert read == Message.model_validate_json(read.model_dump_json())
+    assert "taken_by" not in f"{read!r} {read.model_dump()} {read.model_dump_json()}"
 
 
 def parts(frames: list[str]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from lango_store._operations.binds import (
     of_session,
     text,
 )
-from lango_store._operations.log import append_statements, appends, leases, messages, payloads
+from lango_store._operations.log import append_statements, leases, messages, payloads
 from lango_store._operations.log.appends import Batch
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import (
@@ -310,13 +310,6 @@ def abandon(
         has_lease = leases.postpone(connection, now, key, token, retry)
     if has_lease and text:
         drafts.write(connection, now, key, turn_id, token, text, whole)
-
-
-def append_answer(connection: sa.Connection, now: datetime, key: str, new: Batch, lease: Lease) -> list[Message]:
-    """Append messages under a lease, and delete the draft of the answer that they contain."""
-    stored = appends.append_new_ids(connection, now, key, new, Expected(lease=lease))
-    drafts.delete(connection, key, lease.token)
-    return stored
 
 
 # Ids of the turn's messages
