@@ -219,7 +219,7 @@ CALLS = {
     "load of 100": Frequent(lambda store, _: store.get("100"), (42, 29), (47, 140), (2, 2)),
     "load of 1,000": Frequent(lambda store, _: store.get("1000"), (42, 29), (47, 140), (2, 2)),
     "last 50": Frequent(lambda store, _: store.conversation("1000").messages(last=50), (35, 28), (38, 84)),
-    "history": Frequent(lambda store, _: store.conversation("20").history(), (106, 28), (110, 84)),
+    "history": Frequent(lambda store, _: store.conversation("20").history(), (126, 28), (130, 84)),
     # psycopg prepares the statement of the appends, which takes a round trip.
     "create, 22 appends, load": Frequent(lambda store, _: run_session(store), (951, 770), (953, 2123), (25, 26)),
     "list of 20": Frequent(lambda store, _: store.list_sessions(limit=20), (94, 29), (97, 85)),
