@@ -35,7 +35,9 @@ async def test_adapter_in_turn_appends_and_extends_the_lease(framework: Framewor
     assert store.conversation(framework.key).turns.find("run") is not None
 
 
-async def test_stream_and_page_show_the_answers_of_an_adapter_as_one_message(framework: Framework, store: Store) -> None:
+async def test_stream_and_page_show_the_answers_of_an_adapter_as_one_message(
+    framework: Framework, store: Store
+) -> None:
     if isinstance(framework, GoogleAdk):
         await framework.say(framework.make(store), "first")  # ADK creates its sessions before a run
     else:
