@@ -70,6 +70,7 @@ __all__ = [
     "as_object",
     "as_text",
     "has_failed",
+    "ignore",
     "parts",
     "plain",
     "read",

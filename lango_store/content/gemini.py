@@ -47,6 +47,8 @@ def _part(block: Block) -> Part | None:
             response = body.get("response")
             failed = has_error(response)
             content = response["error"] if failed else response  # type: ignore[index]
+            if isinstance(content, dict) and content.keys() == {"result"} and isinstance(content["result"], str):
+                content = content["result"]
             return Result(_name(body, "id") or None, _name(body, "name") or None, content, failed, block)
     if any(name in block for name in _NATIVE):
         return Native("gemini", block)
@@ -92,7 +94,7 @@ def _written_call(part: Call, _: Note) -> Block:
 def _written_result(part: Result, note: Note) -> Block:
     content = part.content
     if not isinstance(content, dict) or (part.failed and not has_error(content)):
-        text = plain(read(content, is_data=True), _silent if _is_data(content) else note)
+        text = plain(read(content, is_data=True), ignore if _is_data(content) else note)
         content = {"error" if part.failed else "result": text}
     return {"function_response": {"name": part.name, "response": content}}
 

@@ -28,7 +28,7 @@ from lango_store.aio import AsyncConversation
 from lango_store.content import AISDK, Call, Native, Note, Part, Result, ignore, parts
 from lango_store.content.pages import output, tool_part
 from lango_store.ui import streams
-from lango_store.ui.streams import Calls, ChatRequest, Messages, frame, ignore
+from lango_store.ui.streams import Calls, ChatRequest, Messages, frame
 
 Chunk = dict[str, Any]
 

@@ -21,9 +21,8 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from lango_store import InvalidMessage, Message, MessageRole
-from lango_store.content import FAILED
-from lango_store.integrations.fields import arguments_object, same_json, storable_id, storable_text
-from lango_store.window import as_prompt
+from lango_store.content import CLAUDE, FAILED, Result, ignore, parts, written
+from lango_store.integrations.fields import same_json, storable_id, storable_text
 
 NAME: Final = "claude_agent_sdk"
 """The name under which the rest of an entry is stored in `extra`."""

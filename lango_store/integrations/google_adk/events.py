@@ -21,9 +21,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.content import FAILED
+from lango_store.content import ADK, FAILED, Call, Result, ignore, parts
 from lango_store.content.gemini import has_error
-from lango_store.integrations.fields import arguments_object, escaped, mapping, same_json, storable_id, storable_text
+from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
 
 logger = logging.getLogger("lango_store")
 

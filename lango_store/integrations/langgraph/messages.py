@@ -33,7 +33,6 @@ def message_of(original: BaseMessage, id: str, serde: Any) -> Message:
     ]
     failed = FAILED if getattr(original, "status", None) == "error" else {}
     rest = {name: value for name, value in vars(original).items() if name not in _SHOWN and value not in (None, {}, [])}
-    failed = {"failed": True} if getattr(original, "status", None) == "error" else {}
     message = Message(
         id=id,
         role=role_of(original.type),

@@ -14,7 +14,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.content import FAILED
+from lango_store.content import FAILED, PYDANTIC_AI, Result, ignore, parts
 from lango_store.integrations.fields import mapping
 
 T = TypeVar("T")
