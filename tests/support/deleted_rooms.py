@@ -2,7 +2,7 @@
 
 import ast
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -117,7 +117,7 @@ class _Deletion:
         return name.split(".")[0] in self._gone or bool(module and module.startswith(self._modules))
 
     def _delete_items(
-        self, owner: ast.AST, items: list[ast.expr] | list[ast.alias], names: list[str], module: str | None
+        self, owner: ast.AST, items: Sequence[ast.expr | ast.alias], names: list[str], module: str | None
     ) -> None:
         kept = [not self._is_gone(name, module) for name in names]
         if all(kept):
