@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lango_store._values.model import Message, MessageRole, ToolCall
-from lango_store.content import RESPONSES, Call, Entry, Result, ignore, parts
+from lango_store.content import RESPONSES
 from lango_store.errors import InvalidMessage
 from lango_store.interchange.fidelity import mapping, storable_text
+from lango_store.window.repair import Repairer
 
 NAME: Final = "openai_agents"
 """The name under which the rest of an item is stored in `extra`, and the author of records."""
@@ -158,13 +159,10 @@ def _item_of_call(call: ToolCall, rest: Mapping[str, Any]) -> Item:
 def _items_of_other_writer(message: Message) -> list[Item]:
     if isinstance(message.content, str) and not message.tool_calls and message.role.value in _SPEAKERS:
         return [{"role": message.role.value, "content": message.content}]
-    found = parts(message)
-    own = [part for part in found if not isinstance(part, Result)]
-    results = [part for part in found if isinstance(part, Result)]
-    entries = [Entry(message, "tool", [result], ignore) for result in results]
-    if own or not results:
-        entries.insert(0, Entry(message, message.role.canonical.value, own, ignore))
-    custom = [call for call in message.tool_calls if call.answered and call.extra.get("type") == "custom"]
-    asked = Entry(message, "assistant", [Call(call.id, call.name, "", call.extra) for call in custom], ignore)
-    items: list[Item] = RESPONSES.render([asked, *entries])[len(custom) :]  # type: ignore[misc]
+    custom = {call.id for call in message.tool_calls if call.extra.get("type") == "custom"}
+    items = RESPONSES.render(list(Repairer(RESPONSES, None).entries([message])))
+    for item in items:
+        if item.get("type") == "function_call_output":
+            item["call_id"] = item["call_id"] or next((call.id for call in message.tool_calls), "")
+            item["type"] = "custom_tool_call_output" if item["call_id"] in custom else item["type"]
     return items or [{"role": message.role.canonical.value, "content": ""}]
