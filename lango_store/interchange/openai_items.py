@@ -160,7 +160,7 @@ def _items_of_other_writer(message: Message) -> list[Item]:
     if isinstance(message.content, str) and not message.tool_calls and message.role.value in _SPEAKERS:
         return [{"role": message.role.value, "content": message.content}]
     custom = {call.id for call in message.tool_calls if call.extra.get("type") == "custom"}
-    items = RESPONSES.render(list(Repairer(RESPONSES, None).entries([message])))
+    items = RESPONSES.render(list(Repairer(RESPONSES, None).entries([message])))  # type: ignore[misc]
     for item in items:
         if item.get("type") == "function_call_output":
             item["call_id"] = item["call_id"] or next((call.id for call in message.tool_calls), "")
