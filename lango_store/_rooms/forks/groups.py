@@ -15,7 +15,7 @@ from lango_store._values.model import UNSET, SessionFields, SessionInfo, Unset
 
 
 class InConversation(SessionPart):
-    """What the room adds to `Conversation`."""
+    """Adds the members of the room to `Conversation`."""
 
     def child(
         self,

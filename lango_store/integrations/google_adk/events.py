@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lango_store import DamagedMessage, InvalidMessage, Message, MessageRole, ToolCall
-from lango_store.content import ADK, FAILED, Call, Result, ignore, parts
+from lango_store.content import ADK, FAILED, Call, Result, parts
 from lango_store.content.gemini import has_error
 from lango_store.integrations.fields import escaped, mapping, same_json, storable_id, storable_text
 
@@ -288,15 +288,15 @@ def _foreign_json(message: Message) -> dict[str, Any]:
 
 
 def _foreign_parts(message: Message) -> list[dict[str, Any]]:
-    """Return the parts of a message, with the ids of its calls, which ADK needs."""
-    blocks = []
-    for part in parts(message):
-        block = ADK.block(part, "assistant", ignore)
-        if isinstance(part, Call | Result) and block is not None and part.id:
-            (body,) = (value for value in block.values() if isinstance(value, dict))
-            body["id"] = part.id
-        blocks.append(block)
-    return [block for block in blocks if block is not None]
+    role = "assistant" if message.role.canonical is MessageRole.ASSISTANT else "user"
+    found = parts(message)
+    ids = [part.id for part in found if isinstance(part, Call | Result)]
+    blocks = ADK.write(found, role, lambda _: None)
+    answers = [block.get("function_call") or block.get("function_response") for block in blocks]
+    for body, id in zip(filter(None, answers), ids, strict=True):
+        if id:
+            body["id"] = id
+    return blocks
 
 
 # State
