@@ -15,6 +15,7 @@ from lango_store._operations.log import leases, owed
 from lango_store._operations.log.leases import Retry
 from lango_store._operations.rows import session_value, stored_time
 from lango_store._operations.session import lists, sessions
+from lango_store._operations.session.sessions import MAX_DURATION
 from lango_store._rows.columns import as_stored
 from lango_store._rows.encoding import checked_key, encode_text, end_of_prefix
 from lango_store._values.model import OwedTurn
@@ -55,13 +56,23 @@ def _query(dialect: Dialect, names: tuple[str, ...], *columns: Any) -> sa.Select
 
 # Claim
 
-_IS_DUE: Final = SESSION.c.owed_at <= NOW
+_LONGEST_PAUSE: Final[sa.ColumnElement[Any]] = sa.literal_column(str(MAX_DURATION.total_seconds()), sa.Double())
+_ZERO: Final = sa.literal_column("0", sa.BigInteger())
+_IS_FIRST_ATTEMPT: Final = sa.func.coalesce(SESSION.c.attempts, _ZERO) == _ZERO
+
+
+def _is_due(dialect: Dialect) -> sa.ColumnElement[bool]:
+    """Match owed turns that are due now; a time that a wrong clock wrote delays them by at most the longest pause."""
+    latest = dialect.next_expiry(NOW, _LONGEST_PAUSE)
+    is_due = sa.or_(SESSION.c.owed_at <= NOW, _IS_FIRST_ATTEMPT, SESSION.c.owed_at > latest)
+    return sa.and_(SESSION.c.owed_at < time("never"), is_due)
 
 
 @cache
 def _due(names: tuple[str, ...], *, locks: bool) -> Statement:
     def build(dialect: Dialect) -> sa.Select[Any]:
-        query = _query(dialect, names, SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts).where(_IS_DUE)
+        columns = (SESSION.c.key, SESSION.c.lease_turn, SESSION.c.attempts, SESSION.c.waiting)
+        query = _query(dialect, names, *columns).where(_is_due(dialect))
         return query.with_for_update(skip_locked=True) if locks else query
 
     return Statement(build)
@@ -69,7 +80,12 @@ def _due(names: tuple[str, ...], *, locks: bool) -> Statement:
 
 def is_any_due(connection: AnyConnection, now: Moment, chosen: Chosen) -> bool:
     """Return True if a worker could claim a turn now."""
-    return bool(_due(chosen.names, locks=False).run(connection, chosen.bound(dialect_of(connection), now, 1)))
+    dialect = dialect_of(connection)
+    return bool(_due(chosen.names, locks=False).run(connection, _bound(dialect, now, chosen, 1)))
+
+
+def _bound(dialect: Dialect, now: Moment, chosen: Chosen, limit: int) -> dict[str, Any]:
+    return chosen.bound(dialect, now, limit) | {"never": dialect.time(owed.NEVER)}
 
 
 def claim(
@@ -88,9 +104,10 @@ def claim(
     dialect = dialect_of(connection)
     claimed: list[RunningTurn] = []
     due = _due(chosen.names, locks=dialect.locks_many)
-    for key, turn_id, attempts in due.run(connection, chosen.bound(dialect, now, limit)):
+    for key, turn_id, attempts, waiting in due.run(connection, _bound(dialect, now, chosen, limit)):
         turn = open_turn(key, turn_id)
         turn.attempt = (attempts or 0) + 1
+        turn.needs_messages = turn_id is None and not (waiting or 0) & owed.ANSWERED
         if not leases.claim(connection, now, key, turn.id, turn.lease):
             continue
         if turn.attempt > max_attempts:
@@ -106,7 +123,7 @@ _COLUMNS: Final = {
     "key": SESSION.c.key,
     "turn_id": SESSION.c.lease_turn,
     "due_at": as_stored(SESSION.c.owed_at),
-    "attempts": sa.func.coalesce(SESSION.c.attempts, sa.literal_column("0", sa.BigInteger())),
+    "attempts": sa.func.coalesce(SESSION.c.attempts, _ZERO),
     "error": SESSION.c.last_error,
     "waiting": SESSION.c.waiting,
 }

@@ -52,6 +52,7 @@ class RunningTurn:
     """
 
     attempt = 1
+    needs_messages = False  # if no turn was interrupted and no suspension was answered
 
     def __init__(
         self, context: Context, key: str, id: str | None, lease: timedelta, wait: timedelta | None, flush: timedelta

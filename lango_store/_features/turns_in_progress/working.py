@@ -123,18 +123,21 @@ class Worker:
             self._context.transact(leases.settle, turn.key, turn.lease.token)
             return False
         turn.take_inbox()
+        if _has_nothing(turn):
+            turn.abandon()
+            return False
         return True
 
     def end(self, turn: RunningTurn, error: BaseException | None, *, is_cancelled: bool = False) -> None:
         """Save a turn whose handler has ended or, after an error, note when to try again."""
-        if error is None and turn.stored is None:
+        if error is None and turn.stored is None and not _has_nothing(turn):
             try:
                 turn.save()
             except Exception as failure:
                 error = failure
         if error is not None:
             turn._abandon(Retry(turn.attempt - 1) if is_cancelled else self._failed(turn, error))
-        elif not turn.replayed:
+        elif turn.stored is not None and not turn.replayed:
             self.saved.append(turn.id)
         self.running.discard(turn)
         self._ask_at = 0.0
@@ -170,6 +173,11 @@ class Worker:
             for turn in [*self.running]:
                 with suppress(LangoStoreError):  # then the lease ends on its own
                     self._context.transact(leases.postpone, turn.key, turn.lease.token, Retry(turn.attempt - 1))
+
+
+def _has_nothing(turn: RunningTurn) -> bool:
+    """Return True if the session waited for a message that no longer exists."""
+    return turn.needs_messages and not turn.messages
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from lango_store._operations.binds import (
     key_column,
     of_session,
 )
-from lango_store._operations.log import counters, payloads, removals
+from lango_store._operations.log import counters, owed, payloads, removals
 from lango_store._operations.maintenance import search, transfer
 from lango_store._operations.maintenance.portable_rows import SEE_DOCTOR, RowEncoder
 from lango_store._operations.maintenance.session_tables import CHILDREN, TABLES
@@ -112,6 +112,15 @@ def _unused_payloads(connection: sa.Connection) -> Iterator[Fault]:
         yield _shown(key), f"session {key!r}: {number} payloads belong to no message", "doctor --repair deletes them"
 
 
+_AWAITS_NOTHING: Final = sa.and_(owed.has(owed.IN_INBOX), ~sa.exists().where(of_session(INBOX, SESSION.c.key)))
+
+
+def _empty_inboxes(connection: sa.Connection) -> Iterator[Fault]:
+    for key in connection.scalars(sa.select(SESSION.c.key).where(_AWAITS_NOTHING)):
+        detail = f"session {key!r} waits for a turn that takes its inbox, which has no messages"
+        yield _shown(key), detail, "doctor --repair ends the wait; put the messages again if they are not answered"
+
+
 def _orphaned(table: sa.Table) -> sa.ColumnElement[bool]:
     return ~sa.exists().where(of_session(SESSION, table.c.session_key))
 
@@ -190,6 +199,7 @@ CHECKS: Final[dict[str, Callable[[sa.Connection], Iterator[Fault]]]] = {
     "orphans": _orphans,
     "missing payload": _missing_payloads,
     "unused payload": _unused_payloads,
+    "empty inbox": _empty_inboxes,
     "time in another form": _times,
     "unreadable session": _sessions,
     "unreadable message": _unreadable(MESSAGE),
@@ -223,6 +233,10 @@ def repair(connection: sa.Connection, finding: Finding) -> bool:
     elif finding.name == "unused payload":
         connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
         payloads.release(connection, finding.subject)
+    elif finding.name == "empty inbox":
+        connection.execute(sa.select(SESSION.c.key).where(of_session(SESSION, finding.subject)).with_for_update())
+        awaiting = sa.update(SESSION).where(of_session(SESSION, finding.subject), _AWAITS_NOTHING)
+        connection.execute(awaiting.values(owed.EMPTIED))
     elif finding.name == "orphans":
         table = Base.metadata.tables[finding.subject]
         connection.execute(sa.delete(table).where(_orphaned(table)))
